@@ -1,0 +1,117 @@
+"""The words every room shares: what a batch, a set of images, a feature and a method are."""
+# N images, B batch, C classes, D embedding, H × W pixels
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images held in memory, raw."""
+
+    image: Tensor  # (N, 3, H, W) uint8
+    label: Tensor  # (N,) int64
+    cues: Mapping[str, Tensor] = field(default_factory=dict)  # further facts of every image, each (N,): {"texture": …}
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Images that stay on disk and are decoded when needed."""
+
+    paths: tuple[Path, ...]
+    label: Tensor  # (N,) int64
+    cues: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+AnySet = ImageSet | FileSet
+
+
+@dataclass(frozen=True)
+class Sets:
+    """A data set as a run sees it."""
+
+    name: str
+    classes: tuple[str, ...]
+    image_size: int  # side of the square images that networks receive
+    train: AnySet
+    val: AnySet | None  # held out of training, when asked for
+    tests: Mapping[str, AnySet]  # the first one is the headline: {"test": …} or {"iid": …, "conflict": …}
+    fingerprint: str  # changes when the images or labels do
+
+
+@dataclass(frozen=True)
+class Batch:
+    image: Tensor  # (B, 3, H, W) float in [0, 1]
+    label: Tensor  # (B,) int64
+    index: Tensor  # (B,) int64, place in the training set
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a network gives for a batch of raw images."""
+
+    logits: Tensor  # (B, C)
+    embedding: Tensor  # (B, D), the input of the classifier
+    stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one network's features, found by probing."""
+
+    embedding: int  # D
+    stages: tuple[tuple[int, int, int], ...] = ()  # (C_i, H_i, W_i)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Everything a method may need to know before it sees a batch."""
+
+    classes: int
+    examples: int  # training images
+    student: Shape
+    teachers: Mapping[str, Shape] = field(default_factory=dict)  # by role
+    labels: Tensor | None = None  # (examples,) training labels
+
+
+class Method(Protocol):
+    """A distillation method: a plain nn.Module built as X(sizes, *, hyper-parameters with defaults)."""
+
+    roles: tuple[str, ...]  # which teacher states it wants: ("final",), ("final", "early"), …
+    taps: tuple[str, ...]  # what it wants besides logits and embedding: () or ("stages",)
+    task_weight: float  # weight of the task's own loss beside its terms
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        """Weighted, named, scalar loss terms."""
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A method that wants one pass over the teachers' features of the training set before training."""
+
+    def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None: ...
+
+
+class Task(Protocol):
+    """What is being learned: its own loss, and how its outputs become rows for the methods."""
+
+    def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
+
+    def rows(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch
+    ) -> tuple[Features, Mapping[str, Features], Batch]: ...
