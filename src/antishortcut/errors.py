@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """A hint naming the known words closest to a mistyped one: `; did you mean 'kd'?` or the whole list when none is near."""
+    """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)
     close = get_close_matches(word, words, n=3, cutoff=0.5)
     if close:

@@ -1,0 +1,33 @@
+"""antishortcut: distil a vision model without handing down its shortcuts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antishortcut.methods import METHODS as METHODS
+    from antishortcut.methods.asd import ASDLoss as ASDLoss
+    from antishortcut.run import Run as Run
+    from antishortcut.subspace import shortcut_subspace as shortcut_subspace
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "ASDLoss": "antishortcut.methods.asd",
+    "METHODS": "antishortcut.methods",
+    "Run": "antishortcut.run",
+    "shortcut_subspace": "antishortcut.subspace",
+}
+__all__ = ["ASDLoss", "METHODS", "Run", "shortcut_subspace", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load their room on first use (PEP 562), so that `import antishortcut` costs nothing."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'antishortcut' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,141 @@
+"""The run folder, the seam between training, evaluation and report: what lies in it, and how it is written. No torch.
+
+run.json        settings, hash, execution, versions; written once
+metrics.jsonl   a line per logged step and per evaluation; cut back to the resumed step
+result.json     written last; a folder that has it is finished
+scores/<set>.json, artifacts/, and the weights
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from antishortcut.errors import UserError
+from antishortcut.run import SCHEMA, Run
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that takes the place of `path` at once and whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error}); restore it or remove its folder") from None
+
+
+class Folder:
+    """One run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.snapshots = path / "snapshots"
+        self.student = path / "student.safetensors"
+        self.method = path / "method.safetensors"
+
+    def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+        """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
+        if (self.path / "run.json").exists():
+            there, kept = self.read()
+            if there.hash != run.hash:
+                raise UserError(
+                    f"{self.path} holds another run ({_difference(there, run)}); "
+                    "give this one another --name or --suite, or remove that folder"
+                )
+            return kept
+        value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json")}
+        write_json(self.path / "run.json", value | {"execution": execution, "versions": versions})
+        return execution
+
+    def read(self) -> tuple[Run, dict[str, Any]]:
+        """The run that lives here and its execution settings."""
+        path = self.path / "run.json"
+        if not path.exists():
+            raise UserError(f"{self.path} is not a run folder: it has no run.json")
+        value = read_json(path)
+        try:
+            if value["schema"] != SCHEMA:
+                raise UserError(f"{path}: written by another version (schema {value['schema']}, this one has {SCHEMA})")
+            return Run.model_validate(value["run"]), dict(value["execution"])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def result(self) -> dict[str, Any]:
+        return dict(read_json(self.path / "result.json"))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_json(self.path / "result.json", result)
+
+    def log(self, row: dict[str, Any]) -> None:
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def history(self) -> list[dict[str, Any]]:
+        """The logged rows; a last line cut short by a kill is left out."""
+        if not self.metrics.exists():
+            return []
+        rows = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def cut(self, step: int) -> None:
+        """Forget what was logged after `step`: those steps are going to be repeated."""
+        rows = [row for row in self.history() if row["step"] <= step]
+        with replacing(self.metrics) as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def score(self, name: str) -> dict[str, Any] | None:
+        path = self.path / "scores" / f"{name}.json"
+        return dict(read_json(path)) if path.exists() else None
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: dict(read_json(path)) for path in sorted((self.path / "scores").glob("*.json"))}
+
+
+def _difference(a: Run, b: Run) -> str:
+    """The first settings in which two runs differ, for a person."""
+    one, two = a.model_dump(mode="json"), b.model_dump(mode="json")
+    pairs = [(key, one[key], two[key]) for key in one if one[key] != two[key]]
+    flat: list[str] = []
+    for key, old, new in pairs:
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = [k for k in old | new if old.get(k) != new.get(k)]
+            flat += [f"{key}.{k}: {old.get(k)!r} there, {new.get(k)!r} here" for k in inner]
+        else:
+            flat.append(f"{key}: {old!r} there, {new!r} here")
+    return "; ".join(flat[:3]) + ("; …" if len(flat) > 3 else "")

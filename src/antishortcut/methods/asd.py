@@ -1,0 +1,252 @@
+"""Anti-shortcut distillation: pulled to the final teacher, pushed from its own early state.
+
+Temporal contrast (Eq. 5–6), shortcut suppression (Eq. 7), projector (Eq. 8), total and warm-up (Eq. 9–10).
+"""
+# B batch, C classes, D teacher features, d student features, K directions, M queue
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.basis import Select, ShortcutBasis, Source
+from antishortcut.methods.kd import kd_loss
+from antishortcut.parallel import gather
+from antishortcut.subspace import projection, unit
+from antishortcut.types import Batch, Features, Sizes
+
+EMPTY, UNKNOWN = -2, -1  # marks of a queue place: never filled; filled by a sample without a number
+
+
+def temporal_contrast(
+    student: Tensor,
+    final: Tensor,
+    early: Tensor | None,
+    queue: Tensor | None = None,
+    *,
+    temperature: float = 0.07,
+    ignore: Tensor | None = None,
+) -> Tensor:
+    """L_TC (Eq. 5–6): −log of the positive's share among positive, temporal, in-batch and queued negatives; batch mean.
+
+    student, final, early (B, D) need not be normalised; early=None leaves the temporal negative out. queue (M, D) holds
+    unit rows; `ignore` (B, M) marks the queue entries that are no negative of a row.
+    """
+    z_s, z_f = unit(student), unit(final)
+    logits = [z_s @ z_f.T]  # positive on the diagonal, in-batch negatives beside it. (B, B)
+    if early is not None:
+        logits.append((z_s * unit(early)).sum(dim=1, keepdim=True))  # (B, 1)
+    if queue is not None:
+        similarity = z_s @ queue.T  # (B, M)
+        logits.append(similarity if ignore is None else similarity.masked_fill(ignore, float("-inf")))
+    positive = torch.arange(len(z_s), device=z_s.device)
+    return F.cross_entropy(torch.cat(logits, dim=1) / temperature, positive)
+
+
+def suppression(student: Tensor, basis: Tensor, margin: float = 0.1) -> Tensor:
+    """L_SS (Eq. 7): mean over rows (B, D) of max(0, ‖h̄ᵀU‖ − ε) for an orthonormal basis (D, K)."""
+    return F.relu(projection(student, basis) - margin).mean()
+
+
+def warm(epoch: float, warmup: float) -> float:
+    """β(t) = γ(t) = min(t / T_warmup, 1) (Eq. 10), in fractional epochs; full weight at once when T_warmup is 0."""
+    return 1.0 if warmup <= 0 else min(epoch / warmup, 1.0)
+
+
+class Projector(nn.Module):
+    """g (Eq. 8): Linear → BatchNorm → ReLU → Linear, student width d to teacher width D."""
+
+    def __init__(self, student_dim: int, teacher_dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(student_dim, teacher_dim)
+        self.norm = nn.BatchNorm1d(teacher_dim)
+        self.last = nn.Linear(teacher_dim, teacher_dim)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        hidden = self.first(rows)  # (B, D)
+        if self.training and len(rows) == 1:  # a single row has no variance: use the running statistics
+            norm = self.norm
+            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        else:
+            hidden = self.norm(hidden)
+        out: Tensor = self.last(F.relu(hidden))
+        return out
+
+
+class ASDLoss(nn.Module):
+    """The two losses of ASD as a drop-in module: `terms = asd(student, final, early, epoch=epoch)`.
+
+    Takes embeddings (B, d), (B, D), (B, D) and returns weighted scalars {"tc": …, "ss": …}; add them to your own loss.
+    Hand its parameters to the optimiser too: it has a projector when the widths differ.
+
+    tc, ss: weights of the two losses, 0 switches one off. temperature: τ_c. margin: ε. directions: K. queue: M.
+    warmup: epochs over which the weights rise from 0, 0 for none. temporal: False leaves the early feature out of L_TC.
+    subspace, select, momentum, refresh: see `ShortcutBasis`; the defaults are the paper's.
+    examples: size of the training set when known; the queue then never reaches back to the current samples.
+    sync: gather the rows of all processes first, for use under DistributedDataParallel.
+    """
+
+    queue: Tensor
+    queue_index: Tensor
+
+    def __init__(
+        self,
+        student_dim: int,
+        teacher_dim: int,
+        *,
+        tc: float = 0.8,
+        ss: float = 1.0,
+        temperature: float = 0.07,
+        margin: float = 0.1,
+        directions: int = 4,
+        queue: int = 4096,
+        warmup: float = 20.0,
+        temporal: bool = True,
+        subspace: Source = "batch",
+        select: Select = "displaced",
+        momentum: float = 0.99,
+        refresh: int = 50,
+        examples: int | None = None,
+        sync: bool = False,
+    ) -> None:
+        super().__init__()
+        if temperature <= 0 or queue < 0 or margin < 0 or warmup < 0:
+            raise ValueError("temperature must be positive; queue, margin and warmup not negative")
+        self.tc, self.ss, self.temperature, self.margin, self.warmup = tc, ss, temperature, margin, warmup
+        self.temporal, self.examples, self.sync = temporal, examples, sync
+        needed = (tc != 0 or ss != 0) and student_dim != teacher_dim
+        self.projector = Projector(student_dim, teacher_dim) if needed else None
+        self.basis = (
+            ShortcutBasis(teacher_dim, directions, source=subspace, select=select, momentum=momentum, refresh=refresh)
+            if ss != 0
+            else None
+        )
+        places = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
+        self.register_buffer("queue", torch.zeros(places, teacher_dim))  # newest first. (M, D)
+        self.register_buffer("queue_index", torch.full((places,), EMPTY))  # the sample in each place. (M,)
+
+    def project(self, student: Tensor) -> Tensor:
+        """h_S = g(φ_S) (Eq. 2): student embeddings (B, d) in the teacher's space (B, D)."""
+        if self.projector is None:
+            return student
+        projected: Tensor = self.projector(student)
+        return projected
+
+    def forward(
+        self, student: Tensor, final: Tensor, early: Tensor, *, epoch: float, index: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Weighted terms of a batch. `index` (B,), the samples' numbers, keeps a sample's past out of its negatives."""
+        with torch.autocast(student.device.type, enabled=False):  # τ = 0.07 magnifies bfloat16's rounding
+            student, final, early = student.float(), final.detach().float(), early.detach().float()
+            if self.sync:
+                student, final, early = gather(student), gather(final), gather(early)
+                index = None if index is None else gather(index)
+            return self._terms(student, final, early, warm(epoch, self.warmup), index)
+
+    def _terms(
+        self, student: Tensor, final: Tensor, early: Tensor, scale: float, index: Tensor | None
+    ) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = {}
+        h_s = self.project(student)  # (B, D)
+        if self.tc != 0:
+            queue, ignore = self._negatives(len(h_s), index)
+            loss = temporal_contrast(
+                h_s, final, early if self.temporal else None, queue, temperature=self.temperature, ignore=ignore
+            )
+            terms["tc"] = scale * self.tc * loss
+            if self.training:
+                self._enqueue(final, index)
+        if self.basis is not None:
+            terms["ss"] = scale * self.ss * suppression(h_s, self.basis(early, final), self.margin)
+        return terms
+
+    def _negatives(self, batch: int, index: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The part of the queue that cannot hold the current samples, and which of its places a row must ignore."""
+        reach = len(self.queue)
+        if self.examples is not None:  # within one pass over the data the last N − B samples are all others
+            reach = min(reach, max(self.examples - batch, 0))
+        if reach == 0:
+            return None, None
+        places = self.queue_index[:reach]
+        ignore = (places == EMPTY).expand(batch, reach)
+        if index is not None:
+            ignore = ignore | (places == index[:, None])  # (B, reach)
+        return self.queue[:reach], ignore
+
+    @torch.no_grad()
+    def _enqueue(self, final: Tensor, index: Tensor | None) -> None:
+        """The batch goes in front, the oldest fall off. New tensors: the old queue may be part of a pending graph."""
+        places = len(self.queue)
+        if places == 0:
+            return
+        if index is None:
+            index = torch.full((len(final),), UNKNOWN, device=self.queue_index.device)
+        rows, numbers = unit(final)[:places].to(self.queue), index[:places].to(self.queue_index)
+        self.queue = torch.cat([rows, self.queue[: places - len(rows)]])
+        self.queue_index = torch.cat([numbers, self.queue_index[: places - len(numbers)]])
+
+
+class ASD(nn.Module):
+    """CE + α_kd KD + β(t) α_tc L_TC + γ(t) α_ss L_SS (Eq. 9)."""
+
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        kd: float = 1.0,
+        kd_temperature: float = 4.0,
+        tc: float = 0.8,
+        ss: float = 1.0,
+        temperature: float = 0.07,
+        margin: float = 0.1,
+        directions: int = 4,
+        queue: int = 4096,
+        warmup: float = 20.0,
+        temporal: bool = True,
+        subspace: Source = "batch",
+        select: Select = "displaced",
+        momentum: float = 0.99,
+        refresh: int = 50,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
+        uses_early = ss != 0 or (tc != 0 and temporal)
+        self.roles: tuple[str, ...] = ("final", "early") if uses_early else ("final",)
+        self.loss = ASDLoss(
+            sizes.student.embedding,
+            sizes.teachers["final"].embedding,
+            tc=tc,
+            ss=ss,
+            temperature=temperature,
+            margin=margin,
+            directions=directions,
+            queue=queue,
+            warmup=warmup,
+            temporal=temporal,
+            subspace=subspace,
+            select=select,
+            momentum=momentum,
+            refresh=refresh,
+            examples=sizes.examples,
+        )
+
+    def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
+        if self.loss.basis is not None and self.loss.basis.source == "dataset":
+            self.loss.basis.prepare((seen["early"].embedding, seen["final"].embedding) for seen in stream)
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        final = teachers["final"]
+        early = teachers["early"] if "early" in self.roles else final  # unused when both its readers are off
+        terms = {"kd": self.kd * kd_loss(student.logits, final.logits, self.kd_temperature)} if self.kd != 0 else {}
+        features: dict[str, Tensor] = self.loss(
+            student.embedding, final.embedding, early.embedding, epoch=epoch, index=batch.index
+        )
+        return terms | features

@@ -1,0 +1,110 @@
+"""Where the shortcut directions come from: this batch, a running average, or the whole training set."""
+# B batch, D teacher features, K directions
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from antishortcut.subspace import abandoned_directions, leading_eigenvectors, second_moment, top_directions
+
+Source = Literal["batch", "running", "dataset"]
+Select = Literal["displaced", "abandoned"]
+
+
+class ShortcutBasis(nn.Module):
+    """Remembers what is needed to answer "which K directions now?" with an orthonormal basis (D, k'), k' ≤ K.
+
+    source: "batch" is the paper (Eq. 4). "running" averages the moments over batches with `momentum` and decomposes
+    them every `refresh` steps. "dataset" takes them once from `prepare`.
+    select: "displaced" takes the top eigenvectors of E[Δh Δhᵀ]; "abandoned" the generalised ones against
+    E[h_final h_finalᵀ] + λI, that is, directions strong early and weak in the end.
+    """
+
+    displacement: Tensor
+    final: Tensor
+    kept: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        directions: int,
+        *,
+        source: Source = "batch",
+        select: Select = "displaced",
+        momentum: float = 0.99,
+        refresh: int = 50,
+        ridge: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if source not in ("batch", "running", "dataset") or select not in ("displaced", "abandoned"):
+            raise ValueError(f"unknown subspace {source!r} or select {select!r}")
+        if source == "batch" and select == "abandoned":
+            raise ValueError("abandoned directions need full-rank moments: use subspace='running' or 'dataset'")
+        if directions < 1 or refresh < 1 or not 0 <= momentum < 1:
+            raise ValueError("directions and refresh must be at least 1, momentum in [0, 1)")
+        self.directions, self.source, self.select = directions, source, select
+        self.momentum, self.refresh, self.ridge = momentum, refresh, ridge
+        self._warned = False
+        if source != "batch":
+            self.register_buffer("displacement", torch.zeros(width, width))  # E[Δh Δhᵀ]
+            self.register_buffer("final", torch.zeros(width, width))  # E[h_final h_finalᵀ]
+            self.register_buffer("kept", torch.zeros(width, directions))  # missing directions are zero columns
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, early: Tensor, final: Tensor) -> Tensor:
+        """The basis (D, k') for features (B, D) of both teacher states."""
+        if self.source == "batch":
+            basis, _ = top_directions(early - final, self.directions)
+        else:
+            if self.training and self.source == "running":
+                self._average(early, final)
+            basis = self.kept[:, self.kept.any(dim=0)]
+        if basis.shape[1] < self.directions and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"early and final teacher differ in {basis.shape[1]} directions, fewer than the {self.directions} "
+                "asked for; suppressing those there are (are the two checkpoints the same?)",
+                stacklevel=2,
+            )
+        return basis
+
+    @torch.no_grad()
+    def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """One pass over (early, final) features of the training set, for source="dataset"."""
+        count = 0
+        displacement = torch.zeros_like(self.displacement, dtype=torch.float64)
+        final_moment = torch.zeros_like(displacement)
+        for early, final in stream:
+            delta, h = (early - final).double(), final.double()
+            count += len(h)
+            displacement += delta.T @ delta
+            final_moment += h.T @ h
+        if count == 0:
+            raise ValueError("no features to take the shortcut directions from")
+        self.displacement = (displacement / count).to(self.displacement)
+        self.final = (final_moment / count).to(self.final)
+        self._decompose()
+
+    def _average(self, early: Tensor, final: Tensor) -> None:
+        keep = self.momentum if self.steps > 0 else 0.0
+        self.displacement = keep * self.displacement + (1 - keep) * second_moment(early - final)
+        self.final = keep * self.final + (1 - keep) * second_moment(final)
+        if self.steps % self.refresh == 0:
+            self._decompose()
+        self.steps = self.steps + 1
+
+    def _decompose(self) -> None:
+        if self.select == "abandoned":
+            basis, _ = abandoned_directions(self.displacement, self.final, self.directions, self.ridge)
+        else:
+            basis, _ = leading_eigenvectors(self.displacement, self.directions)
+        kept = torch.zeros_like(self.kept)
+        kept[:, : basis.shape[1]] = basis
+        self.kept = kept

@@ -1,0 +1,36 @@
+"""Knowledge distillation, Hinton, Vinyals & Dean 2015."""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.types import Batch, Features, Sizes
+
+
+def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """τ² KL(teacher ‖ student) of softened class probabilities, mean over rows. Logits (B, C)."""
+    log_p = F.log_softmax(student / temperature, dim=1)  # (B, C)
+    log_q = F.log_softmax(teacher / temperature, dim=1)  # (B, C)
+    return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+
+
+class KD(nn.Module):
+    """task_weight · CE + weight · τ²KL. The defaults, 1 and 1, are the paper's total (Eq. 9 without its last terms)."""
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self, sizes: Sizes, *, weight: float = 1.0, temperature: float = 4.0, task_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}

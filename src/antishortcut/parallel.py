@@ -1,0 +1,47 @@
+"""Rows of all processes, joined. The only place besides the trainer that knows of torch.distributed."""
+# W processes, b rows here, B = Σ b rows in all
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world() -> int:
+    """Number of processes working together; 1 outside torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows (b, …) of every process in rank order (B, …), with gradient; the input itself in a single process.
+
+    When every process computes the same loss of the joined rows and DDP averages the gradients, the result is the
+    gradient of that loss: the backward pass sums over W processes what DDP then divides by W.
+    """
+    if world() == 1:
+        return rows
+    joined: Tensor = _Gather.apply(rows)
+    return joined
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world())]
+        dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+        sizes = [int(c) for c in counts]
+        most = max(sizes)  # shares may differ by a row: pad, exchange, cut
+        padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])]).contiguous()
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        ctx.start, ctx.rows = sum(sizes[: dist.get_rank()]), len(rows)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total[ctx.start : ctx.start + ctx.rows]

@@ -1,0 +1,246 @@
+"""Run: the frozen, validated settings of one training, their hash and their folder. No torch.
+
+A *recipe* (a TOML file) describes a pair: data, teacher, student, optimiser. A *run* is one training made from it,
+with nothing left open; its hash names everything that decides the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from antishortcut.errors import UserError, near
+
+SCHEMA = 1  # raise it when the meaning of a setting changes
+Value = bool | int | float | str
+
+
+class Settings(BaseModel):
+    """Frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataSettings(Settings):
+    name: str = "cues"
+    train_limit: int | None = Field(None, ge=1)  # a class-balanced part of the training set
+    test_limit: int | None = Field(None, ge=1)
+    val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
+    image_size: int | None = Field(None, ge=8)
+    augment: Literal["crop-flip", "crop", "flip", "imagenet", "none"] = "crop-flip"
+    seed: int = 0  # of limits and splits, and of generated images; the same for all runs that are to be compared
+    options: dict[str, Value] = {}  # the data set's own: rho, count …
+
+
+class ModelSettings(Settings):
+    name: str
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    embedding: str | None = None  # module path of the embedding, found by probing when not given
+    pretrained: bool = False  # weights from the hub of timm or torchvision
+    weights: str | None = None  # weights from a file
+
+
+class OptimSettings(Settings):
+    name: Literal["sgd", "adamw"] = "sgd"
+    rate: float = Field(0.05, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(5e-4, ge=0)
+    batch: int = Field(64, ge=1)  # images per optimiser step, over all devices
+    accumulate: int = Field(1, ge=1)  # in how many parts a batch is computed
+    schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
+    milestones: tuple[float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
+    warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up
+    clip: float = Field(0.0, ge=0)  # largest gradient norm, 0 for none
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.accumulate > self.batch:
+            raise ValueError(f"accumulate ({self.accumulate}) is larger than batch ({self.batch})")
+        return self
+
+
+class TeacherSettings(ModelSettings):
+    epochs: int | None = Field(None, ge=1)  # the recipe's when not given
+    seed: int = 0  # one teacher serves all seeds of the students
+    keep: tuple[float | str, ...] = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training, or "epoch:36"
+    early: str = "15%"  # "15%", "epoch:36", "rewind", or "<teacher hash>/15%" for a state of another teacher
+    rewind_epochs: int = Field(10, ge=1)
+    rewind_rate: float = Field(0.05, gt=0)
+
+
+class Recipe(Settings):
+    """A pair, ready to teach and distil."""
+
+    title: str = ""
+    epochs: int = Field(ge=1)
+    data: DataSettings = DataSettings()
+    teacher: TeacherSettings
+    student: ModelSettings
+    optim: OptimSettings = OptimSettings()
+    methods: dict[str, dict[str, Value]] = {}  # settings that belong to this pair, by method
+
+
+class Run(Settings):
+    """One training, resolved. `kind` says where it starts and what it leaves: a trajectory or a student."""
+
+    kind: Literal["teach", "rewind", "distill"]
+    suite: str = "runs"
+    name: str
+    seed: int
+    epochs: int
+    data: DataSettings
+    fingerprint: str  # of the data
+    model: ModelSettings
+    optim: OptimSettings
+    method: str = "ce"
+    options: dict[str, Value] = {}
+    teacher: str | None = None  # hash of the teacher run: the one it learns from, or is only compared with
+    early: str = "15%"  # the state that counts as early when the student is examined
+    roles: dict[str, str] = {}  # the states it learns from: "early" → "15%" or "<hash>/final"
+    keep: tuple[float | str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits over everything that decides the result; the name and the folder do not."""
+        aside = {"suite", "name", "early"} | (set() if self.roles else {"teacher"})  # of no effect on the result
+        if self.kind == "rewind":
+            aside.discard("teacher")
+        science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
+        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
+
+    def folder(self, runs: Path) -> Path:
+        """runs/teachers/<hash> for what can teach, runs/<suite>/<name>-s<seed> for students."""
+        if self.kind == "distill":
+            return runs / self.suite / f"{self.name}-s{self.seed}"
+        return runs / "teachers" / self.hash
+
+
+def teach_run(recipe: Recipe, fingerprint: str) -> Run:
+    """The training of a recipe's teacher."""
+    teacher = recipe.teacher
+    return Run(
+        kind="teach",
+        suite="teachers",
+        name=teacher.name,
+        seed=teacher.seed,
+        epochs=teacher.epochs or recipe.epochs,
+        data=recipe.data,
+        fingerprint=fingerprint,
+        model=_model(teacher),
+        optim=recipe.optim,
+        keep=teacher.keep,
+    )
+
+
+def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
+    """Fine-tuning of a final teacher at a constant high rate (S-Sec. A.4.6): an early-like state when none was kept."""
+    constant = teacher.optim.model_copy(update={"schedule": "constant", "rate": rate, "warmup": 0.0})
+    return teacher.model_copy(
+        update={"kind": "rewind", "teacher": teacher.hash, "epochs": epochs, "optim": constant, "keep": (100.0,)}
+    )
+
+
+def distill_run(
+    recipe: Recipe,
+    fingerprint: str,
+    *,
+    method: str,
+    options: Mapping[str, Value],
+    seed: int,
+    roles: Iterable[str],
+    teacher: str,
+    early: str,
+    suite: str,
+    name: str | None = None,
+) -> Run:
+    """The training of a student. `options` are the method's, complete; `roles` the teacher states it wants."""
+    return Run(
+        kind="distill",
+        suite=suite,
+        name=name or method,
+        seed=seed,
+        epochs=recipe.epochs,
+        data=recipe.data,
+        fingerprint=fingerprint,
+        model=recipe.student,
+        optim=recipe.optim,
+        method=method,
+        options=dict(options),
+        teacher=teacher,
+        early=early,
+        roles={role: early if role == "early" else role for role in roles},
+    )
+
+
+def _model(teacher: TeacherSettings) -> ModelSettings:
+    return ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Recipes inside the package, by name."""
+    folder = Path(str(files("antishortcut") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
+
+
+def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe from a TOML file or by the name of a shipped one, with `key=value` overrides applied."""
+    shipped = shipped_recipes()
+    path = Path(source)
+    if not path.is_file():
+        if source not in shipped:
+            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(source, shipped)}")
+        path = shipped[source]
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a TOML file: {error}") from None
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first(error)}") from None
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    """`optim.rate=0.1` sets tree["optim"]["rate"]; values are TOML, bare words are strings."""
+    key, mark, value = text.partition("=")
+    if not mark or not key.strip():
+        raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"--set {text!r}: {parent!r} is a value, not a section")
+    tree[last] = parsed
+
+
+def _first(error: ValidationError) -> str:
+    """The first complaint of pydantic in one line, with the near names for an unknown key."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"]) or "recipe"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
+    return f"{place}: {problem['msg']}, not {problem.get('input')!r}{more}"
+
+
+def _keys(path: tuple[int | str, ...]) -> list[str]:
+    """The settings known at a place of the recipe."""
+    model: Any = Recipe
+    for part in path:
+        model = model.model_fields[str(part)].annotation
+    return list(model.model_fields)
