@@ -8,6 +8,7 @@ scores/<set>.json, artifacts/, and the weights
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
@@ -86,6 +87,23 @@ class Folder:
             return Run.model_validate(value["run"]), dict(value["execution"])
         except (KeyError, TypeError, ValidationError) as error:
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process at a time may work here. The lock goes with its process, however that ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise UserError(
+                    f"{self.path} is in use by process {file.read().strip() or '?'}; wait or stop it"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
 
     @property
     def finished(self) -> bool:

@@ -36,7 +36,7 @@ class DataSettings(Settings):
     image_size: int | None = Field(None, ge=8)
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "none"] = "crop-flip"
     seed: int = 0  # of limits and splits, and of generated images; the same for all runs that are to be compared
-    options: dict[str, Value] = {}  # the data set's own: rho, count …
+    options: dict[str, float] = {}  # the data set's own: rho, count …
 
 
 class ModelSettings(Settings):
@@ -122,6 +122,18 @@ class Run(Settings):
         if self.kind == "distill":
             return runs / self.suite / f"{self.name}-s{self.seed}"
         return runs / "teachers" / self.hash
+
+
+class Execution(Settings):
+    """How a run is computed. Not part of the hash; resolved once, written into run.json, kept on resume."""
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1)
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
+    workers: int = Field(0, ge=0)  # processes that decode images, for sets that do not fit in memory
+    save_every: float = Field(60.0, ge=0)  # seconds between resume states
 
 
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:

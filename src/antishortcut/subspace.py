@@ -90,7 +90,8 @@ def unit(rows: Tensor) -> Tensor:
 
 def projection(rows: Tensor, basis: Tensor) -> Tensor:
     """‖h̄ᵀU‖ for each row (B, D) and an orthonormal basis (D, K): the cosine of its angle to the subspace. (B,)"""
-    return torch.linalg.vector_norm(unit(rows) @ basis, dim=-1)
+    length: Tensor = torch.linalg.vector_norm(unit(rows) @ basis, dim=-1)
+    return length
 
 
 def random_projection(k: int, d: int) -> float:

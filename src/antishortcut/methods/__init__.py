@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+from torch import arange, nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.ce import CE
 from antishortcut.methods.kd import KD
+from antishortcut.types import Method, Shape, Sizes
 
 METHODS: dict[str, Callable[..., nn.Module]] = {
     "ce": CE,
     "kd": KD,
     "asd": ASD,
 }
+
+
+class _AnyShape(dict[str, Shape]):
+    def __missing__(self, role: str) -> Shape:
+        return Shape(8, ((4, 4, 4),) * 4)
+
+
+def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which teacher states a method with these settings wants, found by building a tiny one; bad ones are errors."""
+    shapes = _AnyShape()
+    sizes = Sizes(classes=4, examples=16, student=shapes["student"], teachers=shapes, labels=arange(16) % 4)
+    try:
+        return cast(Method, METHODS[name](sizes, **options)).roles
+    except ValueError as error:
+        raise UserError(f"method {name!r}: {error}") from None
 
 
 def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""What a person sees while a run goes on: a progress bar at a terminal, plain lines elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY = 20.0  # seconds between plain lines
+
+
+def console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+class Watch:
+    """Progress of one run."""
+
+    def __init__(self, title: str, total: int, quiet: bool = False) -> None:
+        self.title, self.total, self.quiet = title, total, quiet
+        self.started, self.first, self.last = time.monotonic(), 0, 0.0
+        self.bar: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            more = (TimeRemainingColumn(), TextColumn("{task.fields[terms]}"))
+            self.bar = Progress(*columns, *more, console=console(), transient=True)
+            self.task = self.bar.add_task(title, total=total, terms="")
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def begin(self, step: int) -> None:
+        """Work starts, or goes on, at this step."""
+        self.first = step
+        self.started = self.last = time.monotonic()
+        if self.bar is not None:
+            self.bar.reset(self.task, completed=step, total=self.total)
+
+    def update(self, step: int, terms: dict[str, float]) -> None:
+        if self.quiet:
+            return
+        text = " ".join(f"{name} {value:.3f}" for name, value in terms.items())
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, terms=text)
+        elif time.monotonic() - self.last > EVERY:
+            self.last = time.monotonic()
+            left = (self.last - self.started) / max(step - self.first, 1) * (self.total - step)
+            self.say(f"step {step}/{self.total}, {left:.0f} s left, {text}")
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            (self.bar.console if self.bar is not None else console()).print(f"{self.title}: {text}", markup=False)

@@ -1,0 +1,77 @@
+"""One step's arithmetic: student and method as one module, and the mean of its terms over time."""
+# B batch, W processes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.parallel import gather, world
+from antishortcut.types import Batch, Features, Method, Task
+
+
+class Step(nn.Module):
+    """A batch and the teachers' features in, named and weighted loss terms out."""
+
+    def __init__(self, student: nn.Module, method: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.student, self.method, self.task = student, method, task
+
+    def forward(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> dict[str, Tensor]:
+        seen = self.student(batch.image)
+        method = cast(Method, self.method)
+        stages = seen.stages if "stages" in method.taps else ()
+        with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
+            student = Features(seen.logits.float(), seen.embedding.float(), tuple(stage.float() for stage in stages))
+            own = self.task.loss(student, batch)
+            rows, targets, joint = joined(*self.task.rows(student, teachers, batch))
+            share = len(batch.label) * world() / len(joint.label)  # DDP averages over processes, not over rows
+            terms = {name: method.task_weight * share * value for name, value in own.items()}
+            return terms | method.terms(rows, targets, joint, epoch)
+
+
+def joined(
+    student: Features, teachers: Mapping[str, Features], batch: Batch
+) -> tuple[Features, Mapping[str, Features], Batch]:
+    """The rows of all processes, so that negatives and moments are those of the whole batch. Maps stay here."""
+    if world() == 1:
+        return student, teachers, batch
+    whole = replace(batch, label=gather(batch.label), index=gather(batch.index))
+    return _rows(student), {role: _rows(seen) for role, seen in teachers.items()}, whole
+
+
+def _rows(seen: Features) -> Features:
+    return replace(seen, logits=gather(seen.logits), embedding=gather(seen.embedding))
+
+
+class Meter:
+    """Means of the terms since the last logged step. The sums are part of the resume state, so logs repeat exactly."""
+
+    def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
+        self.sums: dict[str, Tensor] = dict(sums or {})
+
+    def add(self, terms: Mapping[str, Tensor]) -> None:
+        for name, value in (*terms.items(), ("count", torch.ones(()))):
+            self.sums[name] = self.sums.get(name, torch.zeros((), dtype=torch.float64)) + value.detach().double().cpu()
+
+    def check(self, step: int) -> None:
+        """A loss that is not a number ends the run before anything of it is saved."""
+        bad = [name for name, value in self.sums.items() if not torch.isfinite(value)]
+        if bad:
+            values = ", ".join(f"{name} {float(value):g}" for name, value in self.sums.items() if name != "count")
+            raise UserError(
+                f"the loss is not finite at step {step}: {', '.join(bad)} (sums since the last log: {values}); "
+                "the last good state is kept: lower optim.rate or look at the data, or use another --precision"
+            )
+
+    def means(self) -> dict[str, float]:
+        """The means, and a new beginning."""
+        count = float(self.sums.pop("count"))
+        means = {name: float(value) / count for name, value in self.sums.items()}
+        self.sums = {}
+        return means

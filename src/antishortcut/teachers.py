@@ -1,0 +1,187 @@
+"""The trajectory of a teacher: which states to keep, how they are kept, and how they teach.
+
+A teacher folder holds snapshots/*.safetensors and manifest.json. A *state* is named by its share of training ("15%"),
+its epoch ("epoch:36"), "final", or, for a state of another teacher, "<hash>/15%".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError, near
+from antishortcut.folder import Folder, read_json, replacing, write_json
+from antishortcut.models import Network, build, load_weights, probe
+from antishortcut.run import ModelSettings, Run
+from antishortcut.types import Features, Shape
+
+
+def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
+    """The network a run's settings describe, with the weights they name."""
+    network = build(
+        model.name,
+        classes,
+        image_size=image_size,
+        stem=model.stem,
+        embedding=model.embedding,
+        pretrained=model.pretrained,
+    )
+    if model.weights is not None:
+        load_weights(network, Path(model.weights))
+    return network
+
+
+def save_weights(path: Path, module: nn.Module) -> str:
+    """Parameters and buffers as safetensors, written whole or not at all. Returns their sha256."""
+    data: bytes = save({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()})
+    with replacing(path) as file:
+        file.write(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def keep_steps(keep: Iterable[float | str], steps_per_epoch: int, total: int) -> dict[int, list[str]]:
+    """After how many steps which states are due: {steps done: ["15%", …]}, at least one step in, the end included."""
+    due: dict[int, list[str]] = {}
+    for point in (*keep, 100):
+        if isinstance(point, str):
+            label = point
+            steps = _number(point) * steps_per_epoch if point.startswith("epoch:") else _number(point) / 100 * total
+        else:
+            label, steps = f"{point:g}%", point / 100 * total
+        if not 0 < steps <= total:
+            raise UserError(f"teacher.keep: {label} is not within training ({total // steps_per_epoch} epochs)")
+        names = due.setdefault(max(round(steps), 1), [])
+        if label not in names:
+            names.append(label)
+    return due
+
+
+def _number(point: str) -> float:
+    try:
+        return float(point.removeprefix("epoch:").removesuffix("%"))
+    except ValueError:
+        raise UserError(f"teacher.keep: {point!r} is neither per cent (15 or '15%') nor 'epoch:36'") from None
+
+
+class Trajectory:
+    """The kept states of one teacher."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.manifest = folder.path / "manifest.json"
+        self.entries: list[dict[str, Any]] = read_json(self.manifest)["states"] if self.manifest.exists() else []
+
+    def keep(
+        self, labels: list[str], step: int, epoch: float, total: int, scores: Mapping[str, float], net: nn.Module
+    ) -> None:
+        """Save a state and enter it in the manifest; repeating a step after a resume replaces its entry."""
+        file = f"step-{step:08d}.safetensors"
+        digest = save_weights(self.folder.snapshots / file, net)
+        entry = {
+            "labels": labels,
+            "step": step,
+            "epoch": epoch,
+            "fraction": step / total,
+            "file": file,
+            "sha256": digest,
+        }
+        others = [known for known in self.entries if known["step"] != step]
+        self.entries = sorted([*others, entry | dict(scores)], key=lambda known: known["step"])
+        write_json(self.manifest, {"states": self.entries})
+
+    def entry(self, state: str) -> dict[str, Any]:
+        """The manifest's line for a state."""
+        if not self.entries:
+            raise UserError(f"{self.folder.path} holds no teacher states; train the teacher first: asd teach")
+        if state == "final":
+            return self.entries[-1]
+        names = [label for known in self.entries for label in known["labels"]]
+        for known in self.entries:
+            if state in known["labels"]:
+                return known
+        raise UserError(
+            f"teacher {self.folder.path.name} kept no state {state!r}{near(state, [*names, 'final'])}"
+            " (teacher.keep says which are kept)"
+        )
+
+    def weights(self, state: str) -> dict[str, Tensor]:
+        """The weights of a state; a file that is not the one that was saved is refused."""
+        entry = self.entry(state)
+        path = self.folder.snapshots / entry["file"]
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+            raise UserError(f"{path} is missing or damaged; remove {self.folder.path} and run asd teach again")
+        return dict(load_file(path))
+
+
+class Teachers:
+    """The states a run learns from or is compared with, opened when first asked for."""
+
+    def __init__(self, run: Run, runs: Path, classes: int, image_size: int) -> None:
+        self.run, self.runs, self.classes, self.image_size = run, runs, classes, image_size
+        self._open: dict[str, Network] = {}
+
+    def network(self, role: str) -> Network:
+        """The frozen network of a role, in evaluation mode."""
+        if role not in self._open:
+            trajectory, state = self._find(role)
+            run, _ = trajectory.folder.read()
+            network = network_of(
+                run.model.model_copy(update={"weights": None, "pretrained": False}), self.classes, self.image_size
+            )
+            network.load_state_dict(trajectory.weights(state))
+            self._open[role] = network.requires_grad_(False).eval()
+        return self._open[role]
+
+    def weights(self, role: str) -> dict[str, Tensor]:
+        trajectory, state = self._find(role)
+        return trajectory.weights(state)
+
+    def _find(self, role: str) -> tuple[Trajectory, str]:
+        if self.run.teacher is None:
+            raise UserError(f"this run names no teacher, but {role!r} is wanted")
+        early = {"early": self.run.early}
+        state = (early | self.run.roles).get(role, role)
+        other, _, own = state.rpartition("/")
+        folder = Folder(self.runs / "teachers" / (other or self.run.teacher))
+        if not folder.path.is_dir():
+            raise UserError(f"no teacher at {folder.path}; train it first: asd teach (or point --runs at where it is)")
+        return Trajectory(folder), own
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Feature sizes by role, probed when looked up."""
+        return _Shapes(self)
+
+    @torch.no_grad()
+    def features(self, roles: Iterable[str], image: Tensor, stages: bool = False) -> dict[str, Features]:
+        """What each wanted state says of a batch of raw images, in float32, without gradient."""
+        out = {}
+        for role in roles:
+            seen = self.network(role)(image)
+            maps = tuple(stage.float() for stage in seen.stages) if stages else ()
+            out[role] = Features(seen.logits.float(), seen.embedding.float(), maps)
+        return out
+
+    def to(self, device: torch.device, roles: Iterable[str]) -> None:
+        for role in roles:
+            self.network(role).to(device)
+
+
+class _Shapes(Mapping[str, Shape]):
+    def __init__(self, teachers: Teachers) -> None:
+        self.teachers = teachers
+
+    def __getitem__(self, role: str) -> Shape:
+        return probe(self.teachers.network(role), self.teachers.image_size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.teachers.run.roles)
+
+    def __len__(self) -> int:
+        return len(self.teachers.run.roles)

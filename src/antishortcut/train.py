@@ -1,0 +1,307 @@
+"""One training, from settings to weights. It knows no method and no task by name.
+
+It can stop after any step and go on from there: data order and augmentation are functions of (seed, epoch, index), the
+noise inside networks and methods of (seed, step), so the state is weights, optimiser, sums of the log, and a counter.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from antishortcut.console import Watch
+from antishortcut.data import Loader
+from antishortcut.folder import Folder
+from antishortcut.methods import METHODS
+from antishortcut.models import probe
+from antishortcut.parallel import gather
+from antishortcut.resume import clear_states, load_state, save_state
+from antishortcut.run import Execution, OptimSettings, Run
+from antishortcut.schedule import rate_at
+from antishortcut.scorers import accuracy
+from antishortcut.step import Meter, Step
+from antishortcut.tasks import Classification
+from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
+from antishortcut.types import Batch, Method, Prepares, Sets, Sizes
+
+
+class Stopped(Exception):
+    """The run was told to stop, by Ctrl-C or by a scheduler. Its state is saved."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped after step {step}; the same command goes on from there")
+        self.code = 128 + number
+
+
+def make_fabric(execution: Execution) -> Fabric:
+    """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
+    fabric = Fabric(
+        accelerator=execution.accelerator,
+        devices=execution.devices,
+        num_nodes=execution.nodes,
+        precision=execution.precision,
+        strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
+    )
+    if execution.threads:
+        torch.set_num_threads(execution.threads)
+    fabric.launch()
+    return fabric
+
+
+def train(
+    run: Run, runs: Path, sets: Sets, fabric: Fabric, execution: Execution, quiet: bool = False
+) -> dict[str, Any]:
+    """Carry out a run, or go on with it, or return the result it already has."""
+    folder = Folder(run.folder(runs))
+    with folder.locked() if fabric.is_global_zero else nullcontext():
+        if fabric.is_global_zero:
+            how = execution.model_dump() | {"accelerator": fabric.device.type, "threads": torch.get_num_threads()}
+            folder.begin(run, how, _versions())
+        fabric.barrier()
+        if not folder.finished:
+            Training(run, folder, runs, sets, fabric, execution).carry_out(quiet)
+        return folder.result()
+
+
+class Training:
+    """The parts of one training, and how far it has come."""
+
+    def __init__(self, run: Run, folder: Folder, runs: Path, sets: Sets, fabric: Fabric, execution: Execution) -> None:
+        self.run, self.folder, self.fabric, self.execution, self.sets = run, folder, fabric, execution, sets
+        self.writes = fabric.is_global_zero
+        side, classes = sets.image_size, len(sets.classes)
+        self.teachers = Teachers(run, runs, classes, side)
+        torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
+        self.student = network_of(run.model, classes, side)
+        if run.kind == "rewind":
+            self.student.load_state_dict(self.teachers.weights("final"))
+        sizes = Sizes(classes, len(sets.train), probe(self.student, side), self.teachers.shapes, sets.train.label)
+        self.method = METHODS[run.method](sizes, **run.options)
+        self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
+        self.teachers.to(fabric.device, self.roles)
+        self.loader = self._loader("train", run.optim.batch, execution.workers)
+        self.per_epoch, self.total = len(self.loader), run.epochs * len(self.loader)
+        self.step: nn.Module = Step(
+            self.student, self.method, Classification(label_smoothing=run.optim.label_smoothing)
+        )
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
+        self.module, self.optimizer = fabric.setup(self.step, _optimizer(run.optim, self.step))
+        self.trajectory = Trajectory(folder)
+        self.due = {} if run.kind == "distill" else keep_steps(run.keep, self.per_epoch, self.total)
+        self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
+        self.done, self.meter, self.seconds = 0, Meter(), 0.0
+        self.last, self.best = dict[str, Any](), dict[str, Any]()
+
+    def carry_out(self, quiet: bool) -> None:
+        self._restore()
+        self._board = _board(self.folder.path / "tensorboard", self.done) if self.writes else None
+        self.started = saved = time.monotonic()
+        log_every = max(self.per_epoch // 10, 1)
+        with (
+            Watch(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
+            _asked() as asked,
+        ):
+            watch.begin(self.done)
+            while self.done < self.total:
+                epoch, first = divmod(self.done, self.per_epoch)
+                for batch in self.loader.epoch(epoch, start=first):
+                    rate = self._step(batch)
+                    if self.done % log_every == 0 or self.done % self.per_epoch == 0:
+                        self.meter.check(self.done)
+                        means = self.meter.means()
+                        self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
+                        watch.update(self.done, means)
+                    if self.done % self.per_epoch == 0 or self.done in self.due:
+                        self._judge()
+                    if self._all(asked.number):
+                        self._save()
+                        raise Stopped(asked.number, self.done)
+                    if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
+                        self._save()
+                        saved = time.monotonic()
+            watch.say(f"{self.judge} accuracy {self.last['accuracy']:.3f}, {self._seconds():.0f} s")
+        self._finish()
+
+    def _step(self, batch: Batch) -> float:
+        """Forward, backward, update. Returns the rate it was done with."""
+        torch.manual_seed(self.run.seed * 1_000_003 + self.done + 1)
+        rate = rate_at(self.run.optim, self.done, self.per_epoch, self.total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.module.train()
+        terms: dict[str, Tensor] = {}
+        parts = list(_parts(batch, self.run.optim.accumulate))
+        for number, part in enumerate(parts):
+            here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
+            targets = self.teachers.features(self.roles, here.image, self.stages)
+            weight = len(part.label) / len(batch.label)
+            with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
+                found = self.module(here, targets, self.done / self.per_epoch)
+                self.fabric.backward(weight * torch.stack(list(found.values())).sum())
+            terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
+        self.meter.add(terms)
+        if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
+            self.meter.check(self.done + 1)
+        if self.run.optim.clip:
+            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.done += 1
+        return rate
+
+    def _judge(self) -> None:
+        """Score the student, remember last and best, and keep the state when it is due."""
+        self.last = self._score()
+        if self.done % self.per_epoch == 0:
+            epoch = self.done // self.per_epoch
+            self._log({"set": self.judge, "scores": self.last}, {f"{self.judge}/{k}": v for k, v in self.last.items()})
+            if self.last["accuracy"] > self.best.get("accuracy", -math.inf):
+                self.best = self.last | {"epoch": epoch}
+        if self.done in self.due and self.writes:
+            at = self.done / self.per_epoch
+            self.trajectory.keep(self.due[self.done], self.done, at, self.total, self.last, self.student)
+
+    @torch.no_grad()
+    def _score(self) -> dict[str, float]:
+        """Accuracy on the judging set; every image counts once, whatever the number of processes."""
+        self.student.eval()
+        seen = [
+            (self.student(batch.image.to(self.fabric.device)).logits.float(), batch.label.to(self.fabric.device))
+            for batch in self._loader(self.judge, 256, self.execution.workers).epoch(0)
+        ]
+        logits, labels = (gather(torch.cat(column)) for column in zip(*seen, strict=True))
+        return dict(accuracy(logits, labels))
+
+    def _loader(self, name: str, batch: int, workers: int) -> Loader:
+        training = name == "train"
+        images = self.sets.train if training else self.sets.val if name == "val" else self.sets.tests[name]
+        assert images is not None
+        return Loader(
+            images,
+            batch=batch,
+            seed=self.run.seed,
+            image_size=self.sets.image_size,
+            augment=self.run.data.augment if training else "none",
+            shuffle=training,
+            rank=self.fabric.global_rank,
+            world=self.fabric.world_size,
+            workers=workers,
+        )
+
+    def _restore(self) -> None:
+        """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
+        found = load_state(self.folder.path / "resume")
+        if found is not None:
+            self.done, state = found
+            self.step.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
+            self.last, self.best = state["last"], state["best"]
+        elif isinstance(self.method, Prepares):
+            side = self.sets.image_size
+            plain = Loader(self.sets.train, batch=256, seed=0, image_size=side, augment="none", shuffle=False)
+            images = (batch.image.to(self.fabric.device) for batch in plain.epoch(0))
+            self.method.prepare(self.teachers.features(self.roles, image) for image in images)
+        if self.writes:
+            self.folder.cut(self.done)
+
+    def _save(self) -> None:
+        if self.writes:
+            self.meter.check(self.done)
+            state = {
+                "model": self.step.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "meter": self.meter.sums,
+            }
+            more = {"last": self.last, "best": self.best, "seconds": self._seconds()}
+            save_state(self.folder.path / "resume", self.done, state | more)
+
+    def _finish(self) -> None:
+        """What stays: weights, result; the resume state goes."""
+        if self.writes:
+            if self._board is not None:
+                self._board.close()
+            if self.run.kind == "distill":
+                save_weights(self.folder.student, self.student)
+                if self.method.state_dict():
+                    save_weights(self.folder.method, self.method)
+            size = sum(p.numel() for p in self.student.parameters())
+            scores = {"set": self.judge, "last": self.last | {"epoch": self.run.epochs}, "best": self.best}
+            self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
+            clear_states(self.folder.path / "resume")
+        self.fabric.barrier()
+
+    def _log(self, row: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        if self.writes:
+            self.folder.log({"step": self.done, "epoch": self.done / self.per_epoch} | dict(row))
+            for name, value in numbers.items():
+                if self._board is not None:
+                    self._board.add_scalar(name, value, self.done)
+
+    def _all(self, number: int) -> int:
+        """The signal any process was sent, so that all stop after the same step."""
+        return int(cast(Tensor, self.fabric.all_reduce(torch.tensor(number), reduce_op="max")))
+
+    def _seconds(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+
+def _parts(batch: Batch, count: int) -> Iterator[Batch]:
+    """A batch cut into at most `count` parts for gradient accumulation."""
+    size = math.ceil(len(batch.label) / count)
+    for start in range(0, len(batch.label), size):
+        part = slice(start, start + size)
+        yield Batch(batch.image[part], batch.label[part], batch.index[part])
+
+
+def _optimizer(o: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
+    if o.name == "adamw":
+        return torch.optim.AdamW(module.parameters(), lr=o.rate, weight_decay=o.weight_decay)
+    return torch.optim.SGD(
+        module.parameters(), lr=o.rate, momentum=o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
+    )
+
+
+class _Asked:
+    number = 0
+
+
+@contextmanager
+def _asked() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM ask the loop to stop after the step at hand; asked twice, it stops at once."""
+    asked = _Asked()
+
+    def note(number: int, frame: object) -> None:
+        if asked.number:
+            raise KeyboardInterrupt
+        asked.number = number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _board(path: Path, step: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(path), purge_step=step + 1)
+
+
+def _versions() -> dict[str, str]:
+    names = ("antishortcut", "torch", "torchvision", "timm", "numpy", "lightning-fabric")
+    return {"python": platform.python_version(), "platform": platform.platform()} | {n: version(n) for n in names}
