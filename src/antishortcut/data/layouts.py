@@ -1,0 +1,166 @@
+"""Readers of the official layouts: what lies where, and which label it has. Only CIFAR is read; files are listed."""
+# N images
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..errors import UserError
+from ..types import FileSet, ImageSet
+from .pickles import read_pickle
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+
+CIFAR = "cifar-100-python"
+_CIFAR_FILES = {  # size in bytes and md5 of the official files
+    "train": (155249918, "16019d7e3df5f24257cddd939b257f8d"),
+    "test": (31049707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+    "meta": (1473, "7973b15100ade9c7d40fb424638fde48"),
+}
+_CIFAR_HINT = f"give the folder that holds {CIFAR} as the data root, or add --download"
+
+TINY = "tiny-imagenet-200"
+_TINY_HINT = (
+    f"unpack {TINY} below the data root: train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt, "
+    "wnids.txt, words.txt"
+)
+_FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>"
+
+
+class Files(NamedTuple):
+    """A set of image files as found on disk."""
+
+    classes: tuple[str, ...]
+    train: FileSet
+    test: FileSet | None
+    base: Path
+
+
+def class_list(name: str) -> tuple[str, ...]:
+    """A list of wnids shipped with the package: imagenet100, imagenet-r or imagenet-a."""
+    return tuple((files("antishortcut.data") / "lists" / f"{name}.txt").read_text().split())
+
+
+def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
+    """Class names, training and test images of root/cifar-100-python."""
+    folder = home(root, CIFAR)
+    path = folder / "meta"
+    names = read_pickle(path, *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
+    if not isinstance(names, list) or not names:
+        raise UserError(f"{path} has no list fine_label_names; {_CIFAR_HINT}")
+    classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    return classes, _cifar_part(folder / "train", len(classes)), _cifar_part(folder / "test", len(classes))
+
+
+def _cifar_part(path: Path, classes: int) -> ImageSet:
+    loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
+    try:
+        data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
+        if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or len(label) == 0:
+            raise ValueError(f"data of shape {data.shape} and type {data.dtype}, {len(label)} labels")
+        if label.min() < 0 or label.max() >= classes:
+            raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
+    except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
+    image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns of others
+    return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
+
+
+def list_tiny_imagenet(root: Path) -> Files:
+    """The files of root/tiny-imagenet-200; its validation images are the test set, whose labels are not public."""
+    folder = home(root, TINY)
+    wnids = sorted(_lines(folder / "wnids.txt", _TINY_HINT))  # sorted as every folder-based loader does
+    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt", _TINY_HINT) if "\t" in line)
+    train = _listed([folder / "train" / wnid / "images" for wnid in wnids], _TINY_HINT)
+    number = {wnid: label for label, wnid in enumerate(wnids)}
+    notes = folder / "val" / "val_annotations.txt"
+    paths, labels = [], []
+    for at, line in enumerate(_lines(notes, _TINY_HINT), start=1):
+        fields = line.split("\t")
+        if len(fields) < 2 or fields[1] not in number:
+            raise UserError(
+                f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
+            )
+        paths.append(folder / "val" / "images" / fields[0])
+        labels.append(number[fields[1]])
+    names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
+    return Files(names, train, FileSet(tuple(paths), torch.tensor(labels)), folder)
+
+
+def list_imagenet100(root: Path) -> Files:
+    """CMC's hundred classes of an ImageNet folder: root itself, root/imagenet100, root/imagenet or root/ILSVRC2012."""
+    wnids = tuple(sorted(class_list("imagenet100")))  # the labels of folder-based loaders
+    places = [root, *(root / name for name in ("imagenet100", "imagenet", "ILSVRC2012"))]
+    folder = next((place for place in places if (place / "train" / wnids[0]).is_dir()), None)
+    hint = "unpack ImageNet there as train/<wnid>/*.JPEG and val/<wnid>/*.JPEG"
+    if folder is None:
+        raise UserError(
+            f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
+        )
+    train, val = (_listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
+    return Files(wnids, train, val, folder)
+
+
+def list_folder(folder: Path) -> Files:
+    """train/<class>/… and the first of val, valid, test that is there; classes in alphabetical order."""
+    if not (folder / "train").is_dir():
+        raise UserError(f"no folder {folder / 'train'}; {_FOLDER_HINT}")
+    classes = _folders(folder / "train")
+    if not classes:
+        raise UserError(f"no class folders in {folder / 'train'}; {_FOLDER_HINT}")
+    train = _listed([folder / "train" / name for name in classes], _FOLDER_HINT)
+    held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
+    if held is None:
+        return Files(classes, train, None, folder)
+    present = _folders(held)
+    if not present or set(present) - set(classes):
+        extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
+        raise UserError(f"{held} has {extra}, but its class folders must be among those of {folder / 'train'}")
+    test = _listed([held / name for name in present], _FOLDER_HINT)
+    number = torch.tensor([classes.index(name) for name in present])
+    return Files(classes, train, FileSet(test.paths, number[test.label]), folder)
+
+
+def home(root: Path, name: str) -> Path:
+    """Where a release lies: below the data root, or the root itself when the person pointed right at it."""
+    return root if root.name == name else root / name
+
+
+def _folders(parent: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+
+
+def _listed(folders: Sequence[Path], hint: str) -> FileSet:
+    """All images below the folders, sorted; an image's label is the place of its folder."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, folder in enumerate(folders):
+        found = sorted(
+            os.path.join(where, name)
+            for where, _, names in os.walk(folder, followlinks=True)
+            for name in names
+            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+        )
+        if not found:
+            raise UserError(f"no images in {folder}; {hint}")
+        paths += map(Path, found)
+        labels += [label] * len(found)
+    return FileSet(tuple(paths), torch.tensor(labels))
+
+
+def _lines(path: Path, hint: str) -> list[str]:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UserError(f"cannot read {path} ({reason}); {hint}") from None
+    if not lines:
+        raise UserError(f"{path} is empty; {hint}")
+    return lines

@@ -1,0 +1,143 @@
+"""Batches. Order and augmentation are pure functions of (seed, epoch, index): no state, so resuming is counting."""
+# N images, B batch, S side of the square images
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ..errors import UserError, near
+from ..types import AnySet, Batch, ImageSet
+from . import augment as vary
+from .draws import order
+from .pictures import fit, pixels, read
+
+MARGIN = 256 / 224  # images are resized this much larger than the centre that is cut from them
+
+
+@dataclass(frozen=True)
+class _Builder(Dataset[Batch | UserError]):
+    """Makes the batch of given places, in this process or in a worker: all it needs, and nothing that changes."""
+
+    images: AnySet
+    size: int
+    augment: str
+    seed: int
+    epoch: int
+
+    def __getitem__(self, index: Tensor) -> Batch | UserError:
+        """An error is handed over as a value, since DataLoader would bury its one line in a worker's traceback."""
+        try:
+            return Batch(vary.as_float(self._pixels(index)), self.images.label[index], index)
+        except UserError as error:
+            return error
+
+    def _pixels(self, index: Tensor) -> Tensor:
+        if isinstance(self.images, ImageSet) and self.augment != "imagenet" and self._fits(self.images):
+            image = torch.from_numpy(self.images.image.numpy()[index.numpy()])  # (B, 3, S, S), one thread as in augment
+        else:
+            rows = [self._one(at) for at in index.tolist()]
+            image = torch.stack(rows) if rows else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
+        whole = vary.WHOLE_BATCH.get(self.augment)
+        return image if whole is None else whole(image, self.seed, self.epoch, index)
+
+    def _one(self, at: int) -> Tensor:
+        if isinstance(self.images, ImageSet):
+            picture, margin = Image.fromarray(self.images.image[at].permute(1, 2, 0).numpy()), 1.0
+        else:
+            picture, margin = read(self.images.paths[at]), MARGIN
+        if self.augment == "imagenet":
+            return vary.imagenet(picture, self.size, self.seed, self.epoch, at)
+        return pixels(fit(picture, self.size, margin))
+
+    def _fits(self, images: ImageSet) -> bool:
+        return images.image.shape[2:] == (self.size, self.size)
+
+
+class Loader:
+    """Batches of a set, epoch by epoch; any batch of any epoch can be had without the ones before it.
+
+    `batch` counts images over all ranks; rank r of `world` receives its contiguous share, so that the ranks together
+    hold the batch a single process would. The last batch may be smaller. Should it have fewer images than there are
+    ranks, some rank would go without: in training (`shuffle`) all ranks skip it; in evaluation it joins the batch
+    before, so that every image counts exactly once (a set smaller than `world` gives the last ranks an empty batch).
+
+    `workers` processes decode images on disk; images in memory are quicker to cut than to send between processes.
+    """
+
+    def __init__(
+        self,
+        images: AnySet,
+        *,
+        batch: int,
+        seed: int,
+        image_size: int,
+        augment: str = "crop-flip",
+        shuffle: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 0,
+    ) -> None:
+        if augment not in vary.AUGMENTS:
+            raise UserError(f"unknown augmentation {augment!r}{near(augment, vary.AUGMENTS)}")
+        if batch < world:
+            raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")
+        if not 0 <= rank < world:
+            raise ValueError(f"rank {rank} of {world}")
+        if len(images) == 0:
+            raise UserError("the set has no images")
+        self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
+        self.augment, self.shuffle, self.rank, self.world, self.workers = augment, shuffle, rank, world, workers
+        self._ends = _ends(len(images), batch, world, shuffle)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on every rank."""
+        return len(self._ends)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on; the images of earlier ones are not touched."""
+        if start < 0:
+            raise ValueError(f"start {start}")
+        builder = _Builder(self.images, self.image_size, self.augment, self.seed, epoch)
+        for made in self._made(builder, self._shares(epoch, start)):
+            if isinstance(made, UserError):
+                raise made
+            yield made
+
+    def _shares(self, epoch: int, start: int) -> list[Tensor]:
+        """Places of this rank's images in every batch from `start` on."""
+        count = len(self.images)
+        places = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
+        starts = [0, *self._ends][start:]
+        batches = [places[low:high] for low, high in zip(starts, self._ends[start:], strict=False)]
+        return [places.tensor_split(self.world)[self.rank].clone() for places in batches]
+
+    def _made(self, builder: _Builder, shares: list[Tensor]) -> Iterator[Batch | UserError]:
+        if self.workers == 0 or isinstance(self.images, ImageSet):
+            return map(builder.__getitem__, shares)
+        private = torch.Generator().manual_seed(0)  # DataLoader draws a seed: not from the generator of the models
+        loader: DataLoader[Batch | UserError] = DataLoader(
+            builder, batch_size=None, sampler=shares, num_workers=self.workers, collate_fn=_as_is, generator=private
+        )
+        return iter(loader)
+
+
+def _as_is(made: Any) -> Any:
+    return made
+
+
+def _ends(count: int, batch: int, world: int, shuffle: bool) -> list[int]:
+    """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
+    ends = [*range(batch, count, batch), count]
+    last = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
+    if last < world:
+        if shuffle:
+            return ends[:-1]
+        return [*ends[:-2], count]
+    return ends

@@ -1,0 +1,126 @@
+"""From image files to pixels. Pillow alone: its fixed-point resampling gives the same on every machine."""
+# N images, S side of the square output
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import PIL
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ..errors import UserError
+from ..types import FileSet, ImageSet
+
+CACHE = ".antishortcut-cache"
+_CHUNK = 64  # images a thread takes at once
+
+
+def read(path: Path, at_least: int | None = None) -> Image.Image:
+    """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
+    try:
+        with Image.open(path) as picture:
+            if at_least is not None:
+                picture.draft(None, (at_least, at_least))
+            return _rgb(picture)
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
+        wide = np.asarray(picture).clip(0, 2**16 - 1)
+        return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
+    if "transparency" in picture.info:
+        return picture.convert("RGBA").convert("RGB")
+    return picture.convert("RGB")
+
+
+def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
+    """Resize the shorter side to `margin` × size, then cut the square of `size` from the centre."""
+    shorter = round(margin * size)
+    scale = shorter / min(picture.size)
+    if scale != 1:
+        width, height = (max(shorter, round(side * scale)) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = ((side - size) // 2 for side in picture.size)
+    return picture.crop((left, top, left + size, top + size))
+
+
+def pixels(picture: Image.Image) -> Tensor:
+    """An RGB picture as (3, H, W) uint8."""
+    return torch.from_numpy(np.array(picture).transpose(2, 0, 1))
+
+
+def decode(files: FileSet, size: int, root: Path) -> ImageSet:
+    """Bring a set into memory at size × size, through a cache under `root` that is used and written when it can be."""
+    store = root / CACHE / f"{_key(files.paths, size)}.npy"
+    shape = (len(files), 3, size, size)
+    array = _cached(store, shape)
+    if array is None:
+        array = _decode(files.paths, shape)
+        if root.is_dir():  # the cache must not invent a data folder
+            _keep(store, array)
+    return ImageSet(torch.from_numpy(array), files.label, files.cues)
+
+
+def _decode(paths: Sequence[Path], shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+    out = np.empty(shape, dtype=np.uint8)  # (N, 3, S, S)
+    size = shape[-1]
+
+    def fill(start: int) -> None:
+        for at in range(start, min(start + _CHUNK, len(paths))):
+            out[at] = pixels(fit(read(paths[at], at_least=2 * size), size)).numpy()
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow lets go of the interpreter while it decodes
+        try:
+            for _ in threads.map(fill, range(0, len(paths), _CHUNK)):
+                pass
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # one bad file is enough: do not decode the rest
+            raise
+    return out
+
+
+def _key(paths: Sequence[Path], size: int) -> str:
+    """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
+    seen = hashlib.sha256(f"{size} {PIL.__version__}".encode())
+    for path in paths:
+        try:
+            facts = os.stat(path)
+        except OSError:
+            raise UserError(f"cannot read the image {path}; replace the file") from None
+        seen.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+    return seen.hexdigest()[:16]
+
+
+def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    try:
+        array = np.load(store, allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # absent or cut short: decode again
+        return None
+    return array if array.shape == shape and array.dtype == np.uint8 else None
+
+
+def _keep(store: Path, array: NDArray[np.uint8]) -> None:
+    """Write beside, then rename: another process sees the whole file or none. A full or read-only disk is fine."""
+    with suppress(OSError):
+        store.parent.mkdir(exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=store.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.save(file, array, allow_pickle=False)
+            os.replace(name, store)
+        except BaseException:
+            os.unlink(name)
+            raise

@@ -1,0 +1,185 @@
+"""Data sets by name. A source finds images; splits, limits, decoding and the fingerprint are the same for all."""
+# N images
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import UserError, near
+from ..types import AnySet, FileSet, Sets
+from . import layouts
+from .parts import fingerprint, hold_out, limited
+from .pictures import decode
+
+IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of a source."""
+
+    name: str
+    path: str  # what follows the colon of `folder:PATH`
+    root: Path
+    seed: int
+    image_size: int | None
+    download: bool
+    options: Mapping[str, float]
+
+    def settings(self, defaults: Mapping[str, float]) -> dict[str, float]:
+        """The options over their defaults; unknown ones are refused."""
+        for key in self.options:
+            if key not in defaults:
+                hint = near(key, defaults) if defaults else f"; {self.name} takes none"
+                raise UserError(f"unknown option {key!r} of the data set {self.name}{hint}")
+        return {**defaults, **self.options}
+
+    def found_by_hand(self) -> None:
+        """Refuse --download and options, for sources that have neither."""
+        self.settings({})
+        if self.download:
+            raise UserError(f"{self.name} cannot be downloaded for you; put it below {self.root} without --download")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source found, before splits and limits."""
+
+    kind: str  # names the source in the fingerprint, without anything that differs between machines
+    classes: tuple[str, ...]
+    image_size: int
+    train: AnySet
+    tests: Mapping[str, AnySet]
+    base: Path = field(default_factory=Path)  # file names count relative to it
+
+
+class Source(NamedTuple):
+    open: Callable[[Request], Found]
+    description: str
+
+
+def open_sets(
+    name: str,
+    root: Path | None,
+    *,
+    seed: int = 0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    val_fraction: float = 0.0,
+    download: bool = False,
+    image_size: int | None = None,
+    options: Mapping[str, float] | None = None,
+) -> Sets:
+    """Open a data set: a name of SOURCES, or folder:PATH.
+
+    `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and draws the cues):
+    give the same one to runs that shall be compared. Limits are class-balanced and apply after the split.
+    """
+    kind, _, path = name.partition(":")
+    if kind not in SOURCES:
+        raise UserError(f"unknown data set {name!r}{near(kind, SOURCES)}")
+    if bool(path) != (kind == "folder"):
+        raise UserError(f"{name!r} is not a data set; write folder:PATH, or a plain name: {', '.join(SOURCES)}")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"image_size must be at least 1, not {image_size}")
+    place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+    found = SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {}))
+
+    train, val = hold_out(found.train, val_fraction, seed)
+    train = _held(limited(train, train_limit, seed), found.image_size, place)
+    val = None if val is None else _held(val, found.image_size, place)
+    tests = {
+        key: _held(limited(test, test_limit, seed, "test_limit"), found.image_size, place)
+        for key, test in found.tests.items()
+    }
+    parts = (
+        {"train": train} | ({} if val is None else {"val": val}) | {f"test {key}": part for key, part in tests.items()}
+    )
+    mark = fingerprint(f"{found.kind} {found.image_size}", parts, found.base)
+    return Sets(name, found.classes, found.image_size, train, val, tests, mark)
+
+
+def _held(images: AnySet, size: int, root: Path) -> AnySet:
+    """Small images move into memory, where whole batches are cut from them; large ones stay on disk."""
+    return decode(images, size, root) if isinstance(images, FileSet) and size <= IN_MEMORY else images
+
+
+def _cifar100(request: Request) -> Found:
+    request.settings({})
+    if request.image_size not in (None, 32):
+        raise UserError(f"cifar100 has images of 32 × 32, not {request.image_size}; networks resize by themselves")
+    if request.download and not (layouts.home(request.root, layouts.CIFAR) / "train").exists():
+        _download_cifar100(request.root)
+    classes, train, test = layouts.read_cifar100(request.root)
+    return Found("cifar100", classes, 32, train, {"test": test})
+
+
+def _download_cifar100(root: Path) -> None:
+    from torchvision.datasets import CIFAR100
+
+    try:
+        CIFAR100(str(root), download=True)
+    except (OSError, RuntimeError) as error:  # no network, no space, or a damaged archive
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot download cifar100 to {root} ({reason}); put {layouts.CIFAR} there by hand") from None
+
+
+def _tiny_imagenet(request: Request) -> Found:
+    request.found_by_hand()
+    size = request.image_size or 64
+    if size > 64:
+        raise UserError(f"tiny-imagenet has images of 64 × 64, not {size}; networks resize by themselves")
+    return _from_files(request, layouts.list_tiny_imagenet(request.root), size)
+
+
+def _imagenet100(request: Request) -> Found:
+    request.found_by_hand()
+    return _from_files(request, layouts.list_imagenet100(request.root), request.image_size or 224)
+
+
+def _folder(request: Request) -> Found:
+    request.found_by_hand()
+    return _from_files(request, layouts.list_folder(Path(request.path).expanduser()), request.image_size or 224)
+
+
+def _from_files(request: Request, found: layouts.Files, size: int) -> Found:
+    if found.test is not None:
+        return Found(request.name, found.classes, size, found.train, {"test": found.test}, found.base)
+    train, test = hold_out(found.train, 0.1, request.seed)
+    assert test is not None
+    return Found(f"{request.name} tested on a tenth", found.classes, size, train, {"test": test}, found.base)
+
+
+def _cues(request: Request) -> Found:
+    from .cues import CLASSES, VERSION, make_cues
+
+    chosen = request.settings({"rho": 0.9, "count": 8000, "test_count": 2000})
+    rho, size = chosen["rho"], request.image_size or 32
+    if not 0 <= rho <= 1:
+        raise UserError(f"the option rho of cues is a probability, not {rho}")
+    for key in ("count", "test_count"):
+        if chosen[key] < 1 or chosen[key] != int(chosen[key]):
+            raise UserError(f"the option {key} of cues is a whole number of images, not {chosen[key]}")
+    train = make_cues("train", int(chosen["count"]), seed=request.seed, rho=rho, size=size)
+    tests = {
+        split: make_cues(split, int(chosen["test_count"]), seed=request.seed, rho=rho, size=size)
+        for split in ("iid", "conflict", "uncorrelated")
+    }
+    return Found(f"cues {VERSION}", CLASSES, size, train, tests)
+
+
+SOURCES: dict[str, Source] = {
+    "cues": Source(_cues, "embedded images with a planted shortcut: shape is the class, texture agrees with it mostly"),
+    "cifar100": Source(
+        _cifar100, "CIFAR-100, 32 × 32, 100 classes; cifar-100-python below the data root, or --download"
+    ),
+    "tiny-imagenet": Source(
+        _tiny_imagenet, "TinyImageNet, 64 × 64, 200 classes; tiny-imagenet-200 below the data root"
+    ),
+    "imagenet100": Source(_imagenet100, "CMC's 100 classes of ImageNet, 224 × 224; train/<wnid>, val/<wnid>"),
+    "folder": Source(_folder, "folder:PATH, your own images: train/<class>/…, val/<class>/…"),
+}

@@ -1,0 +1,73 @@
+"""Watching the submodules of a network for the length of one call."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Call:
+    """One execution of a submodule: its path, the how-manieth it was, what went in and came out."""
+
+    path: str
+    turn: int
+    given: Tensor | None
+    result: Tensor | None
+
+
+@contextmanager
+def recording(module: nn.Module, paths: Iterable[str]) -> Iterator[list[Call]]:
+    """The calls of these submodules in the order they end, of this thread alone; the hooks go when the block ends."""
+    calls: list[Call] = []
+    turns: Counter[str] = Counter()
+    me = threading.get_ident()
+
+    def hook_for(path: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if threading.get_ident() == me:  # a neighbour thread runs the same modules
+                calls.append(Call(path, turns[path], tensor_in((*args, *kwargs.values())), tensor_in(output)))
+                turns[path] += 1
+
+        return hook
+
+    handles = []
+    try:
+        for path in paths:
+            handles.append(module.get_submodule(path).register_forward_hook(hook_for(path), with_kwargs=True))
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def silent(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule gets its own mode back."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+        torch.clear_autocast_cache()  # casts made here carry no gradient
+
+
+def tensor_in(output: Any) -> Tensor | None:
+    """The tensor itself, the one under 'logits', or the first of several."""
+    if isinstance(output, Tensor):
+        return output
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        return named
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((part for part in parts if isinstance(part, Tensor)), None)

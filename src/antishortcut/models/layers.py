@@ -1,0 +1,41 @@
+"""The few pieces that the CIFAR networks share."""
+# B batch, D embedding, H × W pixels
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from antishortcut.types import Features
+
+
+def conv_bn(
+    c_in: int, c_out: int, kernel: int = 3, *, stride: int = 1, groups: int = 1, act: bool = True, bias: bool = False
+) -> nn.Sequential:
+    """Convolution that keeps the size (up to its stride), batch norm, and a ReLU unless told otherwise."""
+    conv = nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
+    norm = nn.BatchNorm2d(c_out)
+    return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
+
+
+def init_convs(net: nn.Module) -> None:
+    """He's initialisation by fan-out: N(0, 2 / (k² · channels out)), biases zero."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def init_head(head: nn.Linear, std: float | None = None) -> None:
+    """Bias zero; weights N(0, std²) when std is given, else torch's own."""
+    nn.init.zeros_(head.bias)
+    if std is not None:
+        nn.init.normal_(head.weight, std=std)
+
+
+def classify(last: Tensor, head: nn.Linear, stages: Sequence[Tensor]) -> Features:
+    """Global average pool of the last map (B, D, H, W), then the linear classifier."""
+    embedding = last.mean(dim=(2, 3))  # (B, D)
+    return Features(head(embedding), embedding, tuple(stages))

@@ -1,0 +1,62 @@
+"""Network: raw images in, Features out. It owns resizing and normalisation, so any teacher fits any student."""
+# B batch, H × W pixels
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.models.hooks import silent
+from antishortcut.types import Features, Shape
+
+Colour = Sequence[float]  # one number a channel
+
+CIFAR_MEAN, CIFAR_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+
+
+class Network(nn.Module):
+    """Raw images (B, 3, H, W), float in [0, 1] → Features of the body, which sees them resized and normalised."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, body: nn.Module, mean: Colour = CIFAR_MEAN, std: Colour = CIFAR_STD, size: int | None = None):
+        super().__init__()
+        if len(mean) != len(std) or min(std) <= 0:
+            raise UserError(f"mean and std want one number a channel and std > 0; got mean {mean}, std {std}")
+        self.body = body
+        self.size = size
+        # not persistent: they belong to the settings, and checkpoints hold weights alone
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> Features:
+        if not image.is_floating_point():
+            raise UserError(f"images must be floats in [0, 1], got {image.dtype}: divide by 255 first")
+        if self.size is not None and image.shape[-2:] != (self.size, self.size):
+            larger = min(image.shape[-2:]) > self.size
+            image = F.interpolate(
+                image, (self.size, self.size), mode="bilinear", antialias=larger
+            )  # (B, 3, size, size)
+        features: Features = self.body((image - self.mean) / self.std)
+        return features
+
+    @property
+    def head(self) -> nn.Linear | None:
+        """The classifier: logits = head(embedding), unless the embedding was named elsewhere."""
+        head = getattr(self.body, "head", None)
+        return head if isinstance(head, nn.Linear) else None
+
+
+def probe(network: nn.Module, image_size: int) -> Shape:
+    """Sizes of the network's features for square images, found by a silent pass."""
+    weight = next(network.parameters(), torch.empty(0))
+    image = torch.zeros(2, 3, image_size, image_size, device=weight.device, dtype=weight.dtype)
+    with silent(network):
+        features: Features = network(image)
+    stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)
+    return Shape(int(features.embedding.shape[1]), stages)

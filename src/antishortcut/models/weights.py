@@ -1,0 +1,71 @@
+"""Weights from a file into a network, with a readable complaint when they do not fit."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+
+WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
+
+
+def load_weights(network: nn.Module, path: str | Path) -> None:
+    """Load a .safetensors, .pt or .pth file; the keys may be the network's or those of the bare body inside it."""
+    path = Path(path)
+    state = strip(read(path))
+    body = getattr(network, "body", network)
+    # a Network holds a body, a tapped body holds the foreign module: whose keys are these?
+    targets: list[nn.Module] = [network, body, getattr(body, "module", body)]
+    target = max(targets, key=lambda t: len(t.state_dict().keys() & state.keys()))
+    complain(path, target.state_dict(), state)
+    target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise UserError(f"no weights at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise UserError(f"{path} holds no plain tensors; save a state_dict: {str(error).splitlines()[0]}") from error
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"{path} holds no state_dict; wanted a dict of tensors, alone or under 'state_dict' or 'model'")
+    return dict(content)
+
+
+def strip(state: dict[str, Any]) -> dict[str, Any]:
+    for prefix in WRAPPERS:
+        if state and all(key.startswith(prefix) for key in state):
+            return strip({key.removeprefix(prefix): value for key, value in state.items()})
+    return state
+
+
+def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raise when keys or shapes differ, naming a few of each."""
+    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    shapes = [
+        f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    parts = [
+        f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        if keys
+    ]
+    if parts:
+        raise UserError(f"the weights in {path} are of another network: " + "; ".join(parts))

@@ -1,0 +1,117 @@
+"""Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME` or `import:package.module:function`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from antishortcut.errors import UserError, near
+from antishortcut.models import mobilenet, plain, resnet, shufflenet, vgg, wrn
+from antishortcut.models.foreign import SOURCES
+from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
+from antishortcut.models.taps import Tapped
+from antishortcut.models.weights import load_weights
+
+__all__ = ["NAMES", "Network", "build", "describe", "load_weights", "probe"]
+
+FAMILIES = {
+    "resnet8x4": "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2",
+    "resnet32x4": "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2",
+    "resnet20": "CIFAR ResNet; any resnetN with N = 6n + 2",
+    "resnet32": "CIFAR ResNet; any resnetN with N = 6n + 2",
+    "resnet56": "CIFAR ResNet; any resnetN with N = 6n + 2",
+    "resnet110": "CIFAR ResNet; any resnetN with N = 6n + 2",
+    "resnet18": "four-stage ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
+    "resnet34": "four-stage ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
+    "resnet50": "four-stage bottleneck ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
+    "wrn-40-2": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
+    "wrn-16-2": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
+    "wrn-40-1": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
+    "wrn-16-1": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
+    "vgg8": "VGG with batch norm and one linear layer",
+    "vgg13": "VGG with batch norm and one linear layer",
+    "shufflenet-v1": "ShuffleNet v1, three groups",
+    "shufflenet-v2": "ShuffleNet v2",
+    "shufflenet-v2-x0.5": "ShuffleNet v2, half width",
+    "mobilenet-v2": "MobileNetV2 for CIFAR, half width",
+    "mobilenet-v2-x1.0": "MobileNetV2 for TinyImageNet, full width",
+    "cnn-16": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
+    "cnn-32": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
+    "cnn-8-64": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
+}
+NAMES: tuple[str, ...] = tuple(FAMILIES)
+
+# name: (parameters at 100 classes, embedding); written down because importing timm takes seconds, checked by a test
+IMAGENET = {
+    "timm:resnet50": (23_712_932, 2048),
+    "timm:resnet18": (11_227_812, 512),
+    "timm:mobilenetv2_100": (2_351_972, 1280),
+    "timm:deit_tiny_patch16_224": (5_543_716, 192),
+}
+
+
+def build(
+    name: str,
+    classes: int,
+    *,
+    image_size: int = 32,
+    stem: str = "cifar",
+    mean: Colour | None = None,
+    std: Colour | None = None,
+    embedding: str | None = None,
+    pretrained: bool = False,
+) -> Network:
+    """The network of that name for raw images of that size.
+
+    mean, std: by default CIFAR-100's, for timm and torchvision those of their published weights.
+    embedding: path of the module whose output is the embedding, where the classifier's input is not wanted.
+    """
+    if classes < 1:
+        raise UserError(f"classes must be at least 1, got {classes}")
+    if stem not in ("cifar", "imagenet") or (stem == "imagenet" and name not in resnet.BIG):
+        raise UserError(f"no stem {stem!r} for {name}; stem = imagenet is for {', '.join(resnet.BIG)}, all else cifar")
+    source, _, rest = name.partition(":")
+    if source in SOURCES and rest:
+        other = SOURCES[source](rest, classes, pretrained)
+        body: nn.Module = Tapped(other.module, embedding)
+        network = Network(body, mean or other.mean, std or other.std, other.size)
+    else:
+        if pretrained:
+            raise UserError(f"nobody publishes weights for {name}; train it, or use a timm: or torchvision: network")
+        own = make(name, classes, stem)
+        body = own if embedding is None else Tapped(own, embedding)
+        network = Network(body, mean or CIFAR_MEAN, std or CIFAR_STD)
+    if isinstance(body, Tapped):
+        try:
+            probe(network, image_size)  # finds the taps now, so that what is wrong is said before training
+        except RuntimeError as error:
+            raise UserError(f"{name} cannot read images of {image_size} pixels: {error}") from error
+    return network
+
+
+def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
+    """One of our own networks, for normalised images."""
+    net = resnet.from_name(name, classes, stem)
+    for family in (wrn, vgg, shufflenet, mobilenet, plain):
+        net = net or family.from_name(name, classes)
+    if net is None:
+        raise UserError(f"unknown model {name!r}{near(name, (*NAMES, *IMAGENET))}")
+    return net
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every listed network: name, parameters at 100 classes, width of the embedding, a line on its family."""
+    rows: list[dict[str, Any]] = []
+    for name, family in FAMILIES.items():
+        with torch.device("meta"):  # shapes without memory or arithmetic
+            net = make(name, 100)
+        parameters = sum(p.numel() for p in net.parameters())
+        assert isinstance(net.head, nn.Linear)
+        rows.append({"name": name, "parameters": parameters, "embedding": net.head.in_features, "family": family})
+    for name, (parameters, width) in IMAGENET.items():
+        rows.append(
+            {"name": name, "parameters": parameters, "embedding": width, "family": "ImageNet size; any timm:NAME"}
+        )
+    return rows

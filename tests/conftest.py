@@ -1,0 +1,47 @@
+"""A recipe small enough to train in a second, shared by the tests of the loop and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from antishortcut.run import Execution, load_recipe
+from antishortcut.workflow import Workshop
+
+TINY = """
+epochs = 2
+[data]
+name = "cues"
+augment = "crop"
+options = {count = 256, test_count = 100}
+[teacher]
+name = "cnn-4-16"
+[student]
+name = "cnn-2-16"
+[optim]
+batch = 32
+[methods.asd]
+warmup = 1.0
+queue = 64
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A recipe file: 256 images, 8 steps an epoch, two epochs."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    torch.set_num_threads(1)
+    return Workshop(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9), quiet=True)
+
+
+@pytest.fixture
+def recipe(tiny: Path):  # type: ignore[no-untyped-def]
+    return load_recipe(str(tiny))

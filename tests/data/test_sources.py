@@ -1,0 +1,190 @@
+"""Sources against small sets in the official layouts, made here; and against the real ones where they are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antishortcut.data import SOURCES, layouts, open_sets
+from antishortcut.data.pictures import fit, read
+from antishortcut.types import FileSet
+from tests.data.official import in_memory, make_cifar, make_folder, make_tiny, picture, real, refused
+
+
+def test_missing_data_say_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(f"{tmp_path}.*--download", "cifar100", tmp_path)
+    refused(f"{tmp_path}.*wnids.txt", "tiny-imagenet", tmp_path)
+    refused(f"{tmp_path}.*val/<wnid>", "imagenet100", tmp_path)
+    refused(f"{tmp_path}.*val/<class>", f"folder:{tmp_path}", None)
+    monkeypatch.setenv("ANTISHORTCUT_DATA", str(tmp_path / "elsewhere"))
+    refused("elsewhere", "cifar100", None)
+    monkeypatch.delenv("ANTISHORTCUT_DATA")
+    monkeypatch.chdir(tmp_path)
+    refused("cannot read data/cifar-100-python/meta", "cifar100", None)
+
+
+def test_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def fails(root: str, download: bool) -> None:
+        raise OSError("no network\nat all")
+
+    def works(root: str, download: bool) -> None:
+        calls.append(root)
+        make_cifar(Path(root))
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR100", fails)
+    refused("cannot download cifar100 .*no network", "cifar100", tmp_path, download=True)
+    monkeypatch.setattr("torchvision.datasets.CIFAR100", works)
+    for _ in range(2):
+        assert len(open_sets("cifar100", tmp_path, download=True).train) == 15
+    assert calls == [str(tmp_path)]  # what is there is not fetched again
+    for name in ("tiny-imagenet", "imagenet100", f"folder:{tmp_path}"):
+        refused("cannot be downloaded", name, tmp_path, download=True)
+
+
+# TinyImageNet
+
+
+def test_tiny_imagenet_official_layout(tmp_path: Path) -> None:
+    sets = open_sets("tiny-imagenet", make_tiny(tmp_path))
+    train, test = in_memory(sets.train), in_memory(sets.tests["test"])
+    assert sets.classes == ("goldfish", "salamander")
+    assert train.image.shape == (8, 3, 64, 64)
+    assert train.label.tolist() == [0] * 4 + [1] * 4
+    assert test.label.tolist() == [1, 0]
+    expected = np.asarray(Image.open(tmp_path / layouts.TINY / "train/n02/images/n02_3.JPEG")).transpose(2, 0, 1)
+    assert np.array_equal(train.image[7].numpy(), expected)
+    grey = train.image[0]
+    assert torch.equal(grey[0], grey[1])
+    assert torch.equal(grey[0], grey[2])
+
+
+def test_damaged_tiny_imagenet_names_the_file(tmp_path: Path) -> None:
+    folder = make_tiny(tmp_path) / layouts.TINY
+    image = folder / "train/n01/images/n01_2.JPEG"
+    whole = image.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"not an image"):
+        image.write_bytes(content)
+        refused(f"cannot read the image {image}", "tiny-imagenet", tmp_path)
+    image.write_bytes(whole)
+    notes = folder / "val" / "val_annotations.txt"
+    good = notes.read_text()
+    for line in ("val_7.JPEG\tn01\n", "val_0.JPEG\tn99\n", "val_0.JPEG\n"):
+        notes.write_text(good + line)
+        refused("val_7.JPEG" if "val_7" in line else f"{notes}, line 3", "tiny-imagenet", tmp_path)
+    notes.write_text("\n")
+    refused(f"{notes} is empty", "tiny-imagenet", tmp_path)
+    notes.write_bytes(b"\xff\xfe\xff")
+    refused(f"cannot read {notes}", "tiny-imagenet", tmp_path)
+    notes.write_text(good)
+    shutil.rmtree(folder / "train" / "n02")
+    refused("no images in .*n02", "tiny-imagenet", tmp_path)
+
+
+# ImageNet-100 and folders
+
+
+def test_imagenet100_takes_its_hundred_classes(tmp_path: Path) -> None:
+    wnids = layouts.class_list("imagenet100")
+    assert len(set(wnids)) == 100
+    picture(tmp_path / "one.JPEG", size=(8, 8))
+    for wnid in (*wnids, "n00000000"):
+        for part in ("train", "val"):
+            folder = tmp_path / "imagenet" / part / wnid
+            folder.mkdir(parents=True)
+            shutil.copy(tmp_path / "one.JPEG", folder / "x.JPEG")
+    sets = open_sets("imagenet100", tmp_path)
+    assert isinstance(sets.train, FileSet)
+    assert sets.classes == tuple(sorted(wnids))
+    assert sets.image_size == 224
+    assert sets.train.label.tolist() == list(range(100))
+    assert [path.parent.name for path in sets.train.paths] == list(sets.classes)
+    assert in_memory(open_sets("imagenet100", tmp_path, image_size=16).train).image.shape == (100, 3, 16, 16)
+
+
+def test_lists_meet_in_the_papers_counts() -> None:
+    hundred = set(layouts.class_list("imagenet100"))
+    assert len(hundred & set(layouts.class_list("imagenet-r"))) == 19
+    assert len(hundred & set(layouts.class_list("imagenet-a"))) == 15
+
+
+@pytest.mark.parametrize("held", ["val", "valid", "test"])
+def test_folder(tmp_path: Path, held: str) -> None:
+    make_folder(tmp_path, held)
+    (tmp_path / "train" / ".hidden").mkdir()
+    (tmp_path / "train" / "ape" / "notes.txt").write_text("no image")
+    (tmp_path / "train" / "ape" / "._0.png").write_text("no image either")
+    sets = open_sets(f"folder:{tmp_path}", None)
+    assert isinstance(sets.train, FileSet)
+    assert sets.classes == ("ape", "bat")
+    assert sets.image_size == 224
+    assert sets.train.label.tolist() == [0, 0, 0, 1, 1, 1]
+    assert sets.tests["test"].label.tolist() == [0, 1]
+    small = in_memory(open_sets(f"folder:{tmp_path}", tmp_path, image_size=20).train)
+    assert small.image.shape == (6, 3, 20, 20)
+    expected = np.asarray(fit(read(sets.train.paths[2]), 20)).transpose(2, 0, 1)
+    assert np.array_equal(small.image[2].numpy(), expected)
+
+
+def test_folder_without_an_evaluation_part_gives_a_tenth_of_every_class(tmp_path: Path) -> None:
+    name = f"folder:{make_folder(tmp_path, held=None, per_class=10)}"
+    sets, again, other = (open_sets(name, None, seed=seed) for seed in (0, 0, 1))
+    assert sets.tests["test"].label.tolist() == [0, 1]
+    assert len(sets.train) == 18
+    assert sets.fingerprint == again.fingerprint != other.fingerprint
+    assert isinstance(sets.train, FileSet)
+    assert isinstance(test := sets.tests["test"], FileSet)
+    assert not set(sets.train.paths) & set(test.paths)
+
+
+def test_folder_mistakes(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "own")
+    (folder / "val" / "cow").mkdir()
+    refused("cow", f"folder:{folder}", None)
+    (folder / "val" / "cow").rmdir()
+    (folder / "train" / "cow").mkdir()
+    refused("no images in .*cow", f"folder:{folder}", None)
+    (tmp_path / "bare" / "train").mkdir(parents=True)
+    refused("no class folders", f"folder:{tmp_path / 'bare'}", None)
+
+
+# Cues, options, names
+
+
+def test_cues(tmp_path: Path) -> None:
+    sets = open_sets("cues", tmp_path, options={"count": 40, "test_count": 20, "rho": 1.0}, train_limit=30)
+    train = in_memory(sets.train)
+    assert list(sets.tests) == ["iid", "conflict", "uncorrelated"]
+    assert len(train) == 30
+    assert train.cues["texture"].shape == (30,)
+    assert torch.equal(train.cues["texture"], train.label)  # rho 1: texture and class agree, also after the limit
+    for options in ({"rho": 1.5}, {"count": 0}, {"count": 2.5}, {"test_count": -1}):
+        refused(next(iter(options)), "cues", None, options=options)
+
+
+def test_names_and_options(tmp_path: Path) -> None:
+    refused("did you mean 'cifar100'", "cifar10", tmp_path)
+    refused("folder:PATH", "folder", tmp_path)
+    refused("folder:PATH", "cifar100:x", tmp_path)
+    refused("did you mean 'rho'", "cues", tmp_path, options={"roh": 0.5})
+    refused("cifar100 takes none", "cifar100", tmp_path, options={"rho": 0.5})
+    refused("32 × 32", "cifar100", tmp_path, image_size=64)
+    refused("64 × 64", "tiny-imagenet", tmp_path, image_size=65)
+    refused("image_size", "cues", tmp_path, image_size=0)
+    for source in SOURCES.values():
+        assert source.description
+        assert "\n" not in source.description
+
+
+def test_real_tiny_imagenet(tmp_path: Path) -> None:
+    (tmp_path / layouts.TINY).symlink_to(real(layouts.TINY) / layouts.TINY)  # so that the cache is left here
+    sets = open_sets("tiny-imagenet", tmp_path, train_limit=400, test_limit=200)
+    assert sets.classes[0] == "goldfish"
+    assert in_memory(sets.train).label.bincount().tolist() == [2] * 200
+    assert in_memory(sets.tests["test"]).label.tolist() != sorted(in_memory(sets.tests["test"]).label.tolist())

@@ -1,0 +1,119 @@
+"""Who may import whom. A room that reaches where it may not is a design error, whatever the tests say."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "antishortcut"
+
+FREE = {"errors", ""}  # anyone may raise a UserError and read the version
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "types": set(),
+    "run": set(),
+    "stats": set(),
+    "subspace": set(),
+    "parallel": set(),
+    "console": set(),
+    "folder": {"run"},
+    "schedule": {"run"},
+    "resume": {"folder"},
+    "recipes": set(),
+    "tasks": {"types"},
+    "models": {"types"},
+    "data": {"types"},
+    "scorers": {"types"},
+    "methods": {"types", "subspace", "parallel"},
+    "diagnose": {"types", "subspace"},
+    "step": {"types", "parallel"},
+    "teachers": {"run", "folder", "types", "models", "data", "subspace"},
+    "train": {
+        "run", "folder", "resume", "schedule", "console", "parallel", "step",
+        "types", "tasks", "models", "methods", "data", "teachers", "scorers",
+    },
+    "evaluate": {"run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace"},
+    "report": {"run", "folder", "stats", "paper"},
+    "workflow": {"run", "folder", "console", "types", "data", "methods", "teachers", "train"},
+    "demo": {"run", "folder", "teachers", "evaluate", "workflow", "report"},
+}  # fmt: skip
+TORCH_FREE = ["run", "folder", "stats", "schedule", "console", "errors", "report", "cli"]
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return "" if parts == ("__init__",) else parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """Rooms of ours that a file imports, absolutely or relatively."""
+    found = set()
+    here = path.relative_to(PACKAGE).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ["antishortcut", *here[: len(here) - node.level + 1]] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "antishortcut" else [module]
+        else:
+            continue
+        found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "antishortcut"}
+    return found
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if room(path) not in ("", "cli"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_imports_only_what_it_may(path: Path) -> None:
+    here = room(path)
+    assert here in ALLOWED, f"{here} is a new room: say in ALLOWED what it may import"
+    extra = imports(path) - ALLOWED[here] - FREE - {here}
+    assert not extra, f"{here} may not import {sorted(extra)}"
+
+
+def test_methods_do_not_lean_on_each_other() -> None:
+    """Each method is one file; the one loss they may share is kd_loss, and ASD has its basis in a file of its own."""
+    shared = {"kd", "basis"}
+    for path in (PACKAGE / "methods").glob("*.py"):
+        if path.stem == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("antishortcut.methods."):
+                other = (node.module or "").split(".")[-1]
+                assert other in shared, f"{path.stem} imports {other}"
+                assert other != "kd" or {alias.name for alias in node.names} == {"kd_loss"}
+
+
+def test_only_parallel_and_the_trainer_know_of_processes() -> None:
+    for path in (PACKAGE / "methods").glob("*.py"):
+        assert "torch.distributed" not in path.read_text()
+
+
+def test_nothing_asks_for_a_method_by_name() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                assert "method ==" not in ast.unparse(node), f"{path}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("name", TORCH_FREE)
+def test_rooms_without_torch(name: str) -> None:
+    code = f"import sys, antishortcut.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_package_itself_loads_nothing() -> None:
+    code = "import sys, antishortcut; assert 'ASDLoss' in dir(antishortcut); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_files_stay_readable() -> None:
+    long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400}
+    assert not long, f"split them: {long}"
+    assert not [p for p in PACKAGE.rglob("*") if p.stem in ("utils", "helpers", "common", "misc")]
