@@ -27,7 +27,7 @@ from antishortcut.run import SCHEMA, Run
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of `path` at once and whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -103,6 +103,8 @@ class Folder:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
+            for part in self.path.rglob(".*.part"):  # left by a process killed while writing
+                part.unlink()
             yield
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,7 @@ def load_state(folder: Path) -> tuple[int, dict[str, Any]] | None:
 
 def clear_states(folder: Path) -> None:
     """A finished run needs no state."""
-    for path in folder.glob("*.pt"):
-        path.unlink()
-    if folder.is_dir():
-        folder.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digest(data: bytes) -> str:

@@ -111,7 +111,9 @@ class Run(Settings):
     @property
     def hash(self) -> str:
         """16 hex digits over everything that decides the result; the name and the folder do not."""
-        aside = {"suite", "name", "early", "keep"} | (set() if self.roles else {"teacher"})  # of no effect on the result
+        aside = {"suite", "name", "early", "keep"} | (
+            set() if self.roles else {"teacher"}
+        )  # of no effect on the result
         if self.kind == "rewind":
             aside.discard("teacher")
         science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}

@@ -68,9 +68,10 @@ class ShortcutBasis(nn.Module):
             basis = self.kept[:, self.kept.any(dim=0)]
         if basis.shape[1] < self.directions and not self._warned:
             self._warned = True
+            found = basis.shape[1]
             warnings.warn(
-                f"early and final teacher differ in {basis.shape[1]} directions, fewer than the {self.directions} "
-                "asked for; suppressing those there are (are the two checkpoints the same?)",
+                f"h_early − h_final spans {found} directions in {len(early)} rows, fewer than the {self.directions} "
+                f"asked for; suppressing {'those' if found else 'none: are the two checkpoints the same?'}",
                 stacklevel=2,
             )
         return basis

@@ -59,7 +59,7 @@ def silent(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
-        torch.clear_autocast_cache()  # casts made here carry no gradient
+        torch.clear_autocast_cache()  # older torch would reuse casts made here, which carry no gradient
 
 
 def tensor_in(output: Any) -> Tensor | None:

@@ -1,0 +1,60 @@
+"""Numbers over seeds: mean ± standard deviation, and differences between runs that share their seeds. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+TINY = 1e-12  # of the values' size: a smaller spread is the rounding of equal differences
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and sample standard deviation (ddof 1); one value has no deviation."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean of a − b over pairs, its t interval, and Cohen's d_z = mean / standard deviation of the differences."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    effect: float | None
+    count: int
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """x̄ and s = √(Σ (x − x̄)² / (n − 1)) of at least one value."""
+    count = len(values)
+    if count == 0:
+        raise ValueError("no values to summarise")
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Summary(mean, None, 1)
+    return Summary(mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (count - 1)), count)
+
+
+def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paired:
+    """d̄ ± t_{n−1} · s_d / √n for d = a − b, pair by pair; no interval below two pairs.
+
+    The effect is None where it means nothing: one pair, or differences that are all equal.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} values against {len(b)}: pairs need as many of both")
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} is not between 0 and 1")
+    found = summary([x - y for x, y in zip(a, b, strict=True)])
+    if found.std is None:
+        return Paired(found.mean, None, None, None, 1)
+    half = float(stats.t.ppf((1 + level) / 2, found.count - 1)) * found.std / math.sqrt(found.count)
+    size = max(abs(x) for x in (*a, *b))
+    effect = found.mean / found.std if found.std > TINY * size else None
+    return Paired(found.mean, found.mean - half, found.mean + half, effect, found.count)

@@ -1,0 +1,336 @@
+"""The zoo against the published tables: parameters, shapes, initialisation; and the doors to other networks."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.models import NAMES, Network, Tapped, build, describe, load_weights, probe
+from antishortcut.models.zoo import IMAGENET, make
+from tests.models import one_thread as one_thread
+
+Maps = list[tuple[int, int]]  # (channels, side)
+
+
+def three(stem: int, width: int) -> Maps:
+    return [(stem, 32), (width, 32), (2 * width, 16), (4 * width, 8)]
+
+
+VGG: Maps = [(64, 32), (128, 16), (256, 8), (512, 4), (512, 4)]
+BIG: Maps = [(64, 32), (64, 32), (128, 16), (256, 8), (512, 4)]
+# name: parameters at 100 classes, maps of a 32-pixel image, embedding; RepDistiller's and mdistiller's
+TABLE: dict[str, tuple[int, Maps, int]] = {
+    "resnet8x4": (1_233_540, three(32, 64), 256),
+    "resnet32x4": (7_433_860, three(32, 64), 256),
+    "resnet20": (278_324, three(16, 16), 64),
+    "resnet32": (472_756, three(16, 16), 64),
+    "resnet56": (861_620, three(16, 16), 64),
+    "resnet110": (1_736_564, three(16, 16), 64),
+    "wrn-40-2": (2_255_156, three(16, 32), 128),
+    "wrn-16-2": (703_284, three(16, 32), 128),
+    "wrn-40-1": (569_780, three(16, 16), 64),
+    "wrn-16-1": (180_916, three(16, 16), 64),
+    "vgg8": (3_965_028, VGG, 512),
+    "vgg13": (9_462_180, VGG, 512),
+    "mobilenet-v2": (812_836, [(16, 16), (12, 16), (16, 8), (48, 4), (160, 2)], 1280),
+    "shufflenet-v1": (949_258, [(24, 32), (240, 16), (480, 8), (960, 4)], 960),
+    "shufflenet-v2": (1_355_528, [(24, 32), (116, 16), (232, 8), (464, 4)], 1024),
+    "resnet18": (11_220_132, BIG, 512),
+    "resnet34": (21_328_292, BIG, 512),
+    "resnet50": (23_705_252, [(64, 32), (256, 32), (512, 16), (1024, 8), (2048, 4)], 2048),
+}
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def on_meta(name: str, classes: int = 100) -> Network:
+    with torch.device("meta"):
+        return build(name, classes)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_parameters_and_shapes_are_the_published_ones(name: str) -> None:
+    parameters, maps, embedding = TABLE[name]
+    network = on_meta(name)
+    assert count(network) == parameters
+    shape = probe(network, 32)
+    assert shape.embedding == embedding
+    assert shape.stages == tuple((c, side, side) for c, side in maps)
+
+
+def test_tiny_imagenet_counts() -> None:
+    assert count(on_meta("resnet18", 200)) == 11_271_432
+    assert count(on_meta("mobilenet-v2-x1.0", 200)) == 2_497_480
+    assert probe(on_meta("mobilenet-v2-x1.0", 200), 64).stages[0] == (32, 66, 66)
+    assert probe(on_meta("vgg8", 200), 64).stages == (
+        (64, 64, 64),
+        (128, 32, 32),
+        (256, 16, 16),
+        (512, 8, 8),
+        (512, 4, 4),
+    )
+    assert probe(on_meta("vgg8"), 48).stages[-2:] == ((512, 6, 6), (512, 6, 6))
+
+
+def test_plain_networks() -> None:
+    convs = 9 * (3 * 16 + 16 * 32 + 32 * 64 + 64 * 64)
+    assert count(on_meta("cnn-16")) == convs + 2 * (16 + 32 + 64 + 64) + 64 * 100 + 100  # norms, head
+    assert probe(on_meta("cnn-16"), 32).stages == ((16, 16, 16), (32, 8, 8), (64, 4, 4), (64, 4, 4))
+    assert probe(on_meta("cnn-8-64"), 32).embedding == probe(on_meta("cnn-32-64"), 32).embedding == 64
+
+
+def test_families_are_open_but_not_to_everything() -> None:
+    assert count(on_meta("resnet14")) < count(on_meta("resnet20"))
+    assert probe(on_meta("wrn-28-10"), 32).embedding == 640
+    assert probe(on_meta("resnet14x4"), 32).embedding == 256
+    for wrong in ("resnet21", "resnet2", "wrn-17-2", "wrn-4-1", "wrn-16-0", "vgg9", "cnn-0", "resnet18x4", "timm:", ""):
+        with pytest.raises(UserError):
+            build(wrong, 10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("side", [32, 64])
+def test_real_pass(name: str, side: int) -> None:
+    """Both sizes run; the embedding is the classifier's input; the gradient reaches every weight."""
+    torch.manual_seed(0)
+    network = build(name, 7)
+    features = network(torch.rand(2, 3, side, side))
+    assert features.logits.shape == (2, 7)
+    assert network.head is not None
+    torch.testing.assert_close(features.embedding @ network.head.weight.T + network.head.bias, features.logits)
+    assert all(f.shape[2] >= g.shape[2] for f, g in zip(features.stages, features.stages[1:], strict=False))
+    if side == 32:
+        features.logits.square().sum().backward()
+        dead = [key for key, p in network.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+        assert dead == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_size_from_32_on(name: str) -> None:
+    for side in (33, 50):
+        assert probe(on_meta(name), side).stages
+
+
+def test_pre_activation_maps_are_signed_and_others_are_not() -> None:
+    torch.manual_seed(0)
+    image = torch.rand(2, 3, 32, 32)
+    assert all(stage.min() < 0 for stage in build("wrn-16-1", 5)(image).stages)
+    for name in ("resnet20", "resnet18", "vgg8", "shufflenet-v1", "cnn-16"):
+        assert all(stage.min() >= 0 for stage in build(name, 5)(image).stages)
+
+
+def test_a_wide_block_by_hand() -> None:
+    """wrn-10-1, stage 2: the shortcut reads relu(bn(x)), the sum is left raw."""
+    torch.manual_seed(0)
+    net = make("wrn-10-1", 5).eval()
+    block = net.get_submodule("stages.1.0")
+    x = torch.randn(1, 16, 8, 8)
+    parts: dict[str, nn.Module] = dict(block.named_children())
+    active = parts["bn1"](x).clamp(min=0)
+    expected = parts["shortcut"](active) + parts["conv2"](parts["bn2"](parts["conv1"](active)).clamp(min=0))
+    torch.testing.assert_close(block(x), expected)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wrn-40-2", "vgg13", "mobilenet-v2", "cnn-32"])
+def test_initialisation(name: str) -> None:
+    """Convolutions N(0, 2 / (k² · out)); vgg and MobileNet heads N(0, 0.01²)."""
+    torch.manual_seed(0)
+    network = build(name, 100)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and module.weight.numel() > 4000:
+            std = math.sqrt(2 / (module.kernel_size[0] ** 2 * module.out_channels))
+            assert module.weight.std().item() == pytest.approx(std, rel=0.08)
+    if name in ("vgg13", "mobilenet-v2"):
+        assert network.head is not None
+        assert network.head.weight.std().item() == pytest.approx(0.01, rel=0.02)
+        assert network.head.bias.abs().max() == 0
+
+
+def test_network_normalises_and_resizes() -> None:
+    class Echo(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    image = torch.full((1, 3, 4, 4), 0.75)
+    seen = Network(Echo(), (0.5, 0.25, 0.75), (0.5, 0.25, 1.0), size=8)(image)
+    assert seen.shape == (1, 3, 8, 8)
+    torch.testing.assert_close(seen[0, :, 0, 0], torch.tensor([0.5, 2.0, 0.0]))
+    default = Network(Echo())(image)
+    torch.testing.assert_close(default[0, 0, 0, 0], torch.tensor((0.75 - 0.5071) / 0.2675))
+    with pytest.raises(UserError, match="divide by 255"):
+        Network(Echo())(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
+
+
+def test_checkpoints_hold_weights_alone() -> None:
+    assert not {"mean", "std"} & build("cnn-16", 5).state_dict().keys()
+
+
+def test_probe_leaves_no_trace() -> None:
+    network = build("resnet20", 5).train()
+    frozen = network.get_submodule("body.stem")
+    frozen.eval()
+    before = copy.deepcopy(network.state_dict())
+    rng = torch.get_rng_state()
+    probe(network, 32)
+    assert network.training
+    assert not frozen.training
+    assert network.get_submodule("body.stages").training
+    assert torch.equal(rng, torch.get_rng_state())
+    for key, value in network.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+def test_imagenet_stem() -> None:
+    with torch.device("meta"):
+        network = build("resnet18", 200, image_size=64, stem="imagenet")
+    assert [s[1] for s in probe(network, 64).stages] == [16, 16, 8, 4, 2]
+    assert count(network) == 11_271_432 - 3 * 64 * 9 + 3 * 64 * 49
+    for name, stem in (("wrn-16-2", "imagenet"), ("resnet20", "imagenet"), ("resnet18", "tiny")):
+        with pytest.raises(UserError, match="stem"):
+            build(name, 10, stem=stem)
+
+
+def test_describe_lists_all() -> None:
+    rows = describe()
+    assert [row["name"] for row in rows] == [*NAMES, *IMAGENET]
+    for row in rows:
+        if row["name"] in TABLE:
+            assert (row["parameters"], row["embedding"]) == (TABLE[row["name"]][0], TABLE[row["name"]][2])
+    for name, (parameters, embedding) in IMAGENET.items():  # what is written down against timm itself
+        with torch.device("meta"):
+            net: Any = timm.create_model(name.removeprefix("timm:"), num_classes=100)
+        assert (count(net), net.num_features) == (parameters, embedding)
+
+
+def test_unknown_names_say_what_is_near() -> None:
+    with pytest.raises(UserError, match="did you mean 'wrn-40-2'"):
+        build("wrn_40_2", 10)
+    with pytest.raises(UserError, match=r"did you mean .*'resnet18'"):
+        build("timm:resnet18x", 10)
+    with pytest.raises(UserError, match=r"see torchvision\.models\.list_models"):
+        build("torchvision:qqqqqqqq", 10)
+    with pytest.raises(UserError, match="publishes"):
+        build("vgg8", 10, pretrained=True)
+    with pytest.raises(UserError, match="classes"):
+        build("vgg8", 0)
+
+
+def test_timm_brings_its_own_normalisation_and_size() -> None:
+    network = build("timm:deit_tiny_patch16_224", 5)
+    assert network.size == 224
+    torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
+    features = network.eval()(torch.rand(2, 3, 32, 32))
+    assert features.embedding.shape == (2, 192)
+    assert features.stages == ()
+    assert network.head is not None
+    torch.testing.assert_close(network.head(features.embedding), features.logits)
+    flexible = build("timm:resnet10t", 5, image_size=64, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    assert flexible.size is None
+    assert flexible.mean.abs().max() == 0
+
+
+def test_torchvision() -> None:
+    network = build("torchvision:mobilenet_v3_small", 5, image_size=64)
+    shape = probe(network, 64)
+    assert shape.embedding == 1024
+    assert [s[1] for s in shape.stages] == [32, 16, 8, 4, 2]
+    with pytest.raises(UserError, match="32 pixels"):
+        build("torchvision:alexnet", 5, image_size=32)
+
+
+def test_import_of_a_users_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_nets_for_test.py").write_text(
+        "from torch import nn\n"
+        "def tiny(num_classes):\n"
+        "    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), pool, nn.Linear(4, num_classes))\n"
+        "def needy(num_classes, width): ...\n"
+        "def wrong(num_classes): return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    network = build("import:my_nets_for_test:tiny", 6)
+    assert probe(network, 32).embedding == 4
+    assert network.head is not None
+    assert network.head.out_features == 6
+    for place, words in (
+        ("my_nets_for_test:tinny", "did you mean 'tiny'"),
+        ("my_nets_for_test:needy", "num_classes alone"),
+        ("my_nets_for_test:wrong", "wanted a torch.nn.Module"),
+        ("my_nets_for_test", "package.module:function"),
+        ("no_such_module_at_all:x", "cannot import"),
+    ):
+        with pytest.raises(UserError, match=words):
+            build(f"import:{place}", 6)
+
+
+def test_embedding_may_be_named_on_our_own_networks() -> None:
+    torch.manual_seed(0)
+    network = build("cnn-16", 5, embedding="stages.1").eval()
+    features = network(torch.rand(2, 3, 32, 32))
+    torch.testing.assert_close(features.embedding, features.stages[1].mean(dim=(2, 3)))
+    assert len(features.stages) == 4
+    assert isinstance(network.body, Tapped)
+
+
+@pytest.mark.parametrize("wrap", ["network", "body", "state_dict", "model", "parallel", "safetensors"])
+def test_load_weights_takes_what_people_have(wrap: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    source, target = build("cnn-16", 5), build("cnn-16", 5)
+    own, body = source.state_dict(), source.body.state_dict()
+    path = tmp_path / ("w.safetensors" if wrap == "safetensors" else "w.pth")
+    if wrap == "safetensors":
+        save_file(own, path)
+    else:
+        parallel = {f"module.{key}": value for key, value in body.items()}
+        content = {
+            "network": own,
+            "body": body,
+            "state_dict": {"state_dict": own},
+            "model": {"model": body, "epoch": 3},
+        }
+        torch.save({**content, "parallel": parallel}[wrap], path)
+    load_weights(target, path)
+    for key, value in target.state_dict().items():
+        assert torch.equal(value, own[key])
+
+
+def test_load_weights_into_a_foreign_network(tmp_path: Path) -> None:
+    source, target = (build("torchvision:resnet18", 5, image_size=64) for _ in range(2))
+    assert isinstance(source.body, Tapped)
+    torch.save(source.body.module.state_dict(), tmp_path / "theirs.pth")
+    load_weights(target, tmp_path / "theirs.pth")
+    assert target.head is not None
+    assert source.head is not None
+    assert torch.equal(target.head.weight, source.head.weight)
+
+
+def test_load_weights_complains_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "w.pt"
+    torch.save(build("cnn-16", 5).state_dict(), path)
+    with pytest.raises(UserError, match=r"2 of another shape .*head\.weight \(5, 64\) for \(6, 64\)"):
+        load_weights(build("cnn-16", 6), path)
+    with pytest.raises(UserError, match=r"missing .*unexpected"):
+        load_weights(build("resnet20", 5), path)
+    with pytest.raises(UserError, match="no weights at"):
+        load_weights(build("cnn-16", 5), tmp_path / "none.pt")
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(UserError, match="save a state_dict"):
+        load_weights(build("cnn-16", 5), path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="no state_dict"):
+        load_weights(build("cnn-16", 5), path)
+    broken = tmp_path / "w.safetensors"
+    broken.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="no plain tensors"):
+        load_weights(build("cnn-16", 5), broken)

@@ -1,0 +1,131 @@
+"""The command as a person meets it: results on standard output, everything else on standard error, errors in a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from antishortcut.cli import app, main
+from antishortcut.errors import UserError
+
+
+def asd(*words: str) -> Any:
+    """Standard output of a command that must succeed, as JSON."""
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_whole_path(here: Path, tiny: Path) -> None:
+    taught = asd("teach", str(tiny), "--threads", "1")
+    assert taught["states"][-1]["labels"] == ["100%"]
+    for seed in ("1", "2"):
+        for method in ("kd", "asd"):
+            made = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
+            assert made["run"] == f"runs/tiny/{method}-s{seed}"
+            assert 0 <= made["last"]["accuracy"] <= made["best"]["accuracy"] <= 1
+    folders = sorted(str(path) for path in Path("runs/tiny").iterdir())
+    scored = asd("evaluate", *folders, "--on", "clean,mechanism")
+    assert [entry["run"] for entry in scored["runs"]] == folders
+    for entry in scored["runs"]:
+        assert set(entry["scores"]) == {"iid", "conflict", "uncorrelated", "mechanism"}
+        assert set(entry["scores"]["mechanism"]["values"]) == {"raw", "aligned"}
+    report = asd("report", "runs/tiny")
+    assert {row["method"] for row in report["rows"]} == {"kd", "asd"}
+    assert all(row["seeds"] == 2 for row in report["rows"])
+    assert Path(report["page"]).is_file()
+    assert (here / "runs/tiny/table.md").is_file()
+    rewound = asd("rewind", taught["teacher"], "--epochs", "1", "--threads", "1")
+    again = asd("distill", str(tiny), "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound")
+    assert again["run"] == "runs/tiny/rewound-s1"
+    ablation = asd("distill", str(tiny), "--set", "method.ss=0.0", "--name", "no-ss")
+    assert ablation["hash"] != again["hash"]
+
+
+def test_demo_gives_a_row_for_everyone(here: Path) -> None:
+    small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
+    story = asd("demo", *small, "--threads", "1")
+    assert [row["method"] for row in story["rows"]] == ["teacher", "ce", "kd", "asd"]
+    for row in story["rows"]:
+        assert all(0 <= row[key] <= 1 for key in ("iid", "conflict", "uncorrelated"))
+    for row in story["rows"][1:]:
+        assert {"cos_final", "cos_early", "projection", "projection_random", "cos_final_aligned"} <= row.keys()
+    assert story["out"] == "runs/demo"
+    shown = CliRunner().invoke(app, ["demo", *small], catch_exceptions=False)  # again: nothing is repeated
+    assert "What the students lean on" in shown.stdout
+    assert "conflict" in shown.stdout
+
+
+def test_lists(here: Path) -> None:
+    assert [row["name"] for row in asd("list", "methods")][:3] == ["ce", "kd", "asd"]
+    models = {row["name"]: row for row in asd("list", "models")}
+    assert (models["wrn-40-2"]["parameters"], models["wrn-40-2"]["embedding"]) == (2_255_156, 128)
+    assert {"cifar100", "tiny-imagenet", "imagenet100", "folder", "cues"} <= {
+        row["name"] for row in asd("list", "datasets")
+    }
+    assert {"P1", "P10", "cues"} <= {row["name"] for row in asd("list", "recipes")}
+    assert "wrn-40-2" in CliRunner().invoke(app, ["list", "models"], catch_exceptions=False).stdout
+
+
+def test_init_writes_a_recipe_once(here: Path) -> None:
+    assert CliRunner().invoke(app, ["init"], catch_exceptions=False).exit_code == 0
+    assert (here / "recipe.toml").is_file()
+    with pytest.raises(UserError, match="exists"):
+        CliRunner().invoke(app, ["init"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["distill", "P2x"], "did you mean 'P2'"),
+        (["distill", "cues", "--method", "asdf"], "did you mean 'asd'"),
+        (["distill", "cues", "--set", "method.tcc=1"], "did you mean 'tc'"),
+        (["distill", "cues", "--set", "method.tc=high"], "must be a float"),
+        (["distill", "cues", "--set", "method.subspace=\"sphere\"", "--method", "asd"], "sphere"),
+        (["distill", "cues", "--name", "../up"], "cannot name a folder"),
+        (["distill", "cues", "--precision", "64"], "--precision"),
+        (["teach", "P2", "--data-root", "nowhere"], "nowhere"),
+        (["teach", "cues", "--set", "teacher.name=resnet"], "resnet"),
+        (["teach", "cues", "--set", "data.options.rho=7"], "rho"),
+        (["evaluate", "nothing"], "not a run folder"),
+        (["report", "nothing"], "nothing"),
+        (["rewind", "nothing"], "not a run folder"),
+        (["list", "method"], "did you mean 'methods'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(
+    here: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["asd", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    line = captured.err.strip().splitlines()[-1]
+    assert line.startswith("asd: ")
+    assert said in line
+    assert "Traceback" not in captured.err
+    assert not (here / "runs" / "cues").exists()  # nothing half-written
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from antishortcut.cli import app\n"
+        "result = CliRunner().invoke(app, ['--help']); assert 'distill' in result.output, result.output\n"
+        "heavy = {'torch', 'pydantic', 'numpy', 'lightning_fabric', 'timm', 'polars'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

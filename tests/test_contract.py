@@ -1,0 +1,157 @@
+"""What every method promises, checked for every member of the table: joining METHODS is enough to be tested here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+from antishortcut.methods import METHODS, options_of, roles_of
+from antishortcut.models import build, probe
+from antishortcut.step import Step
+from antishortcut.tasks import Classification
+from antishortcut.types import Batch, Features, Method, Sizes
+
+PAST_WARMUP = 1000.0
+PAIRS = {
+    "same-width": ("cnn-8-16", "cnn-4-16"),
+    "other-width": ("cnn-8-24", "cnn-4-16"),
+    "other-stages": ("resnet8", "cnn-4-16"),
+}
+
+
+class Setting:
+    """One method on one pair of small networks and one fixed batch."""
+
+    def __init__(self, name: str, pair: str, rows: int = 16) -> None:
+        torch.manual_seed(0)
+        teacher, student = PAIRS[pair]
+        options = options_of(name, {})
+        self.roles = roles_of(name, options)
+        self.teachers = {role: build(teacher, 5).requires_grad_(False).eval() for role in self.roles}
+        self.student = build(student, 5)
+        shapes = {role: probe(network, 32) for role, network in self.teachers.items()}
+        labels = torch.arange(200) % 5
+        self.method = METHODS[name](Sizes(5, 200, probe(self.student, 32), shapes, labels), **options)
+        self.step = Step(self.student, self.method, Classification())
+        index = torch.randperm(200)[:rows]
+        self.batch = Batch(torch.rand(rows, 3, 32, 32), labels[index], index)
+
+    def targets(self, batch: Batch | None = None) -> Mapping[str, Features]:
+        image = (batch or self.batch).image
+        return {role: network(image) for role, network in self.teachers.items()}
+
+    def loss(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> torch.Tensor:
+        return torch.stack(list(self.step(batch or self.batch, self.targets(batch), epoch).values())).sum()
+
+
+@pytest.fixture(params=[(name, pair) for name in METHODS for pair in PAIRS], ids=lambda p: "-".join(p))
+def setting(request: pytest.FixtureRequest) -> Setting:
+    return Setting(*request.param)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_terms_are_finite_named_scalars(setting: Setting, precision: str) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        terms = setting.step(setting.batch, setting.targets(), PAST_WARMUP)
+    assert "task" in terms
+    for name, value in terms.items():
+        assert isinstance(name, str)
+        assert value.shape == ()
+        assert value.dtype == torch.float32
+        assert torch.isfinite(value)
+
+
+def test_gradient_reaches_student_and_heads_and_no_teacher(setting: Setting) -> None:
+    for network in setting.teachers.values():
+        network.requires_grad_(True)  # a method must not pass gradient even if the caller forgot to freeze
+    with torch.no_grad():
+        targets = setting.targets()
+    torch.stack(list(setting.step(setting.batch, targets, PAST_WARMUP).values())).sum().backward()
+    for name, parameter in setting.step.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in setting.student.parameters())
+    assert all(p.grad is None for network in setting.teachers.values() for p in network.parameters())
+
+
+def test_teachers_are_no_part_of_a_method(setting: Setting) -> None:
+    own = {id(p) for p in setting.method.parameters()} | {id(b) for b in setting.method.buffers()}
+    assert not own & {id(p) for network in setting.teachers.values() for p in network.parameters()}
+
+
+def test_state_changes_only_in_training_mode(setting: Setting) -> None:
+    before = copy.deepcopy(setting.method.state_dict())
+    setting.step.eval()
+    setting.loss()
+    for key, value in setting.method.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+def test_ten_steps_on_one_batch_lower_the_loss(setting: Setting) -> None:
+    setting.loss()  # fill what a method fills, then hold it
+    setting.method.eval()
+    setting.student.train()
+    optimizer = torch.optim.SGD(setting.step.parameters(), lr=0.01, momentum=0.9)
+    first = setting.loss().item()
+    for _ in range(10):
+        optimizer.zero_grad()
+        setting.loss().backward()
+        optimizer.step()
+    assert setting.loss().item() < first
+
+
+def test_a_method_resumes_bit_for_bit(setting: Setting) -> None:
+    def go(step: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+        for number in numbers:
+            torch.manual_seed(number)
+            index = torch.randperm(200)[:16]
+            batch = Batch(torch.rand(16, 3, 32, 32), index % 5, index)
+            torch.stack(list(step(batch, setting.targets(batch), float(number)).values())).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def optimizer(step: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(step.parameters(), lr=0.01, momentum=0.9)
+
+    fresh = copy.deepcopy(setting.step)
+    first = optimizer(setting.step)
+    go(setting.step, first, range(3))
+    saved, saved_optimizer = copy.deepcopy(setting.step.state_dict()), copy.deepcopy(first.state_dict())
+    go(setting.step, first, range(3, 6))
+    fresh.load_state_dict(saved)
+    second = optimizer(fresh)
+    second.load_state_dict(saved_optimizer)
+    go(fresh, second, range(3, 6))
+    for (name, one), two in zip(setting.step.state_dict().items(), fresh.state_dict().values(), strict=True):
+        assert torch.equal(one, two), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("trouble", ["one row", "equal teachers", "zero features", "huge features", "one class seen"])
+def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
+    rows = 1 if trouble == "one row" else 8
+    setting = Setting(name, "other-width", rows)
+    student = Features(torch.randn(rows, 5, requires_grad=True), torch.randn(rows, 16, requires_grad=True))
+    teachers = {role: Features(torch.randn(rows, 5), torch.randn(rows, 24)) for role in setting.roles}
+    batch = setting.batch
+    if trouble == "equal teachers" and teachers:
+        teachers = dict.fromkeys(teachers, teachers["final"])
+    if trouble == "zero features":
+        student = replace(student, embedding=torch.zeros(rows, 16, requires_grad=True))
+        teachers = {role: replace(seen, embedding=torch.zeros(rows, 24)) for role, seen in teachers.items()}
+    if trouble == "huge features":
+        teachers = {role: Features(seen.logits * 1e4, seen.embedding * 1e12) for role, seen in teachers.items()}
+    if trouble == "one class seen":
+        batch = replace(batch, label=torch.zeros(rows, dtype=torch.int64))
+    for _ in range(2):  # the second time with a queue or bank that has seen the first
+        terms = cast(Method, setting.method).terms(student, teachers, batch, PAST_WARMUP)
+        assert all(torch.isfinite(value) for value in terms.values()), terms
+        if terms:
+            torch.stack(list(terms.values())).sum().backward()
+            assert student.embedding.grad is None or torch.isfinite(student.embedding.grad).all()

@@ -1,0 +1,83 @@
+"""Evaluation: scores land in the folder, are what a loop gives, and are not computed twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import antishortcut.evaluate as room
+from antishortcut.data import Loader
+from antishortcut.errors import UserError
+from antishortcut.evaluate import Subject, evaluate, part
+from antishortcut.folder import Folder
+from antishortcut.run import Recipe
+from antishortcut.types import ImageSet
+from antishortcut.workflow import Workshop, distill, teach
+
+
+def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
+    scores = evaluate(folder, shop.runs, sets, ["clean", "mechanism"])
+    network = Subject(folder, shop.runs, sets).network
+    for name, images in sets.tests.items():
+        hits = 0
+        for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
+            with torch.no_grad():
+                hits += int((network(batch.image).logits.argmax(1) == batch.label).sum())
+        assert scores[name]["values"]["accuracy"] == pytest.approx(hits / len(images))
+        assert scores[name]["fingerprint"] == sets.fingerprint
+        assert scores[name]["count"] == 100
+    assert folder.result()["last"]["accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"])
+    values = scores["mechanism"]["values"]
+    assert values["raw"]["projection_random"] == pytest.approx(0.5)  # √(4/16)
+    assert values["aligned"]["cos_final"] > values["raw"]["cos_final"]  # the ridge map was fitted to do just that
+
+
+def test_a_repeated_evaluation_is_skipped(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
+    first = evaluate(folder, shop.runs, sets, ["clean"])
+    monkeypatch.setattr(room, "Subject", None)
+    assert evaluate(folder, shop.runs, sets, ["clean"]) == first
+
+
+def test_a_teacher_can_be_scored_but_has_no_mechanism(recipe: Recipe, shop: Workshop) -> None:
+    folder = Folder(teach(recipe, shop).folder(shop.runs))
+    sets = shop.sets(recipe.data)
+    assert evaluate(folder, shop.runs, sets, ["clean"])["iid"]["values"]["accuracy"] == pytest.approx(
+        folder.result()["last"]["accuracy"]
+    )
+    with pytest.raises(UserError, match="is a teacher"):
+        evaluate(folder, shop.runs, sets, ["mechanism"])
+
+
+def test_other_widths_are_compared_through_the_ridge_map_alone(recipe: Recipe, shop: Workshop) -> None:
+    narrow = recipe.model_copy(update={"student": recipe.student.model_copy(update={"name": "cnn-2-8"})})
+    run = distill(narrow, shop, method="asd", seed=1, suite="s")
+    scores = evaluate(Folder(run.folder(shop.runs)), shop.runs, shop.sets(recipe.data), ["mechanism"])
+    assert set(scores["mechanism"]["values"]) == {"aligned"}
+
+
+def test_mistakes(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
+    with pytest.raises(UserError, match="did you mean 'clean'"):
+        evaluate(folder, shop.runs, sets, ["cleen"])
+    other = shop.sets(recipe.data.model_copy(update={"seed": 5}))
+    with pytest.raises(UserError, match="other data"):
+        evaluate(folder, shop.runs, other, ["clean"])
+    (folder.path / "result.json").unlink()
+    with pytest.raises(UserError, match="not finished"):
+        evaluate(folder, shop.runs, sets, ["clean"])
+
+
+def test_the_pool_is_fixed_and_keeps_its_facts() -> None:
+    images = ImageSet(
+        torch.arange(50, dtype=torch.uint8)[:, None, None, None], torch.arange(50), {"texture": torch.arange(50)}
+    )
+    pool = part(images, 20)
+    assert len(pool) == 20
+    assert torch.equal(pool.label, pool.cues["texture"])
+    assert torch.equal(pool.label, part(images, 20).label)
+    assert part(images, 60) is images

@@ -1,0 +1,93 @@
+"""Run folders: written whole or not at all, guarded, readable after a kill."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder, replacing, write_json
+from antishortcut.run import Run, load_recipe, teach_run
+
+
+@pytest.fixture
+def run() -> Run:
+    return teach_run(load_recipe("cues"), "fingerprint")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with replacing(path) as file:
+        file.write(b"old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"ne" * (1 // 0))
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
+
+
+def test_the_same_run_keeps_its_first_execution_settings(tmp_path: Path, run: Run) -> None:
+    folder = Folder(tmp_path / "r")
+    assert folder.begin(run, {"threads": 2}, {}) == {"threads": 2}
+    assert folder.begin(run, {"threads": 7}, {}) == {"threads": 2}
+    assert folder.read() == (run, {"threads": 2})
+
+
+def test_another_run_of_the_same_name_is_refused_with_the_difference(tmp_path: Path, run: Run) -> None:
+    folder = Folder(tmp_path / "r")
+    folder.begin(run, {}, {})
+    other = run.model_copy(update={"epochs": 99})
+    with pytest.raises(UserError, match=r"epochs: \d+ there, 99 here"):
+        folder.begin(other, {}, {})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 999, "run": {}, "execution": {}}'])
+def test_a_damaged_run_json_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        Folder(tmp_path).read()
+    assert "run.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_run_here(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        Folder(tmp_path).read()
+
+
+def test_metrics_are_cut_back_to_the_resumed_step(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert folder.history() == []
+    for step in (1, 2, 3):
+        folder.log({"step": step})
+    with folder.metrics.open("a") as file:
+        file.write('{"step": 4, "los')  # killed while writing
+    assert [row["step"] for row in folder.history()] == [1, 2, 3]
+    folder.cut(2)
+    assert folder.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_scores_by_name(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert folder.score("iid") is None
+    write_json(tmp_path / "scores" / "iid.json", {"values": {"accuracy": 0.5}})
+    assert folder.scores() == {"iid": {"values": {"accuracy": 0.5}}}
+    assert json.loads((tmp_path / "scores" / "iid.json").read_text()) == folder.score("iid")
+
+
+def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from antishortcut.folder import Folder; from antishortcut.errors import UserError\n"
+        f"try:\n with Folder(pathlib.Path({str(tmp_path)!r})).locked(): print('free')\n"
+        "except UserError as error: print(error)"
+    )
+
+    def other() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    with Folder(tmp_path).locked():
+        assert "in use by process" in other()
+    assert other() == "free\n"

@@ -1,0 +1,142 @@
+"""Two real processes against one: the same rows, terms, gradients, queue and directions."""
+# W processes, B rows in all
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from antishortcut.methods.asd import ASDLoss
+from antishortcut.parallel import gather, world
+from tests.test_subspace import close, normal, span
+
+WORLD = 2
+SHARES = [(4, 3), (3, 4), (5, 2)]  # rows of each process in three steps
+CASES: dict[str, dict[str, Any]] = {
+    "batch": {"subspace": "batch"},
+    "running": {"subspace": "running", "refresh": 1, "momentum": 0.5},
+    "equal widths": {"student_dim": 8},
+}
+Found = dict[str, Any]
+
+
+def share(rows: Tensor, step: int, rank: int | None) -> Tensor:
+    """The rows of one process, or all of them for a process alone."""
+    if rank is None:
+        return rows
+    start = sum(SHARES[step][:rank])
+    return rows[start : start + SHARES[step][rank]]
+
+
+def train(case: str, rank: int | None) -> Found:
+    """Three steps of an encoder and the loss, gradients averaged over processes as DDP does."""
+    torch.manual_seed(0)
+    options = {"student_dim": 5, "directions": 2, "queue": 10, "warmup": 0.0} | CASES[case]
+    loss = ASDLoss(teacher_dim=8, sync=True, **options)
+    encoder = nn.Linear(6, options["student_dim"])
+    parameters = [*encoder.parameters(), *loss.parameters()]
+    found: Found = {"terms": [], "gradients": []}
+    for step in range(len(SHARES)):
+        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
+        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        index = share(torch.arange(7) + 4 * step, step, rank)  # some samples come again
+        terms = loss(encoder(image), final, early, epoch=0, index=index)
+        gradients = list(torch.autograd.grad(terms["tc"] + terms["ss"], parameters))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if rank is not None:
+                dist.all_reduce(gradient)
+                gradient /= WORLD
+            parameter.data -= 0.5 * gradient
+        found["terms"].append({name: term.item() for name, term in terms.items()})
+        found["gradients"].append(gradients)
+    assert loss.basis is not None
+    found["state"] = {name: value.clone() for name, value in loss.state_dict().items()}
+    found["basis"] = loss.basis.eval()(normal(7, 8), normal(7, 8, seed=1))
+    return found
+
+
+def gathered(rank: int) -> Found:
+    """What `gather` returns and passes back for shares of 3 and 1, 2 and 0, and of whole numbers."""
+    rows = normal(3, 2, seed=rank)[: (3, 1)[rank]].requires_grad_()
+    joined = gather(rows)
+    weight = torch.arange(8.0, dtype=torch.float64).view(4, 2)
+    (gradient,) = torch.autograd.grad(((rank + 1) * weight * joined**2).sum(), rows)  # every process its own loss
+    none = gather(normal(2, 3, 2, seed=rank)[: (2, 0)[rank]])
+    numbers = gather(torch.arange(2) + 10 * rank)
+    return {"world": world(), "joined": joined.detach(), "gradient": gradient, "none": none, "numbers": numbers}
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=30))
+    found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Everything two processes found, by rank. They are started once."""
+    folder = tmp_path_factory.mktemp("ranks")
+    running = spawn(work, args=(str(folder),), nprocs=WORLD, join=False)  # type: ignore[no-untyped-call]
+    deadline = time.monotonic() + 60
+    try:
+        while not running.join(timeout=1):
+            assert time.monotonic() < deadline, "two processes did not finish within a minute"
+    finally:
+        for process in running.processes:
+            with contextlib.suppress(ValueError):
+                process.kill()
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+
+
+def test_a_process_alone_keeps_its_rows() -> None:
+    rows = normal(3, 2)
+    assert world() == 1
+    assert gather(rows) is rows
+
+
+def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
+    for found in (rank["gather"] for rank in ranks):
+        assert found["world"] == 2
+        assert torch.equal(found["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
+        assert torch.equal(found["none"], normal(2, 3, 2))
+        assert found["numbers"].tolist() == [0, 1, 10, 11]
+
+
+def test_gradients_of_all_processes_come_back(ranks: list[Found]) -> None:
+    joined = ranks[0]["gather"]["joined"]
+    expected = (1 + 2) * 2 * torch.arange(8.0, dtype=torch.float64).view(4, 2) * joined
+    close(torch.cat([rank["gather"]["gradient"] for rank in ranks]), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one_with_the_joint_batch(ranks: list[Found], case: str) -> None:
+    alone = train(case, None)
+    assert alone["state"]["queue_index"].tolist() == [*range(8, 15), 4, 5, 6]
+    for found in (rank[case] for rank in ranks):
+        for ours, theirs in zip(found["terms"], alone["terms"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        for ours, theirs in zip(found["gradients"], alone["gradients"], strict=True):
+            for gradient, expected in zip(ours, theirs, strict=True):
+                close(gradient, expected, 1e-5)
+        for name, value in alone["state"].items():
+            if name != "basis.kept":  # its columns are free in sign
+                close(found["state"][name], value, 1e-6 if name == "queue" else 1e-5)
+        close(span(found["basis"]), span(alone["basis"]), 1e-5)
+
+
+def test_the_processes_agree_to_the_last_bit(ranks: list[Found]) -> None:
+    for case in CASES:
+        first, second = (rank[case]["state"] for rank in ranks)
+        assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,65 @@
+"""Every CIFAR-100 pair of the paper is built and takes a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from antishortcut.methods import METHODS, options_of
+from antishortcut.models import build, probe
+from antishortcut.run import load_recipe, shipped_recipes
+from antishortcut.step import Step
+from antishortcut.tasks import Classification
+from antishortcut.types import Batch, Sizes
+
+
+@pytest.mark.parametrize("number", range(1, 11))
+def test_a_pair_takes_a_step(number: int) -> None:
+    torch.manual_seed(0)
+    recipe = load_recipe(f"P{number}")
+    final, early = (build(recipe.teacher.name, 100).eval().requires_grad_(False) for _ in range(2))
+    student = build(recipe.student.name, 100)
+    shapes = {"final": probe(final, 32), "early": probe(early, 32)}
+    sizes = Sizes(100, 1000, probe(student, 32), shapes, torch.arange(1000) % 100)
+    step = Step(student, METHODS["asd"](sizes, **options_of("asd", recipe.methods.get("asd", {}))), Classification())
+    optimizer = torch.optim.SGD(step.parameters(), lr=0.05)
+    batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
+    before = {name: value.clone() for name, value in student.named_parameters()}
+    with torch.no_grad():
+        targets = {"final": final(batch.image), "early": early(batch.image)}
+    terms = step(batch, targets, 20.0)
+    assert set(terms) == {"task", "kd", "tc", "ss"}
+    torch.stack(list(terms.values())).sum().backward()
+    optimizer.step()
+    assert all(torch.isfinite(value).all() for value in terms.values())
+    assert any(not torch.equal(value, before[name]) for name, value in student.named_parameters())
+
+
+def test_the_template_of_asd_init_is_a_recipe(tmp_path: Path) -> None:
+    from antishortcut.recipes import TEMPLATE
+
+    path = tmp_path / "recipe.toml"
+    path.write_text(TEMPLATE)
+    assert load_recipe(str(path)).teacher.early == "15%"
+    # what it shows commented out is true: uncommenting everything changes no default
+    lines = [
+        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in TEMPLATE.splitlines()
+    ]
+    shown = [line for line in lines if not line.startswith(("weights", "embedding", "train_limit", "image_size"))]
+    path.write_text("\n".join(shown))
+    full = load_recipe(str(path))
+    assert full.optim == load_recipe_from(TEMPLATE, tmp_path).optim
+    assert full.teacher == load_recipe_from(TEMPLATE, tmp_path).teacher
+    assert options_of("asd", full.methods["asd"]) == options_of("asd", {})
+
+
+def load_recipe_from(text: str, folder: Path):  # type: ignore[no-untyped-def]
+    path = folder / "plain.toml"
+    path.write_text(text)
+    return load_recipe(str(path))
+
+
+def test_every_shipped_recipe_has_a_title() -> None:
+    assert all(load_recipe(name).title for name in shipped_recipes())

@@ -1,0 +1,126 @@
+"""Recipes and runs: what is read, what is refused, and what the hash covers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antishortcut.errors import UserError
+from antishortcut.run import Recipe, Run, distill_run, load_recipe, rewind_run, shipped_recipes, teach_run
+
+
+def student(recipe: Recipe, **changes: object) -> Run:
+    settings: dict[str, object] = {
+        "method": "asd",
+        "options": {"tc": 0.8},
+        "roles": ("final", "early"),
+        "seed": 1,
+        "teacher": "t" * 16,
+        "early": "15%",
+        "suite": "s",
+    }
+    return distill_run(recipe, "data", **(settings | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def p2() -> Recipe:
+    return load_recipe("P2")
+
+
+def test_shipped_recipes_are_the_papers() -> None:
+    names = shipped_recipes()
+    assert [f"P{n}" for n in range(1, 14)] == [name for name in names if name.startswith("P")]
+    for number in range(1, 11):
+        recipe = load_recipe(f"P{number}")
+        assert (recipe.epochs, recipe.data.name, recipe.data.augment) == (240, "cifar100", "crop-flip")
+        optim = recipe.optim
+        assert (optim.name, optim.rate, optim.momentum, optim.weight_decay) == ("sgd", 0.05, 0.9, 5e-4)
+        assert (optim.batch, optim.schedule, optim.nesterov, recipe.teacher.early) == (64, "cosine", False, "15%")
+
+
+def test_overrides_are_typed_and_nested() -> None:
+    recipe = load_recipe("P2", ["epochs=1", "data.train_limit=2000", "optim.name=adamw", "methods.asd.tc=0"])
+    assert (recipe.epochs, recipe.data.train_limit, recipe.optim.name) == (1, 2000, "adamw")
+    assert recipe.methods == {"asd": {"tc": 0}}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("epoch=1", ["epoch", "'epochs'"]),
+        ("optim.rat=1", ["optim.rat", "'rate'"]),
+        ("optim.rate=fast", ["optim.rate", "fast"]),
+        ("epochs=0", ["epochs", "greater than"]),
+        ("epochs", ["key=value"]),
+        ("=3", ["key=value"]),
+        ("epochs.x=3", ["epochs"]),
+        ("optim.rate=nan", ["optim.rate"]),
+        ("optim.accumulate=65", ["accumulate"]),
+    ],
+)
+def test_a_bad_override_is_one_line_that_helps(override: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("P2", [override])
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_missing_or_broken_recipe(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'cues'"):
+        load_recipe("cue")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("epochs = = 3")
+    with pytest.raises(UserError, match=r"broken\.toml: not a TOML file"):
+        load_recipe(str(broken))
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not a TOML file"):
+        load_recipe(str(broken))
+
+
+def test_the_hash_covers_what_decides_the_result(p2: Recipe) -> None:
+    base = student(p2)
+    assert len(base.hash) == 16
+    assert base.hash == student(p2).hash
+    assert base.hash == student(p2, suite="other", name="another").hash
+    changed = [
+        student(p2, seed=2),
+        student(p2, options={"tc": 0.7}),
+        student(p2, teacher="u" * 16),
+        student(p2, early="10%"),
+        student(load_recipe("P2", ["optim.rate=0.1"])),
+        student(load_recipe("P2", ["data.augment=none"])),
+        base.model_copy(update={"fingerprint": "other data"}),
+    ]
+    assert len({run.hash for run in [base, *changed]}) == len(changed) + 1
+
+
+def test_a_student_that_has_no_teacher_does_not_depend_on_one(p2: Recipe) -> None:
+    ce = student(p2, method="ce", options={}, roles=())
+    assert ce.hash == student(p2, method="ce", options={}, roles=(), teacher="u" * 16, early="10%").hash
+    kd = student(p2, method="kd", options={}, roles=("final",))
+    assert kd.hash == student(p2, method="kd", options={}, roles=("final",), early="10%").hash
+    assert kd.hash != student(p2, method="kd", options={}, roles=("final",), teacher="u" * 16).hash
+
+
+def test_teachers_are_shared_and_keeping_more_states_changes_nothing(p2: Recipe) -> None:
+    teacher = teach_run(p2, "data")
+    assert teacher.hash == teach_run(load_recipe("P4"), "data").hash  # P2 and P4 have the same WRN-40-2
+    assert teacher.hash == teach_run(load_recipe("P2", ["teacher.keep=[15]"]), "data").hash
+    assert teacher.hash != teach_run(load_recipe("P2", ["teacher.epochs=100"]), "data").hash
+    assert teacher.folder(Path("runs")) == Path("runs/teachers") / teacher.hash
+
+
+def test_rewinding_is_a_run_of_its_own(p2: Recipe) -> None:
+    teacher = teach_run(p2, "data")
+    rewound = rewind_run(teacher)
+    assert (rewound.epochs, rewound.optim.schedule, rewound.optim.rate) == (10, "constant", 0.05)
+    assert rewound.teacher == teacher.hash
+    assert rewound.hash not in (teacher.hash, rewind_run(teacher.model_copy(update={"seed": 9})).hash)
+
+
+def test_runs_are_frozen_and_round_trip(p2: Recipe) -> None:
+    run = student(p2)
+    assert Run.model_validate_json(run.model_dump_json()) == run
+    with pytest.raises(ValueError, match="frozen"):
+        run.seed = 3  # type: ignore[misc]

@@ -1,0 +1,40 @@
+"""The learning rate, against formulas written out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from antishortcut.run import OptimSettings
+from antishortcut.schedule import rate_at
+
+
+def rates(**settings: object) -> list[float]:
+    optim = OptimSettings.model_validate({"rate": 0.1} | settings)
+    return [rate_at(optim, step, 10, 100) for step in range(100)]
+
+
+def test_cosine_falls_from_the_rate_to_nothing() -> None:
+    found = rates(schedule="cosine")
+    for step in (0, 1, 37, 99):
+        assert found[step] == pytest.approx(0.05 * (1 + math.cos(math.pi * step / 100)), abs=1e-15)
+    assert found == sorted(found, reverse=True)
+
+
+def test_steps_are_tenths() -> None:
+    found = rates(schedule="step", milestones=(5, 8))
+    assert found[49:51] == pytest.approx([0.1, 0.01])
+    assert found[79:81] == pytest.approx([0.01, 0.001])
+
+
+def test_poly_and_constant() -> None:
+    assert rates(schedule="poly")[50] == pytest.approx(0.1 * 0.5**0.9)
+    assert set(rates(schedule="constant")) == {0.1}
+
+
+def test_warm_up_rises_linearly_and_then_the_schedule_begins() -> None:
+    found = rates(schedule="cosine", warmup=2)
+    assert found[:20] == pytest.approx([0.1 * (step + 1) / 21 for step in range(20)])
+    assert found[20] == pytest.approx(0.1)
+    assert found[60] == pytest.approx(0.05)  # half of the remaining 80 steps

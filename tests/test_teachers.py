@@ -1,0 +1,103 @@
+"""The trajectory: which states are kept, under which names, and what happens when one is missing or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.run import Recipe
+from antishortcut.teachers import Teachers, Trajectory, keep_steps
+from antishortcut.workflow import Workshop, distill, rewind, teach
+
+
+def test_states_are_due_at_their_share_of_training() -> None:
+    assert keep_steps((2, 15.0, "epoch:36", "50%"), 10, 2400) == {
+        48: ["2%"],
+        360: ["15%", "epoch:36"],  # the same step, one file
+        1200: ["50%"],
+        2400: ["100%"],  # the end is always kept
+    }
+    assert min(keep_steps((2,), 1, 5)) == 1  # never the untrained network
+
+
+@pytest.mark.parametrize("point", [0, 101, "epoch:99", "soon", "-5%"])
+def test_a_state_outside_training_is_refused(point: float | str) -> None:
+    with pytest.raises(UserError, match=r"teacher\.keep"):
+        keep_steps((point,), 10, 100)
+
+
+@pytest.fixture
+def taught(recipe: Recipe, shop: Workshop) -> Trajectory:
+    return Trajectory(Folder(teach(recipe, shop).folder(shop.runs)))
+
+
+def test_teaching_keeps_the_trajectory(taught: Trajectory) -> None:
+    labels = [entry["labels"] for entry in taught.entries]
+    assert labels == [["2%", "5%"], ["10%", "15%"], ["20%"], ["30%"], ["50%"], ["75%"], ["100%"]]
+    assert [entry["step"] for entry in taught.entries] == [1, 2, 3, 5, 8, 12, 16]
+    assert taught.entry("final") == taught.entry("100%") == taught.entries[-1]
+    for entry in taught.entries:
+        assert entry["fraction"] == entry["step"] / 16
+        assert entry["epoch"] == entry["step"] / 8
+        assert 0 <= entry["accuracy"] <= 1
+        assert len(entry["sha256"]) == 64
+    early, final = taught.weights("15%"), taught.weights("final")
+    assert early.keys() == final.keys()
+    assert any(not torch.equal(early[key], final[key]) for key in early)
+
+
+def test_an_unknown_state_names_the_near_ones(taught: Trajectory) -> None:
+    with pytest.raises(UserError, match="'15%'"):
+        taught.entry("16%")
+
+
+def test_a_damaged_snapshot_is_refused(taught: Trajectory) -> None:
+    path = taught.folder.snapshots / taught.entry("15%")["file"]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="missing or damaged"):
+        taught.weights("15%")
+    path.unlink()
+    with pytest.raises(UserError, match="missing or damaged"):
+        taught.weights("15%")
+
+
+def test_roles_find_their_states_and_teach_without_gradient(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="asd", seed=1, suite="s")
+    teachers = Teachers(run, shop.runs, 10, 32)
+    trajectory = Trajectory(Folder(shop.runs / "teachers" / str(run.teacher)))
+    for role, state in (("final", "final"), ("early", "15%"), ("50%", "50%")):
+        for key, value in trajectory.weights(state).items():
+            assert torch.equal(teachers.network(role).state_dict()[key], value)
+    network = teachers.network("early")
+    assert not network.training
+    assert not any(p.requires_grad for p in network.parameters())
+    seen = teachers.features(("final", "early"), torch.rand(4, 3, 32, 32), stages=True)
+    assert seen["final"].embedding.shape == (4, 16) == (4, teachers.shapes["final"].embedding)
+    assert not seen["early"].logits.requires_grad
+    assert teachers.features(("final",), torch.rand(4, 3, 32, 32))["final"].stages == ()
+
+
+def test_rewinding_gives_an_early_reference(recipe: Recipe, shop: Workshop) -> None:
+    teacher = teach(recipe, shop)
+    rewound = rewind(teacher, 1, 0.05, shop)
+    trajectory = Trajectory(Folder(rewound.folder(shop.runs)))
+    assert [entry["labels"] for entry in trajectory.entries] == [["100%"]]
+    student = recipe.model_copy(
+        update={"teacher": recipe.teacher.model_copy(update={"early": "rewind", "rewind_epochs": 1})}
+    )
+    run = distill(student, shop, method="asd", seed=1, suite="s")
+    assert run.roles == {"final": "final", "early": f"{rewound.hash}/final"}
+    early = Teachers(run, shop.runs, 10, 32).network("early").state_dict()
+    assert all(torch.equal(early[key], value) for key, value in trajectory.weights("final").items())
+
+
+def test_a_teacher_that_is_not_there(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    with pytest.raises(UserError, match="no teacher at"):
+        Teachers(run, tmp_path / "elsewhere", 10, 32).network("final")

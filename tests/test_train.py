@@ -1,0 +1,190 @@
+"""The loop: what it leaves behind, that it resumes exactly, and that it stops in good order."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import antishortcut.train as loop
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.methods import METHODS
+from antishortcut.resume import load_state, save_state
+from antishortcut.run import Execution, Recipe, load_recipe
+from antishortcut.workflow import Workshop, distill, teach
+
+
+def outcome(folder: Folder) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    return load_file(folder.student), folder.history()
+
+
+def equal(one: Folder, two: Folder) -> None:
+    (weights, rows), (others, other_rows) = outcome(one), outcome(two)
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
+    assert rows == other_rows
+
+
+def test_a_finished_run_has_what_it_promises(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="asd", seed=1, suite="s")
+    folder = Folder(run.folder(shop.runs))
+    assert folder.path == shop.runs / "s" / "asd-s1"
+    there = {path.name for path in folder.path.iterdir()} - {".lock"}
+    # equal widths: no projector, but the queue is state of the method
+    assert there == {
+        "run.json",
+        "metrics.jsonl",
+        "result.json",
+        "student.safetensors",
+        "method.safetensors",
+        "tensorboard",
+    }
+    result = folder.result()
+    assert result["set"] == "iid"
+    assert result["steps"] == 16
+    assert result["last"]["epoch"] == 2
+    assert result["best"]["accuracy"] >= result["last"]["accuracy"]
+    rows = folder.history()
+    assert [row["step"] for row in rows if "terms" in row] == list(range(1, 17))
+    assert [row["epoch"] for row in rows if "scores" in row] == [1.0, 2.0]
+    assert set(rows[-2]["terms"]) == {"task", "kd", "tc", "ss"}
+    assert rows[-2]["loss"] == pytest.approx(sum(rows[-2]["terms"].values()))
+    assert any((folder.path / "tensorboard").iterdir())
+    written = json.loads((folder.path / "run.json").read_text())
+    assert written["hash"] == run.hash
+    assert written["execution"]["accelerator"] == "cpu"
+    assert written["run"]["options"]["temperature"] == 0.07  # defaults are written out
+    assert "torch" in written["versions"]
+
+
+def test_a_finished_run_is_not_repeated(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    before = Folder(run.folder(shop.runs)).result()
+    monkeypatch.setattr(loop, "Training", None)  # would fail if it trained again
+    assert distill(recipe, shop, method="kd", seed=1, suite="s") == run
+    assert Folder(run.folder(shop.runs)).result() == before
+
+
+def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe, shop: Workshop) -> None:
+    teach(recipe, shop)
+    sets = shop.sets(recipe.data)
+    parts = []
+    for method in ("ce", "asd"):
+        run = distill(recipe.model_copy(update={"epochs": 1}), shop, method=method, seed=7, suite=method)
+        folder = Folder(shop.runs / "fresh" / method)
+        fabric = loop.make_fabric(shop.execution)
+        training = loop.Training(run, folder, shop.runs, sets, fabric, shop.execution)
+        parts.append((training.student.state_dict(), next(training.loader.epoch(0))))
+    (weights, batch), (others, other) = parts
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
+    assert torch.equal(batch.image, other.image)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_and_resumed_equals_uninterrupted(
+    recipe: Recipe, shop: Workshop, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teach(recipe, shop)
+    whole = distill(recipe, shop, method=method, seed=1, suite="whole").folder(shop.runs)
+    original = loop.Training._step
+    stops = iter([3, 8, 13])  # inside an epoch, at its end, inside the next
+    stop_at = next(stops)
+
+    def step(self: loop.Training, batch: Any) -> float:
+        rate = original(self, batch)
+        if self.done == stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return rate
+
+    monkeypatch.setattr(loop.Training, "_step", step)
+    for following in (*stops, -1):
+        with pytest.raises(loop.Stopped) as caught:
+            distill(recipe, shop, method=method, seed=1, suite="parts")
+        assert caught.value.code == 143
+        stop_at = following
+    parts = distill(recipe, shop, method=method, seed=1, suite="parts").folder(shop.runs)
+    equal(Folder(whole), Folder(parts))
+    assert not (parts / "resume").exists()
+
+
+def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = []
+    for name, stop in (("whole", -1), ("parts", 5)):
+        here = Workshop(tmp_path / name, execution=Execution(accelerator="cpu", threads=1), quiet=True)
+        original = loop.Training._step
+
+        def step(self: loop.Training, batch: Any, stop: int = stop, original: Any = original) -> float:
+            rate: float = original(self, batch)
+            if self.done == stop:
+                signal.raise_signal(signal.SIGINT)
+            return rate
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Training, "_step", step)
+            if stop > 0:
+                with pytest.raises(loop.Stopped):
+                    teach(recipe, here)
+        run = teach(recipe, here)
+        manifests.append((run.folder(here.runs) / "manifest.json").read_text())
+    assert manifests[0] == manifests[1]  # with the sha256 of every state
+
+
+def test_accumulation_sees_the_same_batches(recipe: Recipe, shop: Workshop) -> None:
+    """CE without batch statistics would be equal; with them, half batches differ a little, but every image is used."""
+    split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
+    whole, parts = (distill(r, shop, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
+    one, two = (Folder(run.folder(shop.runs)).history()[0] for run in (whole, parts))
+    assert one["terms"]["task"] == pytest.approx(two["terms"]["task"], rel=0.2)
+    assert whole.hash != parts.hash
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, shop: Workshop) -> None:
+    shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
+    mad = load_recipe(str(shop.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
+    with pytest.raises(UserError, match=r"not finite at step \d+: .*task"):
+        distill(mad, shop, method="ce", seed=1, suite="mad")
+    found = load_state(shop.runs / "mad" / "ce-s1" / "resume")
+    assert found is not None
+    assert all(torch.isfinite(value).all() for value in found[1]["meter"].values())
+
+
+def test_the_same_name_for_another_run_is_refused(recipe: Recipe, shop: Workshop) -> None:
+    distill(recipe, shop, method="ce", seed=1, suite="s")
+    longer = recipe.model_copy(update={"epochs": 3})
+    with pytest.raises(UserError, match="epochs: 2 there, 3 here"):
+        distill(longer, shop, method="ce", seed=1, suite="s")
+
+
+def test_a_validation_split_chooses_instead_of_the_test_set(recipe: Recipe, shop: Workshop) -> None:
+    held = recipe.model_copy(update={"data": recipe.data.model_copy(update={"val_fraction": 0.25})})
+    run = distill(held, shop, method="ce", seed=1, suite="s")
+    assert Folder(run.folder(shop.runs)).result()["set"] == "val"
+    assert len(shop.sets(held.data).train) == 192
+
+
+def test_damaged_states_fall_back_to_the_one_before(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_state(tmp_path, step, {"x": torch.tensor(step)})
+    assert len(list(tmp_path.iterdir())) == 2
+    newest = max(tmp_path.iterdir())
+    newest.write_bytes(newest.read_bytes()[:-10])
+    found = load_state(tmp_path)
+    assert found is not None
+    assert found[0] == 2
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"junk")
+    with pytest.raises(UserError, match="every saved state is damaged"):
+        load_state(tmp_path)
+
+
+def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="asd", seed=1, suite="s", options={"subspace": "dataset", "select": "abandoned"})
+    weights = load_file(Folder(run.folder(shop.runs)).method)
+    kept = weights["loss.basis.kept"]
+    assert torch.allclose(kept.T @ kept, torch.eye(4), atol=1e-5)
