@@ -20,7 +20,7 @@ ENOUGH = ["--set", "epochs=12", "--threads", "1", "--save-every", "0"]  # 96 ste
 
 
 def command(tmp_path: Path, recipe: Path, runs: str, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", "from antishortcut.cli import main; main()", "distill", str(recipe)]
+    words = [sys.executable, "-m", "antishortcut", "distill", str(recipe)]
     out = (tmp_path / f"{runs}.log").open("a")
     return subprocess.Popen([*words, *ENOUGH, "--runs", str(tmp_path / runs), *more], stderr=out, stdout=out, text=True)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from antishortcut.workflow import Workshop
 
+from antishortcut.console import first_process
 from antishortcut.errors import UserError, near
 
 app = typer.Typer(
@@ -361,7 +364,8 @@ def _print_json(value: Any) -> None:
 def main() -> None:
     """Run the command; what is wrong with the input is one line and exit code 2."""
     try:
-        app()
+        with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
+            app()
     except UserError as error:
         print(f"asd: {error}", file=sys.stderr)
         sys.exit(2)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 EVERY = 20.0  # seconds between plain lines
 
 
+def first_process() -> bool:
+    """Of the processes that share a run, the one that speaks (torchrun, Slurm and Fabric number them so)."""
+    return all(int(os.environ.get(name, "0") or 0) == 0 for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"))
+
+
 def console() -> Console:
-    return Console(stderr=True, highlight=False)
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, quiet=not first_process(), soft_wrap=True)
 
 
 class Watch:
@@ -25,9 +34,7 @@ class Watch:
         self.started, self.first, self.last = time.monotonic(), 0, 0.0
         self.bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            more = (TimeRemainingColumn(), TextColumn("{task.fields[terms]}"))
-            self.bar = Progress(*columns, *more, console=console(), transient=True)
+            self.bar = _bar()
             self.task = self.bar.add_task(title, total=total, terms="")
 
     def __enter__(self) -> Self:
@@ -60,3 +67,18 @@ class Watch:
     def say(self, text: str) -> None:
         if not self.quiet:
             (self.bar.console if self.bar is not None else console()).print(f"{self.title}: {text}", markup=False)
+
+
+def _bar() -> Progress:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    more = (TimeRemainingColumn(), TextColumn("{task.fields[terms]}"))
+    return Progress(*columns, *more, console=console(), transient=True)

@@ -1,0 +1,5 @@
+"""`python -m antishortcut` is `asd`."""
+
+from antishortcut.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""README and docs say what is true: their Python runs, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from antishortcut.cli import app
+from antishortcut.methods import METHODS, options_of
+from antishortcut.run import shipped_recipes
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_python_blocks_run(page: Path) -> None:
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_exist_with_these_options(page: Path) -> None:
+    group = typer.main.get_command(app)
+    for line in "\n".join(blocks(page, "sh")).splitlines():
+        for call in re.findall(r"(?:^|&&|;|do)\s*(asd [^&;#|]*)", line):
+            words = shlex.split(call.replace("$seed", "1").replace("$method", "kd"))[1:]
+            command = group.commands[words[0]]  # type: ignore[attr-defined]
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            assert not {word for word in words if word.startswith("--")} - known - {"--help"}, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
+    card = ROOT / "docs" / "methods" / f"{name}.md"
+    assert card.exists(), f"write {card}"
+    assert f"({name}.md)" in (ROOT / "docs" / "methods" / "index.md").read_text()
+    for setting in options_of(name, {}):
+        assert f"`{setting}" in card.read_text(encoding="utf-8"), f"{card.name} does not name {setting}"
+
+
+def test_the_docs_speak_of_recipes_that_exist() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert {name for name in re.findall(r"asd (?:teach|distill) (P\d+)", text)} <= set(shipped_recipes())
