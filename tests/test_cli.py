@@ -92,7 +92,7 @@ def test_init_writes_a_recipe_once(here: Path) -> None:
         (["distill", "P2x"], "did you mean 'P2'"),
         (["distill", "cues", "--method", "asdf"], "did you mean 'asd'"),
         (["distill", "cues", "--set", "method.tcc=1"], "did you mean 'tc'"),
-        (["distill", "cues", "--set", "method.tc=high"], "must be a float"),
+        (["distill", "cues", "--set", "method.tc=high"], "must be of type float"),
         (["distill", "cues", "--set", "method.subspace=\"sphere\"", "--method", "asd"], "sphere"),
         (["distill", "cues", "--name", "../up"], "cannot name a folder"),
         (["distill", "cues", "--precision", "64"], "--precision"),

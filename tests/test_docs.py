@@ -58,4 +58,4 @@ def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
 
 def test_the_docs_speak_of_recipes_that_exist() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert {name for name in re.findall(r"asd (?:teach|distill) (P\d+)", text)} <= set(shipped_recipes())
+    assert set(re.findall(r"asd (?:teach|distill) (P\d+)", text)) <= set(shipped_recipes())

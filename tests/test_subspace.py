@@ -176,8 +176,8 @@ def test_principal_angles_by_hand(angle: float) -> None:
     e = torch.eye(5, dtype=torch.float64)
     tilted = math.cos(angle) * e[1] + math.sin(angle) * e[2]
     plane, other = torch.stack([e[0], e[1]], 1), torch.stack([tilted, e[0]], 1)  # they share the line e₀
-    close(principal_angles(plane, other), [0.0, angle], 1e-15, 1e-7)
-    close(principal_angles(e[:, 1:2], torch.stack([tilted, e[4]], 1)), [angle], 0, 1e-7)
+    close(principal_angles(plane, other), [0.0, angle], 1e-15, 1e-12)
+    close(principal_angles(e[:, 1:2], torch.stack([tilted, e[4]], 1)), [angle], 0, 1e-12)
 
 
 def test_no_angle_to_no_subspace() -> None:

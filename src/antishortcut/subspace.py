@@ -36,7 +36,7 @@ def top_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     else:
         values, vectors = torch.linalg.eigh(second_moment(x))  # (D,), (D, D)
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]  # largest first
-    kept = _rank(values, max(b, d))
+    kept = _rank(values, max(b, d), values.dtype)
     values, vectors = values[:kept], vectors[:, :kept]
     if b < d:
         vectors = torch.linalg.qr(x.T @ vectors).Q  # u = Xᵀv / √(Bλ); QR restores orthogonality to rounding. (D, k')
@@ -48,7 +48,7 @@ def leading_eigenvectors(moment: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `top_directions`, from a second moment (D, D) already accumulated."""
     values, vectors = torch.linalg.eigh(_precise(moment))
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = _rank(values, len(moment))
+    kept = _rank(values, len(moment), moment.dtype)
     return vectors[:, :kept].to(moment.dtype), values[:kept].to(moment.dtype)
 
 
@@ -68,7 +68,7 @@ def abandoned_directions(displacement: Tensor, final: Tensor, k: int, ridge: flo
     half = torch.linalg.solve_triangular(lower, a, upper=False)  # L⁻¹A
     values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(lower, half.T, upper=False))  # L⁻¹A L⁻ᵀ
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = _rank(values, len(a))
+    kept = _rank(values, len(a), displacement.dtype)
     basis = torch.linalg.solve_triangular(lower.T, vectors[:, :kept], upper=True)  # v = L⁻ᵀw
     return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:kept].to(displacement.dtype)
 
@@ -83,6 +83,8 @@ def shortcut_subspace(early: Tensor, final: Tensor, k: int = 4) -> Tensor:
 
 def unit(rows: Tensor) -> Tensor:
     """Rows scaled to length 1. A zero row stays zero and passes its gradient on unscaled, so nothing explodes."""
+    largest = rows.detach().abs().amax(dim=-1, keepdim=True)  # brought near 1 first: squares overflow or vanish
+    rows = rows / torch.where(largest > 0, largest, torch.ones_like(largest))
     norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     scaled: Tensor = rows / torch.where(norm > 0, norm, torch.ones_like(norm))
     return scaled
@@ -112,9 +114,9 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(cosines**2 < 0.5, torch.arccos(cosines), torch.arcsin(sines))
 
 
-def _rank(values: Tensor, size: int) -> int:
-    """How many of the eigenvalues, largest first, stand above rounding."""
+def _rank(values: Tensor, size: int, precision: torch.dtype) -> int:
+    """How many of the eigenvalues, largest first, stand above the rounding of what was decomposed."""
     if len(values) == 0 or not values[0] > 0:
         return 0
-    tolerance = values[0] * size * torch.finfo(values.dtype).eps
+    tolerance = values[0] * size * torch.finfo(precision).eps
     return int((values > tolerance).sum())

@@ -50,7 +50,7 @@ def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             value = float(value)
         if type(value) is not kind:
             raise UserError(
-                f"method {name!r}: {key} is {value!r}; it must be a {kind.__name__}, like {defaults[key]!r}"
+                f"method {name!r}: {key} is {value!r}; it must be of type {kind.__name__}, like {defaults[key]!r}"
             )
         defaults[key] = value
     return defaults

@@ -135,6 +135,11 @@ class ASDLoss(nn.Module):
         projected: Tensor = self.projector(student)
         return projected
 
+    def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """One pass over (final, early) embeddings of the training set, before training with subspace="dataset"."""
+        if self.basis is not None and self.basis.source == "dataset":
+            self.basis.prepare((early, final) for final, early in stream)
+
     def forward(
         self, student: Tensor, final: Tensor, early: Tensor, *, epoch: float, index: Tensor | None = None
     ) -> dict[str, Tensor]:
@@ -237,8 +242,7 @@ class ASD(nn.Module):
         )
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
-        if self.loss.basis is not None and self.loss.basis.source == "dataset":
-            self.loss.basis.prepare((seen["early"].embedding, seen["final"].embedding) for seen in stream)
+        self.loss.prepare((seen["final"].embedding, seen["early"].embedding) for seen in stream)
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from antishortcut.errors import UserError
 from antishortcut.subspace import abandoned_directions, leading_eigenvectors, second_moment, top_directions
 
 Source = Literal["batch", "running", "dataset"]
@@ -60,19 +61,23 @@ class ShortcutBasis(nn.Module):
     @torch.no_grad()
     def forward(self, early: Tensor, final: Tensor) -> Tensor:
         """The basis (D, k') for features (B, D) of both teacher states."""
+        wanted = self.directions
         if self.source == "batch":
-            basis, _ = top_directions(early - final, self.directions)
+            basis, wanted = _batch_directions(early - final, wanted), min(wanted, len(early))
         else:
             if self.training and self.source == "running":
                 self._average(early, final)
+            elif self.steps == 0:
+                if self.source == "dataset":
+                    raise RuntimeError("subspace='dataset' needs prepare(stream) before the first batch")
+                return _batch_directions(early - final, wanted)  # examined before any training
             basis = self.kept[:, self.kept.any(dim=0)]
-        if basis.shape[1] < self.directions and not self._warned:
+        if basis.shape[1] < wanted and not self._warned:
             self._warned = True
-            found = basis.shape[1]
             warnings.warn(
-                f"h_early − h_final spans {found} directions in {len(early)} rows, fewer than the {self.directions} "
-                f"asked for; suppressing {'those' if found else 'none: are the two checkpoints the same?'}",
-                stacklevel=2,
+                f"h_early − h_final spans {basis.shape[1]} directions in {len(early)} rows, fewer than the {wanted} "
+                "asked for; suppressing those there are (none: are the two checkpoints the same?)",
+                stacklevel=3,
             )
         return basis
 
@@ -91,6 +96,7 @@ class ShortcutBasis(nn.Module):
             raise ValueError("no features to take the shortcut directions from")
         self.displacement = (displacement / count).to(self.displacement)
         self.final = (final_moment / count).to(self.final)
+        self.steps = torch.ones_like(self.steps)
         self._decompose()
 
     def _average(self, early: Tensor, final: Tensor) -> None:
@@ -109,3 +115,10 @@ class ShortcutBasis(nn.Module):
         kept = torch.zeros_like(self.kept)
         kept[:, : basis.shape[1]] = basis
         self.kept = kept
+
+
+def _batch_directions(delta: Tensor, k: int) -> Tensor:
+    try:
+        return top_directions(delta, k)[0]
+    except torch.linalg.LinAlgError:
+        raise UserError("the teachers' features are not finite, so their difference has no directions") from None

@@ -1,0 +1,128 @@
+"""Knowledge distillation against a loop and by hand; the settings of methods and what is said when they are wrong."""
+# B batch, C classes
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antishortcut.errors import UserError
+from antishortcut.methods import METHODS, options_of
+from antishortcut.methods.ce import CE
+from antishortcut.methods.kd import KD, kd_loss
+from antishortcut.types import Batch, Features, Shape, Sizes
+from tests.test_subspace import close, normal, seeds, several
+
+SIZES = Sizes(classes=5, examples=100, student=Shape(8), teachers={"final": Shape(8), "early": Shape(8)})
+
+
+def slow_kd(student: Tensor, teacher: Tensor, temperature: float) -> float:
+    """τ² times the mean over rows of Σ q log(q / p), as Hinton et al. write it."""
+
+    def softened(logits: list[float]) -> list[float]:
+        powers = [math.exp(v / temperature) for v in logits]
+        return [p / sum(powers) for p in powers]
+
+    total = 0.0
+    for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
+        total += sum(q * math.log(q / p) for p, q in zip(softened(s), softened(t), strict=True))
+    return temperature**2 * total / len(student)
+
+
+def logits_only(logits: Tensor) -> Features:
+    return Features(logits=logits, embedding=torch.zeros(len(logits), 8))
+
+
+def numbered(rows: int) -> Batch:
+    """A batch of which only the size matters."""
+    return Batch(torch.zeros(rows, 3, 1, 1), torch.zeros(rows, dtype=torch.int64), torch.arange(rows))
+
+
+@several
+@given(b=st.integers(1, 5), c=st.integers(2, 6), temperature=st.sampled_from([0.5, 1.0, 4.0]), seed=seeds)
+def test_agrees_with_the_loop(b: int, c: int, temperature: float, seed: int) -> None:
+    student, teacher = 3 * normal(b, c, seed=seed), 3 * normal(b, c, seed=seed + 1)
+    loss = kd_loss(student, teacher, temperature)
+    close(loss, slow_kd(student, teacher, temperature))
+    assert loss >= 0
+    close(kd_loss(student + 7.0, teacher - 5.0, temperature), loss)  # only differences of logits matter
+    close(kd_loss(teacher, teacher, temperature), 0.0, 1e-14)
+
+
+def test_two_classes_by_hand() -> None:
+    teacher = torch.tensor([[4 * math.log(3), 0.0]], dtype=torch.float64)  # q = (3/4, 1/4) at τ = 4
+    student = torch.zeros(1, 2, dtype=torch.float64)  # p = (1/2, 1/2)
+    close(kd_loss(student, teacher, 4.0), 16 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)), 1e-12)
+    close(kd_loss(teacher, student, 4.0), 16 * (0.5 * math.log(2 / 3) + 0.5 * math.log(2)), 1e-12)  # not symmetric
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_gradient_pulls_the_student_to_the_teacher(temperature: float) -> None:
+    student, teacher = normal(3, 5).requires_grad_(), normal(3, 5, seed=1)
+    (gradient,) = torch.autograd.grad(kd_loss(student, teacher, temperature), student)
+    excess = (student / temperature).softmax(1) - (teacher / temperature).softmax(1)
+    close(gradient, temperature * excess / 3)  # positive, so descending, where the student gives a class too much
+
+
+def test_high_temperature_matches_centred_logits() -> None:
+    """τ² keeps the scale: τ²KL → Σ (s − t − mean)² / 2C, half the mean squared error of centred logits."""
+    student, teacher = normal(4, 6), normal(4, 6, seed=1)
+    apart = student - teacher
+    limit = (apart - apart.mean(dim=1, keepdim=True)).square().sum(1).mean() / 12
+    close(kd_loss(student, teacher, 1e4), limit, relative=1e-3)
+
+
+def test_method_weighs_its_term() -> None:
+    student, teacher = normal(3, 5), normal(3, 5, seed=1)
+    method = KD(SIZES, weight=0.5, temperature=2.0)
+    terms = method.terms(logits_only(student), {"final": logits_only(teacher)}, numbered(3), epoch=0.0)
+    assert list(terms) == ["kd"]
+    close(terms["kd"], 0.5 * slow_kd(student, teacher, 2.0))
+    assert method.roles == ("final",)
+
+
+def test_ce_adds_nothing() -> None:
+    method = CE(SIZES)
+    assert method.terms(logits_only(normal(2, 5)), {}, numbered(2), epoch=3.0) == {}
+    assert (method.roles, method.taps, method.task_weight) == ((), (), 1.0)
+
+
+@pytest.mark.parametrize("name", ["ce", "kd", "asd"])
+def test_options_build_the_method(name: str) -> None:
+    options = options_of(name, {"task_weight": 2})
+    assert type(options["task_weight"]) is float  # a whole number will do for a float
+    assert METHODS[name](SIZES, **options).task_weight == 2.0
+
+
+def test_options_are_the_given_ones_and_the_defaults() -> None:
+    assert options_of("kd", {"temperature": 2}) == {"weight": 1.0, "temperature": 2.0, "task_weight": 1.0}
+    assert options_of("kd", {})["temperature"] == 4.0  # what was given once is not kept
+    given = options_of("asd", {"temporal": False, "queue": 16, "subspace": "running"})
+    assert (given["temporal"], given["queue"], given["subspace"]) == (False, 16, "running")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("asdd", {}, r"unknown method 'asdd'.*'asd'"),
+        ("zzz", {}, r"unknown method 'zzz'; known: .*kd"),
+        ("kd", {"temprature": 2.0}, r"'kd' has no setting 'temprature'.*'temperature'"),
+        ("kd", {"sizes": 1}, "no setting 'sizes'"),
+        ("kd", {"weight": "1"}, r"weight is '1'; it must be of type float, like 1\.0"),
+        ("kd", {"weight": True}, "weight is True; it must be of type float"),
+        ("asd", {"queue": 4.5}, r"queue is 4\.5; it must be of type int, like 4096"),
+        ("asd", {"queue": True}, "queue is True"),
+        ("asd", {"temporal": 1}, "temporal is 1; it must be of type bool, like True"),
+        ("asd", {"subspace": 3}, "subspace is 3; it must be of type str"),
+        ("asd", {"warmup": None}, "warmup is None"),
+    ],
+)
+def test_wrong_options_are_explained(name: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        options_of(name, given)
