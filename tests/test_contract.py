@@ -72,7 +72,7 @@ def test_gradient_reaches_student_and_heads_and_no_teacher(setting: Setting) -> 
         network.requires_grad_(True)  # a method must not pass gradient even if the caller forgot to freeze
     with torch.no_grad():
         targets = setting.targets()
-    torch.stack(list(setting.step(setting.batch, targets, PAST_WARMUP).values())).sum().backward()
+    torch.autograd.backward(torch.stack(list(setting.step(setting.batch, targets, PAST_WARMUP).values())).sum())
     for name, parameter in setting.step.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
@@ -101,7 +101,7 @@ def test_ten_steps_on_one_batch_lower_the_loss(setting: Setting) -> None:
     first = setting.loss().item()
     for _ in range(10):
         optimizer.zero_grad()
-        setting.loss().backward()
+        torch.autograd.backward(setting.loss())
         optimizer.step()
     assert setting.loss().item() < first
 
@@ -112,7 +112,9 @@ def test_a_method_resumes_bit_for_bit(setting: Setting) -> None:
             torch.manual_seed(number)
             index = torch.randperm(200)[:16]
             batch = Batch(torch.rand(16, 3, 32, 32), index % 5, index)
-            torch.stack(list(step(batch, setting.targets(batch), float(number)).values())).sum().backward()
+            torch.autograd.backward(
+                torch.stack(list(step(batch, setting.targets(batch), float(number)).values())).sum()
+            )
             optimizer.step()
             optimizer.zero_grad()
 
@@ -153,5 +155,5 @@ def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
         terms = cast(Method, setting.method).terms(student, teachers, batch, PAST_WARMUP)
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
-            torch.stack(list(terms.values())).sum().backward()
+            torch.autograd.backward(torch.stack(list(terms.values())).sum())
             assert student.embedding.grad is None or torch.isfinite(student.embedding.grad).all()

@@ -31,7 +31,7 @@ def test_a_pair_takes_a_step(number: int) -> None:
         targets = {"final": final(batch.image), "early": early(batch.image)}
     terms = step(batch, targets, 20.0)
     assert set(terms) == {"task", "kd", "tc", "ss"}
-    torch.stack(list(terms.values())).sum().backward()
+    torch.autograd.backward(torch.stack(list(terms.values())).sum())
     optimizer.step()
     assert all(torch.isfinite(value).all() for value in terms.values())
     assert any(not torch.equal(value, before[name]) for name, value in student.named_parameters())

@@ -275,7 +275,8 @@ def _methods() -> list[dict[str, Any]]:
 
     rows = []
     for name, method in METHODS.items():
-        told = (sys.modules[method.__module__].__doc__ or "").strip().splitlines()[0]
+        module = getattr(method, "func", method).__module__  # named variants are partials of their class
+        told = (sys.modules[module].__doc__ or "").strip().splitlines()[0]
         rows.append(
             {"name": name, "what": told, "teacher states": ", ".join(roles_of(name, options_of(name, {}))) or "–"}
         )

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.folder import Folder
-from antishortcut.methods import METHODS
+from antishortcut.methods import make_method
 from antishortcut.models import probe
 from antishortcut.parallel import gather
 from antishortcut.resume import clear_states, load_state, save_state
@@ -87,7 +87,7 @@ class Training:
         if run.kind == "rewind":
             self.student.load_state_dict(self.teachers.weights("final"))
         sizes = Sizes(classes, len(sets.train), probe(self.student, side), self.teachers.shapes, sets.train.label)
-        self.method = METHODS[run.method](sizes, **run.options)
+        self.method = make_method(run.method, sizes, run.options)
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train", run.optim.batch, execution.workers)

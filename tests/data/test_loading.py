@@ -274,7 +274,7 @@ def test_plain_images_are_the_raw_ones() -> None:
 
 def test_mistakes() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"augment": "crop"}, "did you mean 'crop-flip'"),
+        ({"augment": "crop-flop"}, "did you mean 'crop-flip'"),
         ({"batch": 2, "world": 3}, "at least 3"),
         ({"batch": 0}, "at least 1"),
     ]

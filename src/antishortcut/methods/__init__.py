@@ -26,14 +26,19 @@ class _AnyShape(dict[str, Shape]):
         return Shape(8, ((4, 4, 4),) * 4)
 
 
-def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which teacher states a method with these settings wants, found by building a tiny one; bad ones are errors."""
-    shapes = _AnyShape()
-    sizes = Sizes(classes=4, examples=16, student=shapes["student"], teachers=shapes, labels=arange(16) % 4)
+def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Module:
+    """Build a method; settings or networks it cannot work with are told to the person."""
     try:
-        return cast(Method, METHODS[name](sizes, **options)).roles
+        return METHODS[name](sizes, **options)
     except ValueError as error:
         raise UserError(f"method {name!r}: {error}") from None
+
+
+def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which teacher states a method with these settings wants, found by building a tiny one."""
+    shapes = _AnyShape()
+    sizes = Sizes(classes=4, examples=16, student=shapes["student"], teachers=shapes, labels=arange(16) % 4)
+    return cast(Method, make_method(name, sizes, options)).roles
 
 
 def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
