@@ -243,14 +243,15 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, figures/."""
-    from antishortcut.report import make_report
+    from antishortcut.report import across, make_report
 
     made = make_report(folder)
     if as_json:
         _print_json(made)
         return
-    columns = list(dict.fromkeys(key for row in made["rows"] for key in row))
-    _table(str(folder), columns, [tuple(row.get(column) for column in columns) for row in made["rows"]])
+    _table(str(folder), *across(made["rows"]))
+    for entry in made["unfinished"]:
+        print(f"{entry['run']}: {entry['state']}", file=sys.stderr)
     print(made["page"])
 
 

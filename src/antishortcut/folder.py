@@ -22,6 +22,8 @@ from pydantic import ValidationError
 from antishortcut.errors import UserError
 from antishortcut.run import SCHEMA, Run
 
+os.umask(UMASK := os.umask(0o022))  # it can only be read by setting it
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -33,6 +35,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~UMASK)  # a temporary file is private; what it becomes is not
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

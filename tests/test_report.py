@@ -1,0 +1,258 @@
+"""Run folders written by hand, without training, and what the report makes of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder, write_json
+from antishortcut.report import across, make_report
+from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+
+LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
+HOSTILE = "</script><b>x|\"'&"
+
+
+def student(place: Path, name: str, seed: int, last: float, **more: Any) -> Folder:
+    """A finished student of two epochs."""
+    settings = {"suite": "P2", "epochs": 2, "data": DataSettings(), "fingerprint": "f", "optim": OptimSettings()} | more
+    run = Run(kind="distill", name=name, seed=seed, model=ModelSettings(name="cnn-8-64"), method="kd", **settings)
+    folder = Folder(place)
+    folder.begin(run, {"accelerator": "cpu", "threads": 1}, {"python": "3.11.7", "torch": "2.6.0"})
+    for epoch, accuracy in ((1.0, last - 0.1), (2.0, last)):
+        terms = {"task": 2 / epoch, "kd": 1 / epoch}
+        folder.log({"step": int(epoch), "epoch": epoch, "rate": 0.1, "loss": 3 / epoch, "terms": terms})
+        folder.log({"step": int(epoch), "epoch": epoch, "set": "iid", "scores": {"accuracy": accuracy}})
+    scores = {"accuracy": last, "epoch": 2}
+    folder.finish({"set": "iid", "last": scores, "best": scores | {"accuracy": last + 0.01}, "seconds": 1.5})
+    return folder
+
+
+def score(folder: Folder, name: str, values: dict[str, Any]) -> None:
+    write_json(folder.path / "scores" / f"{name}.json", {"set": name, "fingerprint": "f", "count": 9, "values": values})
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Three methods, two seeds, one unfinished and three damaged runs; and the report on them."""
+    root = tmp_path_factory.mktemp("runs") / "P2"
+    for name, values in LAST.items():
+        for seed, last in enumerate(values, start=1):
+            folder = student(root / f"{name}-s{seed}", name, seed, last)
+            score(folder, "conflict", {"accuracy": last / 2, "by_shape": 0.1, "shape_bias": last / 4})
+            view = {"cos_final": 0.9, "cos_early": 0.5, "projection": 0.3, "projection_random": 0.25}
+            score(folder, "mechanism", {"aligned": view, "raw": view | {"cos_final": 0.8}})
+    (student(root / "kd-s3", "kd", 3, 0.1).path / "result.json").unlink()
+    (student(root / "kd-s4", "kd", 4, 0.1).path / "run.json").write_text("{")
+    write_json(student(root / "kd-s5", "kd", 5, 0.1).path / "run.json", {"schema": 99})
+    student(root / "kd-s6", "kd", 6, 0.1).finish({"set": "iid"})
+    return root, make_report(root)
+
+
+def test_rows(suite: tuple[Path, dict[str, Any]]) -> None:
+    _, made = suite
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert made["runs"] == 6
+    assert [row["method"] for row in made["rows"]] == ["ce", "kd", "asd"]
+    kd, asd = made["rows"][1:]
+    assert kd["seeds"] == 2
+    assert kd["last"] == pytest.approx(0.62)
+    assert kd["last ±"] == pytest.approx(0.04 / 2**0.5)  # ddof 1
+    assert kd["best"] == pytest.approx(0.63)
+    assert kd["conflict accuracy"] == pytest.approx(0.31)
+    assert kd["conflict shape_bias"] == pytest.approx(0.155)
+    assert kd["mechanism cos_final"] == pytest.approx(0.8)  # the raw view
+    assert kd["mechanism random"] == 0.25
+    assert "conflict by_shape" not in kd
+    assert kd["vs kd"] is None
+    assert asd["vs kd"] == pytest.approx(0.04)  # differences 0.05 and 0.03; t(0.975; 1) = 12.7062, s/√2 = 0.01
+    assert asd["vs kd low"] == pytest.approx(0.04 - 0.127062, abs=1e-6)
+    assert asd["vs kd high"] == pytest.approx(0.04 + 0.127062, abs=1e-6)
+
+
+def test_unfinished_and_damaged_runs_are_listed(suite: tuple[Path, dict[str, Any]]) -> None:
+    root, made = suite
+    states = {entry["run"]: entry["state"] for entry in made["unfinished"]}
+    assert set(states) == {"kd-s3", "kd-s4", "kd-s5", "kd-s6"}
+    assert states["kd-s3"] == "unfinished, epoch 2 of 2"
+    assert states["kd-s4"].startswith("damaged: ")
+    assert "schema 99" in states["kd-s5"]
+    assert states["kd-s6"] == "damaged: KeyError: 'last'"
+    assert "kd-s4" in (root / "report.html").read_text()
+
+
+def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
+    text = (suite[0] / "table.md").read_text()
+    assert text.startswith("# P2\n\n| method | seeds | last | best | conflict accuracy | conflict shape_bias |")
+    assert "| kd | 2 | 0.620 ± 0.028 | 0.630 ± 0.028 | 0.310 ± 0.014 |" in text
+    assert "| asd | 2 | **0.660 ± 0.014** |" in text
+    assert "| asd | last | +0.040 | −0.087 … +0.167 | +2.83 | 2 |" in text
+    assert "- kd-s3: unfinished" in text
+
+
+def test_files(suite: tuple[Path, dict[str, Any]]) -> None:
+    root, made = suite
+    assert made["page"] == str(root / "report.html")
+    names = {path.name for path in (root / "figures").iterdir()}
+    assert names == {f"{name}.{ending}" for name in ("accuracy", "losses", "scores") for ending in ("svg", "png")}
+    assert all((root / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in names if name.endswith("png"))
+    assert not [path for path in root.iterdir() if path.name.startswith(".")]  # nothing half-written is left
+
+
+class Page(HTMLParser):
+    """The elements of a page, its scripts, and what it would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.scripts: list[str] = []
+        self.policy = ""
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.fetched += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith(("#", "data:"))]
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given.get("content") or ""
+        if tag == "script":
+            self.scripts.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def test_page_stands_alone_and_runs_only_its_own_scripts(suite: tuple[Path, dict[str, Any]]) -> None:
+    page = Page((suite[0] / "report.html").read_text())
+    assert page.fetched == []
+    data, *code = page.scripts
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in code]
+    assert len(code) == 2
+    assert all(f"'sha256-{known}'" in page.policy for known in hashes)
+    assert "default-src 'none'" in page.policy
+    assert "unsafe-eval" not in page.policy
+    specs = json.loads(data)
+    assert specs["methods"] == ["ce", "kd", "asd"]
+    assert len(specs["charts"]) == 1 + 2 + 1  # accuracy; task, kd; conflict
+    mean = specs["charts"][0]["datasets"]["mean"]
+    assert {"method": "kd", "epoch": 2.0, "value": 0.62, "std": 0.0283, "seeds": 2} in mean
+
+
+def test_page_is_for_everyone(suite: tuple[Path, dict[str, Any]]) -> None:
+    text = (suite[0] / "report.html").read_text()
+    for part in (
+        'name="viewport"',
+        "prefers-color-scheme: dark",
+        "@media print",
+        'aria-sort="none"',
+        '<html lang="en">',
+    ):
+        assert part in text
+    assert text.count('<input type="checkbox" checked') == 3
+    assert re.search(r"★.*?0\.660", text)
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    for seed, name in enumerate((HOSTILE, "kd")):
+        folder = student(tmp_path / f"r{seed}", name, seed, 0.5, suite=HOSTILE, options={HOSTILE: HOSTILE})
+        score(folder, "a<b>", {"accuracy": 0.5})
+        folder.log({"step": 2, "epoch": 2.0, "terms": {HOSTILE: 1.0, "../up": 1.0}})
+    (tmp_path / "<i>z").mkdir()
+    (tmp_path / "<i>z" / "run.json").write_text("[]")
+    made = make_report(tmp_path)
+    assert {row["method"] for row in made["rows"]} == {HOSTILE, "kd"}
+    page = Page((tmp_path / "report.html").read_text())
+    assert not {"b", "i"} & set(page.tags)
+    assert len(page.scripts) == 3
+    assert HOSTILE in json.loads(page.scripts[0])["methods"]
+    assert "<b>" not in (tmp_path / "table.md").read_text()
+    assert "<b>" not in (tmp_path / "figures" / "losses.svg").read_text()
+    assert not (tmp_path / "up.svg").exists()
+
+
+def test_one_common_seed_gives_a_difference_without_interval(tmp_path: Path) -> None:
+    student(tmp_path / "a", "kd", 1, 0.5)
+    student(tmp_path / "b", "asd", 1, 0.75)
+    student(tmp_path / "c", "asd", 2, 0.1)
+    row = make_report(tmp_path)["rows"][1]
+    assert (row["vs kd"], row["vs kd low"], row["vs kd high"]) == (0.25, None, None)
+
+
+def test_suites_are_kept_apart_and_copies_left_out(tmp_path: Path) -> None:
+    student(tmp_path / "P1" / "kd-s1", "kd", 1, 0.5, suite="P1")
+    student(tmp_path / "P1" / "asd-s1", "asd", 1, 0.75, suite="P1")
+    student(tmp_path / "P3" / "asd-s1", "asd", 1, 0.1, suite="P3", epochs=3)
+    student(tmp_path / "P3" / "copy", "asd", 1, 0.2, suite="P3")
+    made = make_report(tmp_path)
+    assert {row["method"]: row["vs kd"] for row in made["rows"]} == {"P1/kd": None, "P1/asd": 0.25, "P3/asd": None}
+    assert made["unfinished"] == [
+        {"run": "P3/copy", "state": "left out: the same suite, name and seed as P3/asd-s1"},
+    ]
+
+
+def test_seeds_that_differ_in_more_than_the_seed_are_noted(tmp_path: Path) -> None:
+    student(tmp_path / "a", "kd", 1, 0.5)
+    student(tmp_path / "b", "kd", 2, 0.5, optim=OptimSettings(rate=0.1))
+    make_report(tmp_path)
+    assert "The seeds of kd differ in more than the seed: optim.rate." in (tmp_path / "report.html").read_text()
+
+
+def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:
+    folder = student(tmp_path, "kd", 10**30, 0.5)
+    score(folder, "iid", {"accuracy": float("nan"), "shape_bias": None})
+    score(folder, "corruptions", {"mce": 0.9, "words": "x", "relative": 1.1})
+    folder.log({"step": 3, "epoch": 2.0, "terms": {"task": float("inf")}})
+    with folder.metrics.open("a") as file:
+        file.write('[1]\n{"step": 4, "ep')
+    row = make_report(tmp_path)["rows"][0]
+    assert row["corruptions mce"] == 0.9  # no accuracy there: its first numbers
+    assert not [key for key in row if key.startswith("iid")]
+    assert (tmp_path / "figures" / "losses.png").exists()
+
+
+def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
+    (student(tmp_path / "kd-s1", "kd", 1, 0.5).path / "result.json").unlink()
+    made = make_report(tmp_path)
+    assert (made["rows"], made["runs"], len(made["unfinished"])) == ([], 0, 1)
+    assert "No finished student yet" in (tmp_path / "report.html").read_text()
+    assert across(made["rows"]) == ([""], [])
+
+
+def test_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run folder") as caught:
+        make_report(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:
+    head, lines = across(suite[1]["rows"])
+    assert head == ["", "ce", "kd", "asd"]
+    assert ("last", "0.510 ± 0.014", "0.620 ± 0.028", "0.660 ± 0.014") in lines
+    assert lines[-1][2:] == ("–", "+0.040 (-0.087 … +0.167)")
+
+
+def test_torch_is_not_loaded(tmp_path: Path) -> None:
+    student(tmp_path / "kd-s1", "kd", 1, 0.5)
+    code = (
+        "import sys, pathlib; from antishortcut.report import make_report; heavy = {'torch', 'altair', 'scipy'}; "
+        "assert not heavy & set(sys.modules); make_report(pathlib.Path(sys.argv[1])); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
