@@ -49,9 +49,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
-    card = ROOT / "docs" / "methods" / f"{name}.md"
+    file = getattr(METHODS[name], "func", METHODS[name]).__module__.split(".")[-1]  # named variants share a card
+    card = ROOT / "docs" / "methods" / f"{file}.md"
     assert card.exists(), f"write {card}"
-    assert f"({name}.md)" in (ROOT / "docs" / "methods" / "index.md").read_text()
+    assert f"`{name}`" in card.read_text(encoding="utf-8"), f"{card.name} does not name {name}"
+    index = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in index, f"index.md does not name {name}"
+    assert f"({file}.md)" in index
     for setting in options_of(name, {}):
         assert f"`{setting}" in card.read_text(encoding="utf-8"), f"{card.name} does not name {setting}"
 

@@ -14,7 +14,7 @@ def student(recipe: Recipe, **changes: object) -> Run:
     settings: dict[str, object] = {
         "method": "asd",
         "options": {"tc": 0.8},
-        "roles": ("final", "early"),
+        "roles": {"final": "final", "early": "15%"},
         "seed": 1,
         "teacher": "t" * 16,
         "early": "15%",
@@ -87,7 +87,7 @@ def test_the_hash_covers_what_decides_the_result(p2: Recipe) -> None:
         student(p2, seed=2),
         student(p2, options={"tc": 0.7}),
         student(p2, teacher="u" * 16),
-        student(p2, early="10%"),
+        student(p2, roles={"final": "final", "early": "10%"}),
         student(load_recipe("P2", ["optim.rate=0.1"])),
         student(load_recipe("P2", ["data.augment=none"])),
         base.model_copy(update={"fingerprint": "other data"}),
@@ -96,11 +96,11 @@ def test_the_hash_covers_what_decides_the_result(p2: Recipe) -> None:
 
 
 def test_a_student_that_has_no_teacher_does_not_depend_on_one(p2: Recipe) -> None:
-    ce = student(p2, method="ce", options={}, roles=())
-    assert ce.hash == student(p2, method="ce", options={}, roles=(), teacher="u" * 16, early="10%").hash
-    kd = student(p2, method="kd", options={}, roles=("final",))
-    assert kd.hash == student(p2, method="kd", options={}, roles=("final",), early="10%").hash
-    assert kd.hash != student(p2, method="kd", options={}, roles=("final",), teacher="u" * 16).hash
+    ce = student(p2, method="ce", options={}, roles={})
+    assert ce.hash == student(p2, method="ce", options={}, roles={}, teacher="u" * 16, early="10%").hash
+    kd = student(p2, method="kd", options={}, roles={"final": "final"})
+    assert kd.hash == student(p2, method="kd", options={}, roles={"final": "final"}, early="10%").hash
+    assert kd.hash != student(p2, method="kd", options={}, roles={"final": "final"}, teacher="u" * 16).hash
 
 
 def test_teachers_are_shared_and_keeping_more_states_changes_nothing(p2: Recipe) -> None:

@@ -173,6 +173,12 @@ def distill(
     set_: SetOption = None,
     suite: Annotated[str | None, typer.Option(help="Folder below --runs [default: the recipe's name].")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run [default: the method's].")] = None,
+    via: Annotated[
+        list[str] | None, typer.Option(help="A network between teacher and student (TAKD), repeated.")
+    ] = None,
+    generations: Annotated[
+        int, typer.Option(min=1, help="Born-Again: students that teach the next of their kind.")
+    ] = 1,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: DownloadOption = False,
@@ -192,9 +198,8 @@ def distill(
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     settings = load_recipe(recipe, chosen)
     shop = _workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
-    run = distill_it(
-        settings, shop, method=method, seed=seed, suite=_slug(suite or Path(recipe).stem), name=_slug(name)
-    )
+    place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
+    run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
     folder = Folder(run.folder(runs))
     result = folder.result()
     if as_json:

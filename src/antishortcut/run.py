@@ -71,7 +71,9 @@ class OptimSettings(Settings):
 class TeacherSettings(ModelSettings):
     epochs: int | None = Field(None, ge=1)  # the recipe's when not given
     seed: int = 0  # one teacher serves all seeds of the students
-    keep: tuple[float | str, ...] = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training, or "epoch:36"
+    keep: tuple[float | str, ...] = Field(
+        (2, 5, 10, 15, 20, 30, 50, 75, 100), min_length=1
+    )  # per cent of training, or "epoch:36"
     early: str = "15%"  # "15%", "epoch:36", "rewind", or "<teacher hash>/15%" for a state of another teacher
     rewind_epochs: int = Field(10, ge=1)
     rewind_rate: float = Field(0.05, gt=0)
@@ -120,8 +122,8 @@ class Run(Settings):
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     def folder(self, runs: Path) -> Path:
-        """runs/teachers/<hash> for what can teach, runs/<suite>/<name>-s<seed> for students."""
-        if self.kind == "distill":
+        """runs/teachers/<hash> when the trajectory is kept, so that it can teach; else runs/<suite>/<name>-s<seed>."""
+        if not self.keep:
             return runs / self.suite / f"{self.name}-s{self.seed}"
         return runs / "teachers" / self.hash
 
@@ -170,11 +172,12 @@ def distill_run(
     method: str,
     options: Mapping[str, Value],
     seed: int,
-    roles: Iterable[str],
+    roles: Mapping[str, str],
     teacher: str,
     early: str,
     suite: str,
     name: str | None = None,
+    keep: tuple[float | str, ...] = (),
 ) -> Run:
     """The training of a student. `options` are the method's, complete; `roles` the teacher states it wants."""
     return Run(
@@ -191,7 +194,8 @@ def distill_run(
         options=dict(options),
         teacher=teacher,
         early=early,
-        roles={role: early if role == "early" else role for role in roles},
+        roles=dict(roles),
+        keep=keep,
     )
 
 

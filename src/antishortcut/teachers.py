@@ -93,6 +93,9 @@ class Trajectory:
         }
         others = [known for known in self.entries if known["step"] != step]
         self.entries = sorted([*others, entry | dict(scores)], key=lambda known: known["step"])
+        self.write()
+
+    def write(self) -> None:
         write_json(self.manifest, {"states": self.entries})
 
     def entry(self, state: str) -> dict[str, Any]:
@@ -101,6 +104,10 @@ class Trajectory:
             raise UserError(f"{self.folder.path} holds no teacher states; train the teacher first: asd teach")
         if state == "final":
             return self.entries[-1]
+        if state == "chosen":
+            if any("information" not in known for known in self.entries):
+                raise UserError(f"teacher {self.folder.path.name}: no state has been chosen yet (asd distill does it)")
+            return max(self.entries, key=lambda known: float(known["information"]["total"]))
         names = [label for known in self.entries for label in known["labels"]]
         for known in self.entries:
             if state in known["labels"]:

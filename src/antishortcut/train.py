@@ -99,7 +99,7 @@ class Training:
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
         self.module, self.optimizer = fabric.setup(self.step, _optimizer(run.optim, self.step))
         self.trajectory = Trajectory(folder)
-        self.due = {} if run.kind == "distill" else keep_steps(run.keep, self.per_epoch, self.total)
+        self.due = {} if not run.keep else keep_steps(run.keep, self.per_epoch, self.total)
         self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
         self.done, self.meter, self.seconds = 0, Meter(), 0.0
         self.last, self.best = dict[str, Any](), dict[str, Any]()

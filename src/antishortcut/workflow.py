@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
 
+from antishortcut.choose import choose
 from antishortcut.console import console
 from antishortcut.data import open_sets
+from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.methods import options_of, roles_of
-from antishortcut.run import DataSettings, Execution, Recipe, Run, Value, distill_run, rewind_run, teach_run
+from antishortcut.run import (
+    DataSettings,
+    Execution,
+    ModelSettings,
+    Recipe,
+    Run,
+    Value,
+    distill_run,
+    rewind_run,
+    teach_run,
+)
 from antishortcut.teachers import Trajectory
 from antishortcut.train import make_fabric, train
 from antishortcut.types import Sets
@@ -92,31 +105,75 @@ def distill(
     suite: str,
     name: str | None = None,
     options: Mapping[str, Value] | None = None,
+    via: Sequence[str] = (),
+    generations: int = 1,
 ) -> Run:
-    """Train a student; its teacher first when the method needs one that is not there."""
+    """Train a student; its teacher first when the method needs one that is not there.
+
+    `via` names networks between teacher and student, each taught by the one before (TAKD); `generations` above 1 puts
+    the student's own architecture there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
+    """
     settings = options_of(method, recipe.methods.get(method, {}) | dict(options or {}))
     roles = roles_of(method, settings)
-    fingerprint = shop.sets(recipe.data).fingerprint
-    teacher = teach(recipe, shop) if roles else teach_run(recipe, fingerprint)
-    early = recipe.teacher.early
-    if early == "rewind":
-        plan = rewind_run(teacher, recipe.teacher.rewind_epochs, recipe.teacher.rewind_rate)
-        if "early" in roles:
-            rewind(teacher, recipe.teacher.rewind_epochs, recipe.teacher.rewind_rate, shop)
-        early = f"{plan.hash}/final"
-    elif "early" in roles and "/" not in early:
-        Trajectory(Folder(teacher.folder(shop.runs))).entry(early)  # an unknown state is said before training starts
+    between = [*via, *[recipe.student.name] * (generations - 1)]
+    if between and not roles:
+        raise UserError(f"method {method!r} has no teacher, so nothing can stand between them")
+    teacher = teach(recipe, shop) if roles else teach_run(recipe, shop.sets(recipe.data).fingerprint)
+    learn = partial(_learn, recipe, shop, method, settings, roles)
+    for place, network in enumerate(between, start=1):
+        student = recipe.student.model_copy(update={"name": network})
+        shop.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
+        teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
+    title = "-".join(
+        [method, *(f"via-{network}" for network in via), *([f"gen{generations}"] if generations > 1 else [])]
+    )
+    return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
+
+
+def _learn(
+    recipe: Recipe,
+    shop: Workshop,
+    method: str,
+    settings: Mapping[str, Value],
+    roles: tuple[str, ...],
+    teacher: Run,
+    student: ModelSettings,
+    seed: int,
+    suite: str,
+    name: str,
+    keep: tuple[float | str, ...],
+) -> Run:
+    """One student of one teacher."""
+    states = _states(recipe, shop, roles, teacher)
     run = distill_run(
-        recipe,
-        fingerprint,
+        recipe.model_copy(update={"student": student}),
+        shop.sets(recipe.data).fingerprint,
         method=method,
         options=settings,
-        roles=roles,
+        roles={role: states.get(role, role) for role in roles},
         seed=seed,
         teacher=teacher.hash,
-        early=early,
+        early=states["early"],
         suite=suite,
         name=name,
+        keep=keep,
     )
     shop.carry_out(run)
     return run
+
+
+def _states(recipe: Recipe, shop: Workshop, roles: tuple[str, ...], teacher: Run) -> dict[str, str]:
+    """Roles that stand for a state still to be made, chosen or looked up; a state that was not kept is said now."""
+    settings, folder = recipe.teacher, Folder(teacher.folder(shop.runs))
+    states = {"early": settings.early}
+    if settings.early == "rewind":
+        states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_rate).hash}/final"
+        if "early" in roles:
+            rewind(teacher, settings.rewind_epochs, settings.rewind_rate, shop)
+    if "chosen" in roles:
+        states["chosen"] = choose(Trajectory(folder), shop.sets(recipe.data), shop.say)
+    for role in roles:
+        state = states.get(role, role)
+        if "/" not in state:
+            Trajectory(folder).entry(state)
+    return states

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from torch import arange, nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.methods.asd import ASD
+from antishortcut.methods.at import AT
+from antishortcut.methods.byot import BYOT
 from antishortcut.methods.ce import CE
+from antishortcut.methods.ckptkd import CkptKD
+from antishortcut.methods.crd import CRD
+from antishortcut.methods.dkd import DKD
+from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import KD
+from antishortcut.methods.pkt import PKT
+from antishortcut.methods.reviewkd import ReviewKD
+from antishortcut.methods.rkd import RKD
+from antishortcut.methods.snapshot import Snapshot
 from antishortcut.types import Method, Shape, Sizes
 
 METHODS: dict[str, Callable[..., nn.Module]] = {
     "ce": CE,
     "kd": KD,
+    "kd-repdistiller": partial(KD, weight=0.9, task_weight=0.1),
+    "dkd": DKD,
+    "rkd": RKD,
+    "pkt": PKT,
+    "byot": BYOT,
+    "fitnets": FitNets,
+    "fitnets+kd": partial(FitNets, kd=1.0),
+    "at": AT,
+    "at+kd": partial(AT, kd=1.0),
+    "reviewkd": ReviewKD,
+    "crd": CRD,
+    "crd+kd": partial(CRD, kd=1.0),
+    "crd-queue": partial(CRD, memory="queue", negatives=4096),
+    "ckptkd": CkptKD,
+    "snapshot": Snapshot,
     "asd": ASD,
 }
 

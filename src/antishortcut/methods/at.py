@@ -1,0 +1,70 @@
+"""Attention transfer, Zagoruyko & Komodakis 2017: activation-based, squared, as in RepDistiller."""
+# B batch, C channels, H × W pixels, P = H · W
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.parallel import gather
+from antishortcut.subspace import unit
+from antishortcut.types import Batch, Features, Sizes
+
+
+def attention(maps: Tensor) -> Tensor:
+    """Where a network looks: the mean over channels of squared maps (B, C, H, W), as rows of length 1. (B, P)"""
+    return unit(maps.square().mean(dim=1).flatten(1))
+
+
+def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of the attention to two maps (B, C_s, H_s, W_s), (B, C_t, H_t, W_t), for each row. (B,)
+
+    The larger map is averaged to the smaller's size before it is squared.
+    """
+    size = (min(student.shape[2], teacher.shape[2]), min(student.shape[3], teacher.shape[3]))
+    return (attention(_pooled(student, size)) - attention(_pooled(teacher, size))).square().mean(dim=1)
+
+
+def _pooled(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    return maps if maps.shape[-2:] == size else F.adaptive_avg_pool2d(maps, size)
+
+
+class AT(nn.Module):
+    """task_weight · CE + weight · Σ over stages ‖attention difference‖² / P + kd · KD. See docs/methods/at.md."""
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ("stages",)
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        weight: float = 1000.0,
+        kd: float = 0.0,
+        kd_temperature: float = 4.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        ours, theirs = len(sizes.student.stages), len(sizes.teachers["final"].stages)
+        if not (ours and theirs):
+            raise ValueError(
+                f"needs feature maps of both networks: the student has {ours} stages of them, the teacher {theirs}"
+            )
+        self.weight, self.kd, self.kd_temperature, self.task_weight = weight, kd, kd_temperature, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        final = teachers["final"]
+        ours, theirs = student.stages[1:] or student.stages, final.stages[1:] or final.stages  # without the stem
+        pairs = zip(reversed(ours), reversed(theirs), strict=False)  # the deepest with the deepest
+        rows = torch.stack([attention_distance(s, t.detach()) for s, t in pairs]).sum(dim=0)  # (B,)
+        # the step joins the rows of all processes, not the maps
+        terms = {"at": self.weight * gather(rows).mean()}
+        if self.kd != 0:
+            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
+        return terms

@@ -1,0 +1,32 @@
+"""Checkpoint distillation: KD from the intermediate state that knows most of image and label, Wang et al. 2022.
+
+Which state that is, `antishortcut.choose` estimates; here it is the role "chosen".
+"""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Sizes
+
+
+class CkptKD(nn.Module):
+    """task_weight · CE + weight · τ²KL from the chosen state; 0.5, 0.5 and τ = 5 as published."""
+
+    roles: tuple[str, ...] = ("chosen",)
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self, sizes: Sizes, *, weight: float = 0.5, temperature: float = 5.0, task_weight: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        return {"kd": self.weight * kd_loss(student.logits, teachers["chosen"].logits, self.temperature)}

@@ -1,0 +1,73 @@
+"""Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: target class and others, weighed apart."""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.types import Batch, Features, Sizes
+
+
+def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """TCKD and NCKD, the two parts of τ² KL(teacher ‖ student), each the mean over rows. Logits (B, C), label (B,).
+
+    With the teacher's q and the student's p, softened by τ, and t the label:
+    TCKD = τ² KL of the pairs (q_t, 1 − q_t) and (p_t, 1 − p_t);
+    NCKD = τ² KL of the distributions over the classes other than t. Of one sample, KD = TCKD + (1 − q_t) NCKD.
+    With two classes only one is left beside the target, so NCKD is 0; with a single class both are.
+    """
+    classes = student.shape[1]
+    if classes < 2:
+        nothing = 0 * student.sum()
+        return nothing, nothing
+    number = torch.arange(classes - 1, device=label.device)
+    others = number + (number >= label[:, None])  # every class but the label. (B, C − 1)
+    pairs, rest = [], []
+    for logits in (student, teacher):
+        log_p = F.log_softmax(logits / temperature, dim=1)  # (B, C)
+        beside = log_p.gather(1, others)  # taken out, not pushed down by 1000: any logits will do. (B, C − 1)
+        away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
+        pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
+        rest.append(F.log_softmax(beside, dim=1))  # (B, C − 1)
+    scale = temperature**2
+    tckd = scale * F.kl_div(pairs[0], pairs[1], reduction="batchmean", log_target=True)
+    nckd = scale * F.kl_div(rest[0], rest[1], reduction="batchmean", log_target=True)
+    return tckd, nckd
+
+
+class DKD(nn.Module):
+    """task_weight · CE + min(t / warmup, 1) · (α TCKD + β NCKD).
+
+    β = 8 is the default of the authors' code; recipes carry what it sets for their pair.
+    """
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        alpha: float = 1.0,
+        beta: float = 8.0,
+        temperature: float = 4.0,
+        warmup: float = 20.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if temperature <= 0 or warmup < 0:
+            raise ValueError("temperature must be positive, warmup not negative")
+        self.alpha, self.beta, self.temperature = alpha, beta, temperature
+        self.warmup, self.task_weight = warmup, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        teacher = teachers["final"].logits.detach().to(student.logits)
+        tckd, nckd = dkd_terms(student.logits, teacher, batch.label, self.temperature)
+        scale = 1.0 if self.warmup == 0 else min(epoch / self.warmup, 1.0)
+        return {"tckd": scale * self.alpha * tckd, "nckd": scale * self.beta * nckd}

@@ -1,0 +1,86 @@
+"""FitNets: hints for thin deep nets, Romero et al. 2015, in one stage as in RepDistiller."""
+# B batch, C channels, H × W pixels
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.norm import BatchNorm
+from antishortcut.parallel import gather
+from antishortcut.types import Batch, Features, Sizes
+
+Stage = tuple[int, int, int]  # (C, H, W)
+
+
+def hint_loss(regressed: Tensor, hint: Tensor) -> Tensor:
+    """Mean squared error of maps (B, C, H, W); a hint of another size is first averaged to the size of `regressed`."""
+    _, _, height, width = regressed.shape
+    if hint.shape[2:] != (height, width):
+        hint = F.adaptive_avg_pool2d(hint, (height, width))  # (B, C, H, W)
+    return F.mse_loss(regressed, hint)
+
+
+def regressor(student: Stage, teacher: Stage) -> nn.Module:
+    """The convolution that brings the student's map to the teacher's channels and, where it can, to its size."""
+    (c_s, h_s, w_s), (c_t, h_t, w_t) = student, teacher
+    if (h_s, w_s) == (2 * h_t, 2 * w_t):
+        return nn.Conv2d(c_s, c_t, 3, stride=2, padding=1)
+    if (2 * h_s, 2 * w_s) == (h_t, w_t):
+        return nn.ConvTranspose2d(c_s, c_t, 4, stride=2, padding=1)
+    if h_s >= h_t and w_s >= w_t:
+        return nn.Conv2d(c_s, c_t, (1 + h_s - h_t, 1 + w_s - w_t))  # 1 × 1 for equal sizes
+    return nn.Conv2d(c_s, c_t, 1)  # smaller by another factor: `hint_loss` averages the hint
+
+
+class FitNets(nn.Module):
+    """task_weight · CE + weight · MSE(regressor(student's map), teacher's map) + kd · KD. See docs/methods/fitnets.md.
+
+    hint: which stage, 0 being the stem and −1 the deepest. relu: end the regressor with a ReLU, as published.
+    """
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ("stages",)
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        weight: float = 100.0,
+        hint: int = 2,
+        relu: bool = True,
+        kd: float = 0.0,
+        kd_temperature: float = 4.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
+        fewest = min(len(ours), len(theirs))
+        if not -fewest <= hint < fewest:
+            raise ValueError(
+                f"hint = {hint} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
+                f"the teacher {len(theirs)}"
+            )
+        self.weight, self.hint, self.relu = weight, hint, relu
+        self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
+        self.conv = regressor(ours[hint], theirs[hint])
+        self.norm = BatchNorm(theirs[hint][0])
+
+    def regress(self, maps: Tensor) -> Tensor:
+        """The student's map (B, C_s, H_s, W_s) in the teacher's channels (B, C_t, H, W)."""
+        regressed: Tensor = self.norm(self.conv(maps))
+        return F.relu(regressed) if self.relu else regressed
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        final = teachers["final"]
+        # the step joins the rows of all processes, not the maps; batch norm wants them all, as on one process
+        ours, theirs = gather(student.stages[self.hint]), gather(final.stages[self.hint].detach())
+        terms = {"hint": self.weight * hint_loss(self.regress(ours), theirs)}
+        if self.kd != 0:
+            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
+        return terms

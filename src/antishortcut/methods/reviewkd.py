@@ -1,0 +1,111 @@
+"""ReviewKD: distilling knowledge via knowledge review, Chen, Liu, Zhao & Jia 2021.
+
+From the student's deepest feature to its shallowest, each is fused with what came before (ABF, attention based fusion)
+and compared with the teacher's at several scales (HCL, hierarchical context loss).
+"""
+# B batch, C channels, M width of the fusion, H × W pixels, D embedding
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.norm import BatchNorm
+from antishortcut.parallel import gather
+from antishortcut.types import Batch, Features, Shape, Sizes
+
+LEVELS = (4, 2, 1)  # sides of the averaged maps of the context loss
+
+
+def context_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """HCL: mean squared error of maps (B, C, H, W) and of their averages to 4 × 4, 2 × 2 and 1 × 1.
+
+    Each level, of those smaller than the map, weighs half the one before; the weights are divided by their sum.
+    """
+    loss, weight, total = F.mse_loss(student, teacher), 1.0, 1.0
+    for side in LEVELS:
+        if side < min(student.shape[2:]):
+            weight /= 2
+            total += weight
+            coarse = F.adaptive_avg_pool2d(student, side), F.adaptive_avg_pool2d(teacher, side)  # (B, C, side, side)
+            loss = loss + weight * F.mse_loss(*coarse)
+    return loss / total
+
+
+def features(stages: tuple[Tensor, ...], embedding: Tensor) -> list[Tensor]:
+    """What is reviewed, deepest first: the embedding (B, D) as a 1 × 1 map, then the stages without the stem."""
+    return [embedding[:, :, None, None], *reversed(stages[1:] or stages)]
+
+
+def channels(shape: Shape) -> list[int]:
+    """The channels of `features`."""
+    return [shape.embedding, *(c for c, _, _ in reversed(shape.stages[1:] or shape.stages))]
+
+
+class Fusion(nn.Module):
+    """ABF: a feature and the fused deeper ones, each weighed at every pixel, as a map of the teacher's shape."""
+
+    def __init__(self, c_in: int, width: int, c_out: int, *, first: bool) -> None:
+        super().__init__()
+        narrow = nn.Conv2d(c_in, width, 1, bias=False)
+        widen = nn.Conv2d(width, c_out, 3, padding=1, bias=False)
+        for conv in (narrow, widen):
+            nn.init.kaiming_uniform_(conv.weight, a=1)
+        self.narrow = nn.Sequential(narrow, BatchNorm(width))
+        self.attend = None if first else nn.Conv2d(2 * width, 2, 1)
+        self.widen = nn.Sequential(widen, BatchNorm(c_out))
+
+    def forward(self, maps: Tensor, deeper: Tensor | None, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Maps (B, C_in, H, W) and the deeper fused (B, M, h, w) → (B, C_out, *size), and the fused (B, M, *size)."""
+        fused: Tensor = self.narrow(maps)  # (B, M, H, W)
+        if self.attend is not None and deeper is not None:
+            deeper = F.interpolate(deeper, fused.shape[2:], mode="nearest")  # (B, M, H, W)
+            share = torch.sigmoid(self.attend(torch.cat([fused, deeper], dim=1)))  # (B, 2, H, W)
+            fused = fused * share[:, :1] + deeper * share[:, 1:]
+        if fused.shape[2:] != size:
+            fused = F.interpolate(fused, size, mode="nearest")  # (B, M, *size)
+        return self.widen(fused), fused
+
+
+class ReviewKD(nn.Module):
+    """task_weight · CE + min(t / warmup, 1) · weight · Σ HCL(fused student, teacher). See docs/methods/reviewkd.md.
+
+    width: at most so many channels in the fusion, fewer if the student's embedding is narrower.
+    """
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ("stages",)
+
+    def __init__(
+        self, sizes: Sizes, *, weight: float = 5.0, warmup: float = 20.0, width: int = 512, task_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        student, teacher = sizes.student, sizes.teachers["final"]
+        if not (student.stages and teacher.stages):
+            raise ValueError(
+                f"needs feature maps of both networks: the student has {len(student.stages)} stages of them, "
+                f"the teacher {len(teacher.stages)}"
+            )
+        if width < 1:
+            raise ValueError(f"width is {width}; it must be at least 1")
+        self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
+        width = min(width, student.embedding)
+        pairs = enumerate(zip(channels(student), channels(teacher), strict=False))  # the deepest with the deepest
+        self.fusions = nn.ModuleList(Fusion(ours, width, theirs, first=i == 0) for i, (ours, theirs) in pairs)
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        # the step has joined the embeddings of all processes, but not the maps
+        ours = features(tuple(gather(stage) for stage in student.stages), student.embedding)
+        final = teachers["final"]
+        theirs = features(tuple(gather(stage.detach()) for stage in final.stages), final.embedding.detach())
+        losses, fused = [], None
+        for fusion, maps, target in zip(self.fusions, ours, theirs, strict=False):
+            reviewed, fused = fusion(maps, fused, target.shape[2:])
+            losses.append(context_loss(reviewed, target))
+        scale = 1.0 if self.warmup <= 0 else min(epoch / self.warmup, 1.0)
+        return {"review": scale * self.weight * torch.stack(losses).sum()}

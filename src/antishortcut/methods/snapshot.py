@@ -1,0 +1,39 @@
+"""Snapshot distillation: averaged logits of several states of the teacher's trajectory (cf. Huang et al. 2017)."""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Sizes
+
+
+class Snapshot(nn.Module):
+    """task_weight · CE + weight · KD from the mean logits of `states`, names of kept teacher states."""
+
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        states: str = "50%, 75%, final",
+        weight: float = 1.0,
+        temperature: float = 4.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.roles: tuple[str, ...] = tuple(dict.fromkeys(name.strip() for name in states.split(",") if name.strip()))
+        if not self.roles:
+            raise ValueError("states names no teacher state, like '50%, 75%, final'")
+        self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        mean = torch.stack([teachers[role].logits for role in self.roles]).mean(dim=0)  # (B, C)
+        return {"kd": self.weight * kd_loss(student.logits, mean, self.temperature)}

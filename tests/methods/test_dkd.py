@@ -1,0 +1,160 @@
+"""Decoupled distillation against a loop and by hand, its sum against KD, and the inputs that break others."""
+# B batch, C classes
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antishortcut.methods import options_of
+from antishortcut.methods.dkd import DKD, dkd_terms
+from antishortcut.methods.kd import kd_loss
+from antishortcut.run import load_recipe
+from antishortcut.types import Batch, Features, Shape, Sizes
+from tests.test_subspace import close, normal, seeds, several
+
+SIZES = Sizes(classes=5, examples=100, student=Shape(8), teachers={"final": Shape(8)})
+PUBLISHED = {2: 6.0, 3: 8.0, 4: 6.0, 5: 6.0, 7: 8.0, 8: 8.0, 9: 8.0, 10: 6.0}
+
+
+def kl(q: list[float], p: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(q, p, strict=True))
+
+
+def slow_dkd(student: Tensor, teacher: Tensor, label: Tensor, temperature: float) -> tuple[float, float]:
+    """As Zhao et al. write it, sample by sample: b = (p_t, 1 − p_t) and p̂ = p_i / (1 − p_t) for i ≠ t."""
+
+    def parts(logits: list[float], t: int) -> tuple[list[float], list[float]]:
+        powers = [math.exp(v / temperature) for v in logits]
+        others = [v for i, v in enumerate(powers) if i != t]
+        return [powers[t] / sum(powers), sum(others) / sum(powers)], [v / sum(others) for v in others]
+
+    tckd = nckd = 0.0
+    for s, t, y in zip(student.tolist(), teacher.tolist(), label.tolist(), strict=True):
+        (b_s, hat_s), (b_t, hat_t) = parts(s, y), parts(t, y)
+        tckd += kl(b_t, b_s)
+        nckd += kl(hat_t, hat_s)
+    return temperature**2 * tckd / len(student), temperature**2 * nckd / len(student)
+
+
+def labels(b: int, c: int, seed: int) -> Tensor:
+    return torch.randint(c, (b,), generator=torch.Generator().manual_seed(seed))
+
+
+def seen(logits: Tensor) -> Features:
+    return Features(logits=logits, embedding=torch.zeros(len(logits), 8))
+
+
+def a_batch(label: Tensor) -> Batch:
+    return Batch(torch.zeros(len(label), 3, 1, 1), label, torch.arange(len(label)))
+
+
+@several
+@given(b=st.integers(1, 5), c=st.integers(2, 6), temperature=st.sampled_from([0.5, 1.0, 4.0]), seed=seeds)
+def test_agrees_with_the_loop(b: int, c: int, temperature: float, seed: int) -> None:
+    student, teacher, label = 3 * normal(b, c, seed=seed), 3 * normal(b, c, seed=seed + 1), labels(b, c, seed)
+    ours = dkd_terms(student, teacher, label, temperature)
+    close(torch.stack(ours), slow_dkd(student, teacher, label, temperature))
+    close(torch.stack(dkd_terms(student + 7, teacher - 5, label, temperature)), torch.stack(ours))
+    close(torch.stack(dkd_terms(teacher, teacher, label, temperature)), 0.0, 1e-13)
+    assert min(ours) >= -1e-14
+
+
+@several
+@given(c=st.integers(2, 9), temperature=st.sampled_from([1.0, 4.0]), seed=seeds)
+def test_the_parts_make_up_kd(c: int, temperature: float, seed: int) -> None:
+    """KD = TCKD + (1 − q_t) NCKD, sample by sample: why KD hides what confident teachers know."""
+    student, teacher, label = normal(1, c, seed=seed), 4 * normal(1, c, seed=seed + 1), labels(1, c, seed)
+    tckd, nckd = dkd_terms(student, teacher, label, temperature)
+    rest = 1 - (teacher / temperature).softmax(1)[0, label[0]]
+    close(tckd + rest * nckd, kd_loss(student, teacher, temperature))
+
+
+def test_three_classes_by_hand() -> None:
+    teacher = torch.tensor([[2.0, 1.0, 1.0]], dtype=torch.float64).log()  # target 1/2, others 1/2 and 1/2
+    student = torch.tensor([[1.0, 2.0, 1.0]], dtype=torch.float64).log()  # target 1/4, others 2/3 and 1/3
+    tckd, nckd = dkd_terms(student, teacher, torch.tensor([0]), 1.0)
+    close(tckd, 0.5 * math.log(2) + 0.5 * math.log(2 / 3), 1e-15)
+    close(nckd, 0.5 * math.log(3 / 4) + 0.5 * math.log(3 / 2), 1e-15)
+
+
+def test_the_target_s_share_says_nothing_of_the_others() -> None:
+    student, teacher, label = normal(4, 6), normal(4, 6, seed=1), labels(4, 6, 2)
+    raised = teacher + 5 * torch.nn.functional.one_hot(label, 6)
+    _, before = dkd_terms(student, teacher, label, 4.0)
+    _, after = dkd_terms(student, raised, label, 4.0)
+    close(before, after)
+
+
+@several
+@given(b=st.integers(1, 4), seed=seeds, size=st.sampled_from([0.0, 1.0, 1e4, 1e8]))
+def test_two_classes_leave_nothing_beside_the_target(b: int, seed: int, size: float) -> None:
+    """mdistiller#60: NaN there. Here TCKD is all of KD and NCKD is 0, with gradients."""
+    student = (size * normal(b, 2, seed=seed, dtype=torch.float32)).requires_grad_()
+    teacher, label = size * normal(b, 2, seed=seed + 1, dtype=torch.float32), labels(b, 2, seed)
+    tckd, nckd = dkd_terms(student, teacher, label, 4.0)
+    assert nckd == 0
+    close(tckd, kd_loss(student, teacher, 4.0), 1e-5, 1e-5)
+    (gradient,) = torch.autograd.grad(tckd + nckd, student)
+    assert torch.isfinite(gradient).all()
+
+
+def test_a_single_class_has_nothing_to_teach() -> None:
+    student = normal(3, 1).requires_grad_()
+    tckd, nckd = dkd_terms(student, normal(3, 1, seed=1), torch.zeros(3, dtype=torch.int64), 4.0)
+    assert (tckd.item(), nckd.item()) == (0.0, 0.0)
+    (gradient,) = torch.autograd.grad(tckd + nckd, student)
+    assert gradient.abs().sum() == 0
+
+
+@several
+@given(b=st.integers(1, 4), c=st.integers(3, 6), size=st.sampled_from([1e2, 1e4, 1e12, 1e30]), seed=seeds)
+def test_huge_logits_stay_finite(b: int, c: int, size: float, seed: int) -> None:
+    """Logits beyond the 1000 that the original pushes the target down by; float32."""
+    student = (size * normal(b, c, seed=seed, dtype=torch.float32)).requires_grad_()
+    teacher, label = size * normal(b, c, seed=seed + 1, dtype=torch.float32), labels(b, c, seed)
+    tckd, nckd = dkd_terms(student, teacher, label, 4.0)
+    assert torch.isfinite(tckd)
+    assert torch.isfinite(nckd)
+    (gradient,) = torch.autograd.grad(tckd + nckd, student)
+    assert torch.isfinite(gradient).all()
+
+
+def test_a_target_far_above_is_still_taken_out() -> None:
+    """With a target 5000 above the rest, minus 1000 would leave it on top and NCKD would compare nothing."""
+    teacher, student = normal(2, 5), normal(2, 5, seed=1)
+    lifted = torch.cat([teacher[:, :1] + 20_000, teacher[:, 1:]], dim=1)
+    _, plain = dkd_terms(student, teacher, torch.zeros(2, dtype=torch.int64), 4.0)
+    _, nckd = dkd_terms(student, lifted, torch.zeros(2, dtype=torch.int64), 4.0)
+    close(nckd, plain, 1e-9)
+
+
+@pytest.mark.parametrize(("epoch", "scale"), [(0.0, 0.0), (5.0, 0.25), (20.0, 1.0), (300.0, 1.0)])
+def test_method_weighs_and_warms_up(epoch: float, scale: float) -> None:
+    student, teacher, label = normal(3, 5), normal(3, 5, seed=1), torch.tensor([0, 4, 4])
+    method = DKD(SIZES, alpha=2.0, beta=3.0)
+    terms = method.terms(seen(student), {"final": seen(teacher)}, a_batch(label), epoch)
+    tckd, nckd = slow_dkd(student, teacher, label, 4.0)
+    assert list(terms) == ["tckd", "nckd"]
+    close(terms["tckd"], scale * 2 * tckd)
+    close(terms["nckd"], scale * 3 * nckd)
+    whole = DKD(SIZES, alpha=2.0, beta=3.0, warmup=0.0)
+    close(whole.terms(seen(student), {"final": seen(teacher)}, a_batch(label), 0.0)["nckd"], 3 * nckd)
+    assert (method.roles, method.taps, method.task_weight) == (("final",), (), 1.0)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        DKD(SIZES, temperature=0.0)
+
+
+@pytest.mark.parametrize("number", range(1, 14))
+def test_recipes_carry_the_published_beta(number: int) -> None:
+    given = load_recipe(f"P{number}").methods.get("dkd", {})
+    assert given == ({"beta": PUBLISHED[number]} if number in PUBLISHED else {})
+    assert options_of("dkd", given)["beta"] == PUBLISHED.get(number, 8.0)

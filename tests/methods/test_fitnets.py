@@ -1,0 +1,198 @@
+"""FitNets against loops over pixels and by hand; the regressor in every relation of sizes."""
+# B batch, C channels, H × W pixels
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.methods import make_method, options_of, roles_of
+from antishortcut.methods.fitnets import FitNets, hint_loss, regressor
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Shape, Sizes
+from tests.test_subspace import close, normal, seeds, several
+
+Stage = tuple[int, int, int]
+sides = st.integers(1, 6)
+
+
+def sizes_of(student: list[Stage], teacher: list[Stage], embedding: int = 3) -> Sizes:
+    return Sizes(2, 8, Shape(embedding, tuple(student)), {"final": Shape(embedding, tuple(teacher))})
+
+
+def maps_of(shape: Shape, rows: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Features:
+    """Random features of a shape, with two classes."""
+    stages = tuple(normal(rows, *stage, seed=seed + i, dtype=dtype) for i, stage in enumerate(shape.stages))
+    embedding = normal(rows, shape.embedding, seed=seed + 50, dtype=dtype)
+    return Features(normal(rows, 2, seed=seed + 60, dtype=dtype), embedding, stages)
+
+
+def numbered(rows: int) -> Batch:
+    """A batch of which only the size matters."""
+    return Batch(torch.zeros(rows, 3, 1, 1), torch.zeros(rows, dtype=torch.int64), torch.arange(rows))
+
+
+def slow_pool(plane: list[list[float]], height: int, width: int) -> list[list[float]]:
+    """Means over windows that cover a plane evenly, as adaptive average pooling is defined."""
+
+    def windows(have: int, want: int) -> list[range]:
+        return [range(i * have // want, math.ceil((i + 1) * have / want)) for i in range(want)]
+
+    return [
+        [sum(plane[y][x] for y in ys for x in xs) / (len(ys) * len(xs)) for xs in windows(len(plane[0]), width)]
+        for ys in windows(len(plane), height)
+    ]
+
+
+def slow_hint(regressed: Tensor, hint: Tensor) -> float:
+    """The mean over rows, channels and pixels of the squared difference."""
+    total, count = 0.0, 0
+    for ours, theirs in zip(regressed.tolist(), hint.tolist(), strict=True):
+        for plane, other in zip(ours, theirs, strict=True):
+            pooled = slow_pool(other, len(plane), len(plane[0]))
+            for line, other_line in zip(plane, pooled, strict=True):
+                for a, b in zip(line, other_line, strict=True):
+                    total += (a - b) ** 2
+                    count += 1
+    return total / count
+
+
+@several
+@given(
+    b=st.integers(1, 3), c=st.integers(1, 3), size=st.tuples(sides, sides), other=st.tuples(sides, sides), seed=seeds
+)
+def test_agrees_with_the_loop(b: int, c: int, size: tuple[int, int], other: tuple[int, int], seed: int) -> None:
+    regressed, hint = normal(b, c, *size, seed=seed), normal(b, c, *other, seed=seed + 1)
+    loss = hint_loss(regressed, hint)
+    assert loss.dtype == torch.float64
+    close(loss, slow_hint(regressed, hint))
+    close(hint_loss(regressed, regressed.clone()), 0.0, 0.0)
+
+
+def test_by_hand() -> None:
+    ours = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    close(hint_loss(ours, torch.zeros(1, 1, 2, 2)), (1 + 4 + 9 + 16) / 4)
+    larger = torch.tensor([[[[1.0, 3.0], [5.0, 7.0]]]])  # its mean, 4, is the hint of a student of one pixel
+    close(hint_loss(torch.tensor([[[[1.0]]]]), larger), 9.0)
+
+
+CASES: dict[str, tuple[Stage, Stage, type[nn.Module], tuple[int, int], tuple[int, int]]] = {
+    "equal": ((3, 8, 8), (5, 8, 8), nn.Conv2d, (1, 1), (8, 8)),
+    "twice": ((3, 8, 8), (5, 4, 4), nn.Conv2d, (3, 3), (4, 4)),
+    "twice one": ((3, 2, 2), (5, 1, 1), nn.Conv2d, (3, 3), (1, 1)),
+    "half": ((3, 4, 4), (5, 8, 8), nn.ConvTranspose2d, (4, 4), (8, 8)),
+    "half of two": ((3, 1, 1), (5, 2, 2), nn.ConvTranspose2d, (4, 4), (2, 2)),
+    "larger": ((3, 7, 7), (5, 4, 4), nn.Conv2d, (4, 4), (4, 4)),
+    "larger in height": ((3, 8, 6), (5, 4, 6), nn.Conv2d, (5, 1), (4, 6)),
+    "a quarter": ((3, 2, 2), (5, 8, 8), nn.Conv2d, (1, 1), (2, 2)),
+    "smaller": ((3, 5, 5), (5, 7, 7), nn.Conv2d, (1, 1), (5, 5)),
+    "crosswise": ((3, 8, 4), (5, 4, 8), nn.Conv2d, (1, 1), (8, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_regressor_fits_every_relation_of_sizes(case: str) -> None:
+    student, teacher, kind, kernel, size = CASES[case]
+    conv = regressor(student, teacher)
+    assert isinstance(conv, (nn.Conv2d, nn.ConvTranspose2d))
+    assert isinstance(conv, kind)
+    assert conv.kernel_size == kernel
+    method = FitNets(sizes_of([student], [teacher]), hint=0)
+    assert method.regress(torch.randn(2, *student)).shape == (2, teacher[0], *size)
+    seen = [maps_of(Shape(3, (stage,)), 2, dtype=torch.float32) for stage in (student, teacher)]
+    assert torch.isfinite(method.terms(seen[0], {"final": seen[1]}, numbered(2), 0.0)["hint"])
+
+
+def slow_regress(method: FitNets, maps: Tensor) -> list[list[list[list[float]]]]:
+    """A 1 × 1 convolution, batch norm by the batch's own statistics and a ReLU, value by value."""
+    conv = method.conv
+    assert isinstance(conv, nn.Conv2d)
+    assert conv.bias is not None
+    kernel, bias = conv.weight.squeeze((2, 3)).tolist(), conv.bias.tolist()
+    b, c, height, width = maps.shape
+    places = [(n, y, x) for n in range(b) for y in range(height) for x in range(width)]
+    out = [[[[0.0] * width for _ in range(height)] for _ in bias] for _ in range(b)]
+    for k in range(len(bias)):
+        values = [sum(kernel[k][i] * maps[n, i, y, x].item() for i in range(c)) + bias[k] for n, y, x in places]
+        mean = sum(values) / len(values)
+        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values) + method.norm.eps)
+        gain, shift = method.norm.weight[k].item(), method.norm.bias[k].item()
+        for (n, y, x), value in zip(places, values, strict=True):
+            out[n][k][y][x] = max(0.0, gain * (value - mean) / spread + shift)
+    return out
+
+
+def test_method_agrees_with_the_loop() -> None:
+    torch.manual_seed(0)
+    sizes = sizes_of([(2, 4, 4), (3, 2, 3)], [(2, 4, 4), (4, 2, 3)])
+    method = FitNets(sizes, hint=1, weight=7.0).double()
+    nn.init.normal_(method.norm.weight)
+    nn.init.normal_(method.norm.bias)
+    student, teacher = maps_of(sizes.student, 3), maps_of(sizes.teachers["final"], 3, seed=9)
+    regressed = torch.tensor(slow_regress(method, student.stages[1]), dtype=torch.float64)
+    close(method.regress(student.stages[1]), regressed)
+    terms = method.terms(student, {"final": teacher}, numbered(3), epoch=0.0)
+    assert list(terms) == ["hint"]
+    close(terms["hint"], 7 * slow_hint(regressed, teacher.stages[1]))
+
+
+def test_relu_is_what_keeps_signed_hints_out_of_reach() -> None:
+    sizes = sizes_of([(3, 4, 4)], [(3, 4, 4)])
+    maps = torch.randn(4, 3, 4, 4)
+    assert FitNets(sizes, hint=0).regress(maps).min() == 0
+    assert FitNets(sizes, hint=0, relu=False).regress(maps).min() < 0
+
+
+def test_kd_is_added() -> None:
+    sizes = sizes_of([(2, 2, 2)] * 3, [(2, 2, 2)] * 3)
+    student, teacher = maps_of(sizes.student, 3), maps_of(sizes.teachers["final"], 3, seed=9)
+    assert options_of("fitnets+kd", {}) == options_of("fitnets", {}) | {"kd": 1.0}
+    method = FitNets(sizes, kd=0.5, kd_temperature=2.0, task_weight=0.1).double()
+    terms = method.terms(student, {"final": teacher}, numbered(3), 0.0)
+    close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 2.0))
+    assert (method.task_weight, method.roles, method.taps) == (0.1, ("final",), ("stages",))
+
+
+@pytest.mark.parametrize("kind", ["random", "zero", "constant"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_pixel_and_a_row_are_enough(rows: int, kind: str) -> None:
+    sizes = sizes_of([(3, 1, 1)] * 3, [(4, 1, 1)] * 3)
+    method = FitNets(sizes)
+    scale, shift = {"random": (1.0, 0.0), "zero": (0.0, 0.0), "constant": (0.0, 3.0)}[kind]
+    maps = (scale * torch.randn(rows, 3, 1, 1) + shift).requires_grad_()
+    student = Features(torch.zeros(rows, 2), torch.zeros(rows, 3), (maps,) * 3)
+    teacher = maps_of(sizes.teachers["final"], rows, dtype=torch.float32)
+    term = method.terms(student, {"final": teacher}, numbered(rows), 0.0)["hint"]
+    torch.autograd.backward(term)
+    assert torch.isfinite(term)
+    assert maps.grad is not None
+    assert torch.isfinite(maps.grad).all()
+    assert method.norm.num_batches_tracked == (0 if rows == 1 else 1)  # one value: running statistics, unchanged
+
+
+@pytest.mark.parametrize(
+    ("stages", "given", "said"),
+    [
+        ((0, 4), {}, "'fitnets': hint = 2 is not a stage of both networks: the student has 0 stages .* teacher 4"),
+        ((4, 0), {}, "the student has 4 stages of feature maps, the teacher 0"),
+        ((5, 3), {"hint": 3}, "hint = 3 is not a stage of both"),
+        ((5, 3), {"hint": -4}, "hint = -4 is not a stage of both"),
+    ],
+)
+def test_missing_stages_are_explained(stages: tuple[int, int], given: dict[str, Any], said: str) -> None:
+    ours, theirs = ([(2, 2, 2)] * count for count in stages)
+    with pytest.raises(UserError, match=said):
+        make_method("fitnets", sizes_of(ours, theirs), given)
+
+
+def test_the_last_stage_is_minus_one() -> None:
+    method = FitNets(sizes_of([(2, 4, 4), (3, 2, 2)], [(2, 4, 4), (2, 3, 3), (5, 2, 2)]), hint=-1)
+    assert method.regress(torch.randn(2, 3, 2, 2)).shape == (2, 5, 2, 2)
+    assert roles_of("fitnets", options_of("fitnets", {"hint": -1})) == ("final",)

@@ -1,0 +1,212 @@
+"""What the methods on feature maps share: any two networks fit, odd batches stay finite, two processes are one."""
+# B batch, W processes
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from antishortcut.errors import UserError
+from antishortcut.methods import METHODS, make_method
+from antishortcut.models import build, probe
+from antishortcut.step import Step, joined
+from antishortcut.tasks import Classification
+from antishortcut.types import Batch, Features, Method, Sizes
+from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
+from tests.test_subspace import close, seeds, several
+
+NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
+PAIRS = [  # of the paper, those whose stages differ in number or size
+    ("wrn-40-2", "shufflenet-v1"),
+    ("wrn-40-2", "shufflenet-v2"),
+    ("vgg13", "mobilenet-v2"),
+    ("resnet32x4", "shufflenet-v1"),
+    ("resnet32x4", "shufflenet-v2"),
+]
+by_name = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return build(name, 10)
+
+
+def leaf(seen: Features) -> Features:
+    """Features that collect gradients."""
+    return Features(
+        seen.logits.requires_grad_(),
+        seen.embedding.requires_grad_(),
+        tuple(stage.requires_grad_() for stage in seen.stages),
+    )
+
+
+def terms_of(method: nn.Module, student: Features, final: Features, epoch: float = 1000.0) -> dict[str, Tensor]:
+    return cast(Method, method).terms(student, {"final": final}, numbered(len(student.logits)), epoch)
+
+
+@by_name
+@pytest.mark.parametrize(("teacher", "student"), PAIRS)
+def test_pairs_of_the_paper_take_a_step(name: str, teacher: str, student: str) -> None:
+    big, small = network(teacher).eval(), network(student).train()
+    sizes = Sizes(10, 50, probe(small, 32), {"final": probe(big, 32)})
+    step = Step(small, make_method(name, sizes, {}), Classification())
+    batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
+    with torch.no_grad():
+        targets = {"final": big(batch.image)}
+    step.zero_grad()
+    terms = step(batch, targets, 1000.0)
+    torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    assert all(torch.isfinite(value) for value in terms.values())
+    for path, parameter in step.named_parameters():
+        assert parameter.grad is not None, path
+        assert torch.isfinite(parameter.grad).all(), path
+
+
+shapes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)), max_size=5)
+
+
+@by_name
+@several
+@given(ours=shapes, theirs=shapes, rows=st.integers(1, 3), seed=seeds)
+def test_any_shapes_are_finite_or_a_clear_error(
+    name: str, ours: list[Stage], theirs: list[Stage], rows: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    sizes = sizes_of(ours, theirs)
+    if min(len(ours), len(theirs)) < (3 if name.startswith("fitnets") else 1):
+        with pytest.raises(UserError, match=f"the student has {len(ours)} stages.*the teacher {len(theirs)}$"):
+            make_method(name, sizes, {})
+        return
+    method = make_method(name, sizes, {})
+    student = leaf(maps_of(sizes.student, rows, seed, torch.float32))
+    terms = terms_of(method, student, maps_of(sizes.teachers["final"], rows, seed + 1, torch.float32))
+    assert all(torch.isfinite(value) for value in terms.values())
+    torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    given_gradients = [x.grad for x in (student.embedding, *student.stages) if x.grad is not None]
+    assert all(torch.isfinite(gradient).all() for gradient in given_gradients)
+
+
+@by_name
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("trouble", ["zero student", "zero teacher", "constant", "huge teacher", "equal rows", "equal"])
+def test_odd_features_stay_finite(name: str, rows: int, trouble: str) -> None:
+    stages: list[Stage] = [(3, 8, 8), (3, 4, 4), (4, 2, 2), (4, 1, 1)]
+    sizes = sizes_of(stages, stages)
+
+    def changed(seen: Features, scale: float, shift: float = 0.0) -> Features:
+        maps = tuple(scale * stage + shift for stage in seen.stages)
+        return replace(seen, embedding=scale * seen.embedding + shift, stages=maps)
+
+    student, final = (maps_of(sizes.student, rows, seed, torch.float32) for seed in (0, 9))
+    if trouble == "zero student" or trouble == "constant":
+        student = changed(student, 0.0, 3.0 * (trouble == "constant"))
+    if trouble == "zero teacher" or trouble == "constant":
+        final = changed(final, 0.0, 3.0 * (trouble == "constant"))
+    if trouble == "huge teacher":
+        final = changed(final, 1e12)
+    if trouble == "equal rows":
+        student = replace(student, stages=tuple(stage[:1].repeat(rows, 1, 1, 1) for stage in student.stages))
+    if trouble == "equal":
+        final = student
+    student = leaf(
+        Features(student.logits.clone(), student.embedding.clone(), tuple(s.clone() for s in student.stages))
+    )
+    method = make_method(name, sizes, {})
+    for _ in range(2):
+        terms = terms_of(method, student, final)
+        assert all(torch.isfinite(value) for value in terms.values()), terms
+        torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    for x in (student.logits, student.embedding, *student.stages):
+        assert x.grad is None or torch.isfinite(x.grad).all()
+
+
+@by_name
+def test_no_gradient_flows_to_the_teacher(name: str) -> None:
+    sizes = sizes_of([(2, 4, 4)] * 3, [(3, 4, 4)] * 3)
+    student, final = (leaf(maps_of(s, 2, 0, torch.float32)) for s in (sizes.student, sizes.teachers["final"]))
+    torch.autograd.backward(torch.stack(list(terms_of(make_method(name, sizes, {}), student, final).values())).sum())
+    assert student.stages[2].grad is not None
+    assert all(x.grad is None for x in (final.logits, final.embedding, *final.stages))
+
+
+@by_name
+def test_a_network_without_maps_is_named(name: str) -> None:
+    with pytest.raises(UserError, match=rf"method '{name.replace('+', '.')}': .*the teacher 0$"):
+        make_method(name, sizes_of([(4, 4, 4)] * 4, []), {})  # a vision transformer has no stages
+
+
+ROWS = (3, 2)  # of each process
+SIZES = sizes_of([(3, 4, 4), (3, 4, 4), (4, 2, 2)], [(3, 4, 4), (4, 4, 4), (5, 3, 3)])
+Found = dict[str, dict[str, Any]]
+
+
+def trained(rank: int | None) -> Found:
+    """Terms and gradients, averaged over processes as DDP does; rank None is a process alone with all rows."""
+
+    def share(seen: Features) -> Features:
+        part = slice(None) if rank is None else slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
+        return Features(seen.logits[part], seen.embedding[part], tuple(stage[part] for stage in seen.stages))
+
+    found: Found = {}
+    for name in NAMES:
+        torch.manual_seed(0)
+        method = METHODS[name](SIZES).double()
+        gain = nn.Parameter(torch.ones((), dtype=torch.float64))  # stands for the student's weights
+        whole, final = share(maps_of(SIZES.student, sum(ROWS))), share(maps_of(SIZES.teachers["final"], sum(ROWS), 9))
+        student = Features(
+            gain * whole.logits, gain.exp() * whole.embedding, tuple(gain.sin() + s for s in whole.stages)
+        )
+        targets: Mapping[str, Features]
+        rows, targets, batch = joined(student, {"final": final}, numbered(len(whole.logits)))
+        terms = cast(Method, method).terms(rows, targets, batch, 1000.0)
+        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), [gain, *method.parameters()])
+        for gradient in gradients if rank is not None else ():
+            dist.all_reduce(gradient)
+            gradient /= len(ROWS)
+        found[name] = {"terms": {k: v.item() for k, v in terms.items()}, "gradients": gradients}
+        found[name]["state"] = {key: value.clone() for key, value in method.state_dict().items()}
+    return found
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=30))
+    torch.save(trained(rank), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_are_one_with_the_joint_batch(tmp_path: Path) -> None:
+    running = spawn(work, args=(str(tmp_path),), nprocs=2, join=False)  # type: ignore[no-untyped-call]
+    deadline = time.monotonic() + 60
+    try:
+        while not running.join(timeout=1):
+            assert time.monotonic() < deadline, "two processes did not finish within a minute"
+    finally:
+        for process in running.processes:
+            with contextlib.suppress(ValueError):
+                process.kill()
+    alone = trained(None)
+    for rank in range(2):
+        together: Found = torch.load(tmp_path / f"{rank}.pt")
+        for name in NAMES:
+            assert together[name]["terms"] == pytest.approx(alone[name]["terms"], rel=1e-10)
+            for ours, theirs in zip(together[name]["gradients"], alone[name]["gradients"], strict=True):
+                close(ours, theirs, 1e-8, relative=1e-8)
+            for key, value in alone[name]["state"].items():
+                close(together[name]["state"][key], value)
