@@ -25,7 +25,7 @@ def nce_loss(
     positive (B,) and negative (B, K) are scores exp(v·u/τ)/Z; `count` is the number of negatives m, one for all or one
     for each row (B,); `usable` (B, K) says which of them count.
     """
-    noise = torch.as_tensor(count, device=positive.device) / examples  # m·P_n
+    noise = torch.as_tensor(count, dtype=positive.dtype, device=positive.device) / examples  # m·P_n
     row = noise if noise.ndim == 0 else noise[:, None]
     chosen = torch.log(positive / (positive + noise + EPS))  # (B,)
     rejected = torch.log(row / (negative + row + EPS))  # (B, K)

@@ -1,0 +1,209 @@
+"""CRD against loops in float64, by hand, and the promises of its banks and its queue."""
+# B batch, N training images, K negatives
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antishortcut.methods.crd import CRD, EPS, draw_negatives, nce_loss
+from antishortcut.subspace import unit
+from antishortcut.types import Batch, Features, Shape, Sizes
+
+N, CLASSES = 60, 5
+
+
+def slow_nce(positive: list[float], negative: list[list[float]], count: list[int], examples: int) -> float:
+    """−log [s⁺/(s⁺ + m/N + ε)] − Σ log [(m/N)/(s_k + m/N + ε)], row by row."""
+    total = 0.0
+    for s, others, m in zip(positive, negative, count, strict=True):
+        noise = m / examples
+        total -= math.log(s / (s + noise + EPS))
+        for other in others:
+            total -= math.log(noise / (other + noise + EPS))
+    return total / len(positive)
+
+
+def sizes(examples: int = N, classes: int = CLASSES) -> Sizes:
+    labels = torch.arange(examples) % classes
+    return Sizes(classes, examples, Shape(6), {"final": Shape(9)}, labels)
+
+
+def batch(rows: int, seed: int = 0) -> tuple[Features, dict[str, Features], Batch]:
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(N, generator=generator)[:rows]
+    student = Features(torch.randn(rows, CLASSES, generator=generator), torch.randn(rows, 6, generator=generator))
+    teacher = Features(torch.randn(rows, CLASSES, generator=generator), torch.randn(rows, 9, generator=generator))
+    return student, {"final": teacher}, Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_nce_is_the_loop(b: int, k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.rand(b, generator=generator, dtype=torch.float64)
+    negative = torch.rand(b, k, generator=generator, dtype=torch.float64)
+    expected = slow_nce(positive.tolist(), negative.tolist(), [k] * b, 100)
+    assert float(nce_loss(positive, negative, k, 100)) == pytest.approx(expected, abs=1e-10)
+    usable = torch.rand(b, k, generator=generator) < 0.5
+    counts = usable.sum(dim=1).clamp(min=1)
+    kept = [
+        [s for s, yes in zip(r, u, strict=True) if yes] for r, u in zip(negative.tolist(), usable.tolist(), strict=True)
+    ]
+    expected = slow_nce(positive.tolist(), kept, counts.tolist(), 100)
+    assert float(nce_loss(positive, negative, counts, 100, usable)) == pytest.approx(expected, abs=1e-10)
+
+
+def test_a_single_negative_by_hand() -> None:
+    """m = 1, N = 4: noise 1/4. Positive score 3/4, negative 1/4: −log(3/4) − log(1/2)."""
+    found = nce_loss(torch.tensor([0.75], dtype=torch.float64), torch.tensor([[0.25]], dtype=torch.float64), 1, 4)
+    assert float(found) == pytest.approx(-math.log(0.75) - math.log(0.5), abs=1e-6)
+
+
+def slow_crd(method: CRD, student: Features, teacher: Features, data: Batch, negatives: torch.Tensor) -> float:
+    """Both anchors, row by row, against the banks as they are."""
+    v_s = unit(method.student_head(student.embedding)).double()
+    v_t = unit(method.teacher_head(teacher.embedding)).double()
+    total = 0.0
+    for anchor, bank in ((v_s, method.teacher_bank.double()), (v_t, method.student_bank.double())):
+        scores = []
+        for row, place, others in zip(anchor, data.index.tolist(), negatives.tolist(), strict=True):
+            scores.append([math.exp(float(row @ bank[j]) / 0.07) for j in (place, *others)])
+        constant = sum(map(sum, scores)) / sum(map(len, scores)) * N
+        scores = [[s / constant for s in row] for row in scores]
+        count = len(scores[0]) - 1
+        total += slow_nce([row[0] for row in scores], [row[1:] for row in scores], [count] * len(scores), N)
+    return total
+
+
+def test_the_term_is_the_loop() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), negatives=7, weight=0.8)
+    student, teachers, data = batch(5)
+    torch.manual_seed(3)
+    negatives = draw_negatives(data.label, method.labels, 7)
+    with torch.no_grad():
+        expected = 0.8 * slow_crd(method, student, teachers["final"], data, negatives)
+    torch.manual_seed(3)
+    terms = method.terms(student, teachers, data, 0.0)
+    assert set(terms) == {"crd"}
+    assert terms["crd"].item() == pytest.approx(expected, rel=1e-4)
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=40)
+def test_negatives_are_other_classes_and_none_twice(b: int, k: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    labels = torch.randint(3, (90,))
+    labels[:3] = torch.arange(3)
+    k = min(k, 90 - int(torch.bincount(labels).max()))
+    label = labels[torch.randint(90, (b,))]
+    found = draw_negatives(label, labels, k)
+    assert found.shape == (b, k)
+    assert (labels[found] != label[:, None]).all()
+    assert all(len(set(row)) == k for row in found.tolist())
+
+
+def test_negatives_are_drawn_evenly() -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(30) % 3
+    counts = torch.zeros(30)
+    rounds = 3000
+    for _ in range(rounds):
+        counts += torch.bincount(draw_negatives(torch.tensor([0]), labels, 5)[0], minlength=30)
+    expected = rounds * 5 / 20
+    assert (counts[labels == 0] == 0).all()
+    assert ((counts[labels != 0] - expected).abs() < 5 * math.sqrt(expected)).all()
+
+
+def test_the_constant_is_set_once_and_resumes() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), negatives=7).eval()
+    method.terms(*batch(4), 0.0)
+    assert (method.scale == 0).all()  # looking at a batch in evaluation fixes nothing
+    method.train()
+    method.terms(*batch(4), 0.0)
+    first = method.scale.clone()
+    assert (first > 0).all()
+    method.terms(*batch(4, seed=1), 0.0)
+    assert torch.equal(method.scale, first)
+    other = CRD(sizes(), negatives=7)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    assert torch.equal(other.scale, first)
+
+
+def test_the_banks_move_by_momentum_where_the_batch_was() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), negatives=7, momentum=0.5)
+    before = method.student_bank.clone()
+    student, teachers, data = batch(4)
+    method.terms(student, teachers, data, 0.0)
+    touched = torch.zeros(N, dtype=torch.bool)
+    touched[data.index] = True
+    assert torch.equal(method.student_bank[~touched], before[~touched])
+    with torch.no_grad():
+        v = unit(method.student_head(student.embedding))
+    assert torch.allclose(method.student_bank[data.index], unit(0.5 * before[data.index] + 0.5 * v), atol=1e-6)
+
+
+def test_banks_start_as_published() -> None:
+    torch.manual_seed(0)
+    bank = CRD(sizes()).student_bank
+    bound = 1 / math.sqrt(128 / 3)
+    assert bank.shape == (N, 128)
+    assert 0.95 * bound < float(bank.abs().max()) <= bound
+
+
+def test_defaults_are_the_published_ones() -> None:
+    method = CRD(Sizes(5, 50_000, Shape(6), {"final": Shape(9)}, torch.arange(50_000) % 100))
+    assert (method.negatives, method.temperature, method.momentum, method.weight) == (16384, 0.07, 0.5, 0.8)
+    assert (method.task_weight, method.kd) == (1.0, 0.0)
+
+
+def test_the_queue_holds_the_newest_and_only_other_classes_count() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), memory="queue", negatives=6)
+    student, teachers, data = batch(4)
+    alone = method.terms(student, teachers, data, 0.0)["crd"]  # empty queue: only the positives are there
+    assert torch.isfinite(alone)
+    assert method.bank_label.tolist() == [*data.label.tolist(), -1, -1]
+    same = Batch(data.image, torch.full((4,), 9), data.index)
+    method.bank_label = torch.full((6,), 9)  # nothing but the rows' own class: as if empty
+    method.eval()
+    held = method.terms(student, teachers, same, 0.0)["crd"]
+    method.bank_label = torch.full((6,), -1)
+    assert held.item() == pytest.approx(method.terms(student, teachers, same, 0.0)["crd"].item())
+
+
+def test_two_forward_passes_before_one_backward() -> None:
+    torch.manual_seed(0)
+    for memory in ("bank", "queue"):
+        method = CRD(sizes(), negatives=5, memory=memory)  # type: ignore[arg-type]
+        loss = method.terms(*batch(4), 0.0)["crd"] + method.terms(*batch(4, seed=1), 0.0)["crd"]
+        torch.autograd.backward(loss)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"memory": "disk"}, "memory"), ({"negatives": 0}, "at least 1"), ({"temperature": 0.0}, "positive")],
+)
+def test_what_cannot_work_is_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CRD(sizes(), **options)  # type: ignore[arg-type]
+
+
+def test_one_class_has_no_negatives() -> None:
+    with pytest.raises(ValueError, match="two classes"):
+        CRD(sizes(classes=1))
+
+
+def test_two_classes_and_one_row_are_finite() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(classes=2), negatives=10)
+    student, teachers, data = batch(1)
+    assert torch.isfinite(method.terms(student, teachers, Batch(data.image, data.index % 2, data.index), 0.0)["crd"])

@@ -1,0 +1,138 @@
+"""Methods that are KD with other roles: several states at once, or the chosen one; and how it is chosen."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import antishortcut.choose as room
+from antishortcut.choose import choose, image_information, label_information, scaled
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.methods.ckptkd import CkptKD
+from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.snapshot import Snapshot
+from antishortcut.run import Recipe
+from antishortcut.teachers import Teachers, Trajectory
+from antishortcut.types import Batch, Features, Shape, Sizes
+from antishortcut.workflow import Workshop, distill, teach
+from tests.methods.test_kd import slow_kd
+
+SIZES = Sizes(3, 10, Shape(4), {}, torch.arange(10) % 3)
+ROWS = Batch(torch.zeros(2, 3, 1, 1), torch.tensor([0, 1]), torch.tensor([0, 1]))
+
+
+def features(*rows: list[float]) -> Features:
+    return Features(torch.tensor(rows, dtype=torch.float64), torch.zeros(len(rows), 4))
+
+
+def test_snapshots_teach_by_their_mean_logits() -> None:
+    method = Snapshot(SIZES, states="50%, 75% ,final,50%", weight=2.0, temperature=3.0)
+    assert method.roles == ("50%", "75%", "final")
+    student = features([0.3, -1, 2], [0, 0, 1])
+    teachers = {
+        "50%": features([1, 2, 3], [0, 0, 0]),
+        "75%": features([3, 0, 0], [6, 0, 0]),
+        "final": features([2, 1, 0], [0, 3, 0]),
+    }
+    by_hand = torch.tensor([[2, 1, 1], [2, 1, 0]], dtype=torch.float64)
+    expected = 2 * slow_kd(student.logits, by_hand, 3.0)
+    assert float(method.terms(student, teachers, ROWS, 0.0)["kd"]) == pytest.approx(expected, abs=1e-10)
+
+
+def test_no_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no teacher state"):
+        Snapshot(SIZES, states=" , ")
+
+
+def test_ckptkd_is_kd_from_the_chosen_state_with_its_own_weights() -> None:
+    method = CkptKD(SIZES)
+    assert (method.roles, method.task_weight) == (("chosen",), 0.5)
+    student, teacher = features([0.3, -1, 2], [0, 0, 1]), features([1, 2, 3], [0, 0, 0])
+    found = method.terms(student, {"chosen": teacher}, ROWS, 0.0)["kd"]
+    assert float(found) == pytest.approx(0.5 * float(kd_loss(student.logits, teacher.logits, 5.0)), abs=1e-10)
+
+
+def test_scaling_over_the_states() -> None:
+    assert scaled([1.0, 3.0, 2.0]) == [0.0, 1.0, 0.5]
+    assert scaled([2.0, 2.0]) == [0.0, 0.0]
+
+
+def test_label_information_is_high_for_labels_and_none_for_noise() -> None:
+    torch.manual_seed(0)
+    label = torch.arange(800) % 4
+    label = label[torch.randperm(800)]
+    told = torch.nn.functional.one_hot(label, 4).float() + 0.1 * torch.randn(800, 4)
+    noise = torch.randn(800, 4)
+    assert label_information(told, label, 4) == pytest.approx(math.log(4), abs=0.1)
+    assert abs(label_information(noise, label, 4)) < 0.05
+
+
+def test_image_information_is_higher_where_the_image_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "STEPS", 60)
+    torch.manual_seed(0)
+    image = torch.nn.functional.interpolate(torch.rand(256, 3, 4, 4), size=(16, 16))
+    kept = torch.nn.functional.avg_pool2d(image, 4)  # (N, 3, 4, 4): nothing is lost
+    blurred = kept.mean(dim=(2, 3), keepdim=True).expand_as(kept)
+    lost = torch.rand_like(kept)
+    best, middle, worst = (image_information(maps, image) for maps in (kept, blurred, lost))
+    assert best > middle > worst
+    assert -0.1 < best < 0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "STEPS", 5)
+    monkeypatch.setattr(room, "IMAGES", 128)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, shop: Workshop) -> None:
+    teacher = teach(recipe, shop)
+    trajectory = Trajectory(Folder(teacher.folder(shop.runs)))
+    with pytest.raises(UserError, match="no state has been chosen"):
+        trajectory.entry("chosen")
+    said: list[str] = []
+    chosen = choose(trajectory, shop.sets(recipe.data), said.append)
+    assert len(said) == len(trajectory.entries) + 2  # a table, and what follows from it
+    again = Trajectory(trajectory.folder)
+    totals = [entry["information"]["total"] for entry in again.entries]
+    assert again.entry("chosen")["labels"][0] == chosen
+    assert again.entry("chosen")["information"]["total"] == max(totals)
+    assert 0 <= min(totals) <= max(totals) <= 2
+    run = distill(recipe, shop, method="ckptkd", seed=1, suite="s")
+    assert run.roles == {"chosen": chosen}  # the state itself, so that the hash covers it
+    network = Teachers(run, shop.runs, 10, 32).network("chosen")
+    assert all(torch.equal(value, network.state_dict()[key]) for key, value in trajectory.weights(chosen).items())
+
+
+def test_an_assistant_stands_between(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s", via=["cnn-3-12"])
+    assert run.name == "kd-via-cnn-3-12"
+    assistant, _ = Folder(shop.runs / "teachers" / str(run.teacher)).read()
+    assert (assistant.model.name, assistant.kind, assistant.method) == ("cnn-3-12", "distill", "kd")
+    assert assistant.teacher == teach(recipe, shop).hash
+    assert Trajectory(Folder(shop.runs / "teachers" / assistant.hash)).entry("15%")  # it keeps its own trajectory
+    direct = distill(recipe, shop, method="kd", seed=1, suite="s")
+    assert direct.hash != run.hash
+    asd = distill(recipe, shop, method="asd", seed=1, suite="s", via=["cnn-3-12"])
+    assert asd.roles["early"] == "15%"  # of the assistant
+
+
+def test_generations_teach_their_own_kind(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s", generations=3)
+    assert run.name == "kd-gen3"
+    second, _ = Folder(shop.runs / "teachers" / str(run.teacher)).read()
+    first, _ = Folder(shop.runs / "teachers" / str(second.teacher)).read()
+    assert [link.model.name for link in (first, second, run)] == ["cnn-2-16"] * 3
+    assert len({first.seed, second.seed, run.seed}) == 3  # no two start from the same weights
+    assert first.teacher == teach(recipe, shop).hash
+
+
+def test_nothing_can_stand_between_without_a_teacher(recipe: Recipe, shop: Workshop) -> None:
+    with pytest.raises(UserError, match="has no teacher"):
+        distill(recipe, shop, method="ce", seed=1, suite="s", via=["cnn-3-12"])
+    with pytest.raises(UserError, match="kept no state"):
+        distill(recipe, shop, method="snapshot", seed=1, suite="s", options={"states": "33%"})
