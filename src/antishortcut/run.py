@@ -70,6 +70,7 @@ class OptimSettings(Settings):
 
 class TeacherSettings(ModelSettings):
     epochs: int | None = Field(None, ge=1)  # the recipe's when not given
+    rate: float | None = Field(None, gt=0)  # optim.rate when not given
     seed: int = 0  # one teacher serves all seeds of the students
     keep: tuple[float | str, ...] = Field(
         (2, 5, 10, 15, 20, 30, 50, 75, 100), min_length=1
@@ -152,7 +153,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         data=recipe.data,
         fingerprint=fingerprint,
         model=_model(teacher),
-        optim=recipe.optim,
+        optim=recipe.optim.model_copy(update={"rate": teacher.rate or recipe.optim.rate}),
         keep=teacher.keep,
     )
 

@@ -54,9 +54,8 @@ def test_agrees_with_the_loop(
     distance = attention_distance(student, teacher)
     assert distance.dtype == torch.float64
     close(distance, slow_distance(student, teacher))
-    assert (
-        distance <= 2 / (min(ours[0], theirs[0]) * min(ours[1], theirs[1])) + 1e-12
-    ).all()  # two unit rows, both ≥ 0
+    pixels = min(ours[0], theirs[0]) * min(ours[1], theirs[1])
+    assert (distance <= 2 / pixels + 1e-12).all()  # two unit rows, both ≥ 0
     close(distance, attention_distance(teacher, student), 1e-14)
 
 
@@ -125,10 +124,8 @@ def test_kd_is_added() -> None:
     assert options_of("at+kd", {}) == options_of("at", {}) | {"kd": 1.0}
     terms = AT(sizes, kd=0.5, kd_temperature=2.0).terms(student, {"final": teacher}, numbered(3), 0.0)
     close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 2.0))
-    same = AT(sizes).terms(
-        student, {"final": Features(teacher.logits, teacher.embedding, student.stages)}, numbered(3), 0
-    )
-    close(same["at"], 0.0, 0.0)
+    twin = Features(teacher.logits, teacher.embedding, student.stages)
+    close(AT(sizes).terms(student, {"final": twin}, numbered(3), 0.0)["at"], 0.0, 0.0)
 
 
 @pytest.mark.parametrize("stages", [(0, 3), (3, 0), (0, 0)])

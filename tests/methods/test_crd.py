@@ -183,7 +183,7 @@ def test_the_queue_holds_the_newest_and_only_other_classes_count() -> None:
 def test_two_forward_passes_before_one_backward() -> None:
     torch.manual_seed(0)
     for memory in ("bank", "queue"):
-        method = CRD(sizes(), negatives=5, memory=memory)  # type: ignore[arg-type]
+        method = CRD(sizes(), negatives=5, memory=memory)
         loss = method.terms(*batch(4), 0.0)["crd"] + method.terms(*batch(4, seed=1), 0.0)["crd"]
         torch.autograd.backward(loss)
 

@@ -79,6 +79,16 @@ def test_the_gradient_pulls_neighbours_together() -> None:
     assert torch.cosine_similarity(nearer[0], nearer[1], dim=0) > 0.01
 
 
+def test_cosines_below_minus_one_by_rounding() -> None:
+    """Of this row and its opposite, float32 makes −1.00000036, which would leave the logarithm a negative number."""
+    row = normal(1, 20, seed=1164, dtype=torch.float32)
+    rows = torch.cat([row, -row]).requires_grad_()
+    assert neighbourhood(rows).min() >= 0
+    loss = pkt_loss(rows, torch.ones(2, 2))
+    assert torch.isfinite(loss)
+    assert torch.isfinite(torch.autograd.grad(loss, rows)[0]).all()
+
+
 @several
 @given(
     b=st.sampled_from([1, 2, 3, 8]),

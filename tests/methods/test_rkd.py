@@ -108,10 +108,10 @@ def test_no_tensor_wider_than_the_batch() -> None:
 
 def test_near_neighbours_keep_their_digits() -> None:
     """Float32, far from the origin and from the others: a Gram matrix would lose the angle between them."""
-    rows = normal(6, 40)
+    rows = normal(6, 40) + 30
     rows[1] = rows[0] + 1e-3 * normal(40, seed=1)
     ours = angles(offsets(rows.float()))
-    close(ours.flatten(), slow_angles(rows.float().double().tolist()), 1e-4)
+    close(ours.flatten(), slow_angles(rows.float().double().tolist()), 3e-4)
 
 
 @several
@@ -143,9 +143,9 @@ def test_odd_features_stay_finite(b: int, d: int, trouble: str, seed: int) -> No
 
 
 def test_equal_rows_stand_in_no_direction() -> None:
-    """Twins in float32 after a rotation: rounding must not become an angle, nor push them apart."""
+    """Twins up to the last bit, as some machines' products leave them: rounding must not become an angle."""
     rows = normal(9, 300, dtype=torch.float32)
-    rows[7] = rows[2]
+    rows[7] = rows[2].nextafter(rows[3])
     apart = offsets(rows)
     assert apart[2, 7].abs().sum() == 0
     assert angles(apart)[2, 7].abs().sum() == 0

@@ -1,0 +1,83 @@
+"""Every method of the table on two real processes and on one: the same terms and gradients, given the same features."""
+# B rows in all, half of them in each process
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+
+from antishortcut.methods import METHODS
+from antishortcut.step import joined
+from antishortcut.types import Batch, Features
+from tests.test_contract import PAST_WARMUP, Setting, odd_features
+
+ROWS = 8
+Found = dict[str, Tensor]
+
+
+def cut(rows: Tensor, rank: int | None) -> Tensor:
+    half = ROWS // 2
+    return (rows if rank is None else rows[rank * half : (rank + 1) * half]).detach().clone()
+
+
+def share(seen: Features, rank: int | None, requires_grad: bool = False) -> Features:
+    parts = [cut(rows, rank).requires_grad_(requires_grad) for rows in (seen.logits, seen.embedding, *seen.stages)]
+    return Features(parts[0], parts[1], tuple(parts[2:]))
+
+
+def examine(name: str, rank: int | None) -> Found:
+    """Terms and gradients of one method, averaged over processes as DDP does. Heads use their running statistics."""
+    setting = Setting(name, "other-stages", ROWS)
+    setting.method.eval()  # maps are not joined, and batch norm across processes does not exist on a CPU
+    student = share(odd_features(setting.student, ROWS), rank, requires_grad=True)
+    teachers = {role: share(odd_features(network, ROWS), rank) for role, network in setting.teachers.items()}
+    whole = setting.batch
+    batch = Batch(cut(whole.image, rank), cut(whole.label, rank), cut(whole.index, rank))
+    torch.manual_seed(5)  # the noise of a step is a function of (seed, step), the same everywhere
+    terms = setting.method.terms(*joined(student, teachers, batch), PAST_WARMUP)  # type: ignore[operator]
+    found: Found = {f"term {key}": value.detach().clone() for key, value in terms.items()}
+    heads = dict(setting.method.named_parameters())
+    if terms:
+        torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    found |= {f"head {key}": value.grad.clone() for key, value in heads.items() if value.grad is not None}
+    if rank is not None:
+        for value in found.values():
+            dist.all_reduce(value)
+            value /= 2
+    for place, rows in enumerate((student.logits, student.embedding, *student.stages)):
+        if rows.grad is not None:  # rows here: what reaches this process, which DDP divides by the number of processes
+            parts = [rows.grad / 2, rows.grad / 2] if rank is not None else [rows.grad]
+            if rank is not None:
+                dist.all_gather(parts, rows.grad / 2)
+            found[f"rows {place}"] = torch.cat(parts)
+    return found
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = {name: examine(name, rank) for name in METHODS}
+    if rank == 0:
+        torch.save(found, f"{folder}/found.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    folder: Path = tmp_path_factory.mktemp("two")
+    spawn(work, args=(str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    found: dict[str, Found] = torch.load(folder / "found.pt", weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_agree_with_one(name: str, both: dict[str, Found]) -> None:
+    alone, together = examine(name, None), both[name]
+    assert alone.keys() == together.keys()
+    for key, value in alone.items():
+        assert torch.allclose(value, together[key], rtol=1e-4, atol=1e-5), key

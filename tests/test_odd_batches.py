@@ -1,0 +1,71 @@
+"""Batches nobody hopes for, for every method: finite terms and gradients, or one clear error."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext, suppress
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from antishortcut.errors import UserError
+from antishortcut.methods import METHODS, make_method, options_of, roles_of
+from antishortcut.types import Batch, Features, Method, Shape, Sizes
+
+STUDENT = Shape(6, ((3, 8, 8), (4, 8, 8), (5, 4, 4), (6, 2, 2)))
+TEACHERS = {
+    "same": STUDENT,
+    "wider": Shape(9, ((4, 8, 8), (8, 8, 8), (8, 4, 4), (9, 2, 2))),
+    "deeper": Shape(7, ((4, 16, 16), (4, 8, 8), (6, 4, 4), (6, 2, 2), (7, 1, 1))),
+}
+
+
+def features(shape: Shape, classes: int, rows: int, kind: str, scale: float, grad: bool = False) -> Features:
+    """Random, constant over the batch, or zero features of a shape, at any scale."""
+    made = []
+    for size in ((classes,), (shape.embedding,), *shape.stages):
+        x = torch.randn(rows, *size) if kind == "random" else torch.ones(rows, *size) * (kind == "constant")
+        made.append((x * scale).requires_grad_(grad))
+    return Features(made[0], made[1], tuple(made[2:]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@given(
+    classes=st.integers(1, 4),
+    rows=st.integers(1, 5),
+    teacher=st.sampled_from(sorted(TEACHERS)),
+    kinds=st.tuples(*[st.sampled_from(["random", "constant", "zero"])] * 2),
+    scale=st.sampled_from([1e-6, 1.0, 1e3]),
+    seed=st.integers(0, 2**16),
+    training=st.booleans(),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_finite_or_a_clear_error(
+    name: str, classes: int, rows: int, teacher: str, kinds: tuple[str, str], scale: float, seed: int, training: bool
+) -> None:
+    torch.manual_seed(seed)
+    labels = torch.arange(20) % classes
+    options = options_of(name, {})
+    roles = roles_of(name, options)
+    sizes = Sizes(classes, 20, STUDENT, dict.fromkeys(roles, TEACHERS[teacher]), labels)
+    method: nn.Module | None = None
+    with suppress(UserError) if classes == 1 else nullcontext():  # the only thing here that a method may refuse
+        method = make_method(name, sizes, options).train(training)
+    if method is None:
+        return
+    index = torch.randperm(20)[:rows]
+    student = features(STUDENT, classes, rows, kinds[0], scale, grad=True)
+    teachers = {role: features(TEACHERS[teacher], classes, rows, kinds[1], scale) for role in roles}
+    batch = Batch(torch.zeros(rows, 3, 8, 8), torch.full((rows,), int(labels[index[0]])), index)  # one class of several
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # ASD's one line about directions
+        terms = cast(Method, method).terms(student, teachers, batch, 1000.0)
+    assert all(torch.isfinite(value) for value in terms.values()), terms
+    if terms:
+        torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    for rows_ in (student.logits, student.embedding, *student.stages, *method.parameters()):
+        assert rows_.grad is None or torch.isfinite(rows_.grad).all()
