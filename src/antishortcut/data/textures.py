@@ -1,8 +1,8 @@
 """Ten families of black-and-white textures, each a rule on the plane.
 
 A family is a function of two coordinates counted in periods, so that phase, frequency and orientation are the caller's
-affine map and the rule itself stays one line. Only additions, products and floors: no transcendental function whose last
-bit depends on the machine.
+affine map and the rule itself stays one line. Only additions, products and floors: no transcendental function whose
+last bit depends on the machine.
 """
 # n images of one family, S × S samples, G × G cells of the noise lattice
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 LATTICE = 32  # G, cells after which the noise repeats; more than any image shows
