@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that spin while they wait ruin shared cores
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that spin while they wait ruin shared cores
 
 import pytest
 import torch

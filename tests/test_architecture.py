@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {"run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace"},
     "report": {"run", "folder", "stats", "paper"},
     "workflow": {"run", "folder", "console", "choose", "types", "data", "methods", "teachers", "train"},
-    "demo": {"run", "folder", "teachers", "evaluate", "workflow", "report"},
+    "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
 TORCH_FREE = ["run", "folder", "stats", "schedule", "console", "errors", "report", "cli"]
 

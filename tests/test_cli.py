@@ -57,10 +57,10 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
 def test_demo_gives_a_row_for_everyone(here: Path) -> None:
     small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
     story = asd("demo", *small, "--threads", "1")
-    assert [row["method"] for row in story["rows"]] == ["teacher", "ce", "kd", "asd"]
+    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd"]
     for row in story["rows"]:
         assert all(0 <= row[key] <= 1 for key in ("iid", "conflict", "uncorrelated"))
-    for row in story["rows"][1:]:
+    for row in story["rows"][2:]:
         assert {"cos_final", "cos_early", "projection", "projection_random", "cos_final_aligned"} <= row.keys()
     assert story["out"] == "runs/demo"
     shown = CliRunner().invoke(app, ["demo", *small], catch_exceptions=False)  # again: nothing is repeated

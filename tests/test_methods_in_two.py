@@ -33,7 +33,7 @@ def share(seen: Features, rank: int | None, requires_grad: bool = False) -> Feat
 def examine(name: str, rank: int | None) -> Found:
     """Terms and gradients of one method, averaged over processes as DDP does. Heads use their running statistics."""
     setting = Setting(name, "other-stages", ROWS)
-    setting.method.eval()  # maps are not joined, and batch norm across processes does not exist on a CPU
+    setting.method.eval()  # a head may see local maps, and batch norm across processes does not exist on a CPU
     student = share(odd_features(setting.student, ROWS), rank, requires_grad=True)
     teachers = {role: share(odd_features(network, ROWS), rank) for role, network in setting.teachers.items()}
     whole = setting.batch

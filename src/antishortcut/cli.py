@@ -371,7 +371,7 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command; what is wrong with the input is one line and exit code 2."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait ruin a shared machine
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     try:
         with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
             app()

@@ -25,16 +25,16 @@ POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
 
 
 class Subject:
-    """A finished run, opened to be examined."""
+    """A finished run, opened to be examined; of a teacher, any state it kept."""
 
-    def __init__(self, folder: Folder, runs: Path, sets: Sets) -> None:
+    def __init__(self, folder: Folder, runs: Path, sets: Sets, state: str = "final") -> None:
         if not folder.finished:
             raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
         self.folder, self.runs, self.sets = folder, runs, sets
         self.run, _ = folder.read()
         if self.run.fingerprint != sets.fingerprint:
             raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
-        self.network = _student(self.run, folder, sets).eval()
+        self.network = _network(self.run, folder, sets, state).eval()
 
     @torch.no_grad()
     def outputs(self, network: Network, images: AnySet) -> tuple[Tensor, Tensor]:
@@ -44,10 +44,10 @@ class Subject:
         return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
 
 
-def _student(run: Run, folder: Folder, sets: Sets) -> Network:
+def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = network_of(blank, len(sets.classes), sets.image_size)
-    weights = load_file(folder.student) if run.kind == "distill" else Trajectory(folder).weights("final")
+    weights = load_file(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
     network.load_state_dict(weights)
     return network
 
@@ -102,20 +102,23 @@ def part(images: AnySet, count: int) -> AnySet:
 EVALUATIONS: dict[str, Callable[[Subject], Mapping[str, Mapping[str, Any]]]] = {"clean": clean, "mechanism": mechanism}
 
 
-def evaluate(folder: Folder, runs: Path, sets: Sets, on: list[str]) -> dict[str, dict[str, Any]]:
-    """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated."""
+def evaluate(folder: Folder, runs: Path, sets: Sets, on: list[str], state: str = "final") -> dict[str, dict[str, Any]]:
+    """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
+
+    Scores of an earlier state of a teacher are kept as <set>@<state>.
+    """
+    mark = "" if state == "final" else f"@{state}"
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{near(name, EVALUATIONS)}")
     subject: Subject | None = None
     for name in on:
-        names = list(sets.tests) if name == "clean" else [name]
+        names = [each + mark for each in (sets.tests if name == "clean" else [name])]
         known = [folder.score(each) for each in names]
         if all(score is not None and score["fingerprint"] == sets.fingerprint for score in known):
             continue
-        subject = subject or Subject(folder, runs, sets)
+        subject = subject or Subject(folder, runs, sets, state)
         for each, score in EVALUATIONS[name](subject).items():
-            write_json(
-                folder.path / "scores" / f"{each}.json", {"set": each, "fingerprint": sets.fingerprint} | dict(score)
-            )
+            kept = {"set": each, "state": state, "fingerprint": sets.fingerprint} | dict(score)
+            write_json(folder.path / "scores" / f"{each}{mark}.json", kept)
     return folder.scores()

@@ -80,9 +80,7 @@ def teach(recipe: Recipe, shop: Workshop) -> Run:
     """Train a recipe's teacher, unless it is there."""
     run = teach_run(recipe, shop.sets(recipe.data).fingerprint)
     folder = Folder(run.folder(shop.runs))
-    if folder.finished:
-        shop.say(f"teacher {run.model.name}: there already, {folder.path}")
-    else:
+    if not folder.finished:
         shop.say(f"teacher {run.model.name}: {run.epochs} epochs on {run.data.name}, {folder.path}")
         shop.carry_out(run)
     return run

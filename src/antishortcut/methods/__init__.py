@@ -49,7 +49,7 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
 
 class _AnyShape(dict[str, Shape]):
     def __missing__(self, role: str) -> Shape:
-        return Shape(8, ((4, 4, 4),) * 4)
+        return Shape(8, ((4, 4, 4),) * 16)  # more stages than a setting may point at
 
 
 def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Module:
