@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
 from antishortcut.errors import UserError
+from antishortcut.methods import METHODS
 
 
 def asd(*words: str) -> Any:
@@ -69,7 +70,9 @@ def test_demo_gives_a_row_for_everyone(here: Path) -> None:
 
 
 def test_lists(here: Path) -> None:
-    assert [row["name"] for row in asd("list", "methods")][:3] == ["ce", "kd", "asd"]
+    methods = {row["name"]: row for row in asd("list", "methods")}
+    assert methods["asd"]["teacher states"] == "final, early"
+    assert methods.keys() == METHODS.keys()
     models = {row["name"]: row for row in asd("list", "models")}
     assert (models["wrn-40-2"]["parameters"], models["wrn-40-2"]["embedding"]) == (2_255_156, 128)
     assert {"cifar100", "tiny-imagenet", "imagenet100", "folder", "cues"} <= {

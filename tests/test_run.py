@@ -42,7 +42,7 @@ def test_shipped_recipes_are_the_papers() -> None:
 def test_overrides_are_typed_and_nested() -> None:
     recipe = load_recipe("P2", ["epochs=1", "data.train_limit=2000", "optim.name=adamw", "methods.asd.tc=0"])
     assert (recipe.epochs, recipe.data.train_limit, recipe.optim.name) == (1, 2000, "adamw")
-    assert recipe.methods == {"asd": {"tc": 0}}
+    assert recipe.methods["asd"] == {"tc": 0}
 
 
 @pytest.mark.parametrize(

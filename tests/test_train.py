@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import antishortcut.choose as choice
 import antishortcut.train as loop
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
@@ -90,6 +91,7 @@ def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe
 def test_stopped_and_resumed_equals_uninterrupted(
     recipe: Recipe, shop: Workshop, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(choice, "STEPS", 5)
     teach(recipe, shop)
     whole = distill(recipe, shop, method=method, seed=1, suite="whole").folder(shop.runs)
     original = loop.Training._step

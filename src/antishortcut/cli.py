@@ -322,8 +322,8 @@ def _show_trajectory(folder: Any, as_json: bool) -> None:
     if as_json:
         _print_json({"teacher": str(folder.path), "hash": folder.path.name, "states": trajectory.entries})
         return
-    rows = [(", ".join(e["labels"]), e["step"], e["epoch"], e["accuracy"]) for e in trajectory.entries]
-    _table("trajectory", ("state", "step", "epoch", "accuracy"), rows)
+    rows = [(", ".join(e["labels"]), e["step"], e["epoch"], e["accuracy"], e["images"]) for e in trajectory.entries]
+    _table("trajectory", ("state", "step", "epoch", "accuracy", "on images"), rows)
     print(folder.path)
 
 

