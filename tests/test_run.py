@@ -39,6 +39,19 @@ def test_shipped_recipes_are_the_papers() -> None:
         assert (optim.batch, optim.schedule, optim.nesterov, recipe.teacher.early) == (64, "cosine", False, "15%")
 
 
+def test_repdistillers_protocol_is_a_named_alternative() -> None:
+    plain, other = load_recipe("P2"), load_recipe("P2@repdistiller")
+    assert (other.optim.schedule, other.optim.milestones, other.optim.rate) == ("step", (150, 180, 210), 0.05)
+    assert other.model_copy(update={"optim": plain.optim}) == plain
+    shuffle = load_recipe("P6@repdistiller", ["epochs=1"])
+    assert (shuffle.optim.rate, shuffle.teacher.rate, shuffle.epochs) == (0.01, 0.05, 1)
+    assert (
+        teach_run(load_recipe("P6@repdistiller"), "data").hash == teach_run(other, "data").hash
+    )  # one teacher for both
+    with pytest.raises(UserError, match="no protocol 'repdistilled'; did you mean 'repdistiller'"):
+        load_recipe("P2@repdistilled")
+
+
 def test_overrides_are_typed_and_nested() -> None:
     recipe = load_recipe("P2", ["epochs=1", "data.train_limit=2000", "optim.name=adamw", "methods.asd.tc=0"])
     assert (recipe.epochs, recipe.data.train_limit, recipe.optim.name) == (1, 2000, "adamw")

@@ -210,18 +210,35 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
 
 
+def _repdistiller(tree: dict[str, Any]) -> None:
+    """RepDistiller's: a tenth after epochs 150, 180, 210; rate 0.01 for MobileNet and ShuffleNet students."""
+    optim = tree.setdefault("optim", {})
+    optim |= {"schedule": "step", "milestones": [150, 180, 210], "rate": 0.05}
+    if tree["student"]["name"].startswith(("mobilenet", "shufflenet")):
+        tree["teacher"]["rate"], optim["rate"] = 0.05, 0.01
+
+
+PROTOCOLS = {"repdistiller": _repdistiller}  # "P2@repdistiller" is P2 under another protocol, never mixed in
+
+
 def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe from a TOML file or by the name of a shipped one, with `key=value` overrides applied."""
+    """A recipe from a TOML file or by the name of a shipped one (NAME or NAME@PROTOCOL), with overrides applied."""
     shipped = shipped_recipes()
     path = Path(source)
+    protocol = ""
     if not path.is_file():
-        if source not in shipped:
-            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(source, shipped)}")
-        path = shipped[source]
+        name, _, protocol = source.partition("@")
+        if name not in shipped:
+            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(name, shipped)}")
+        if protocol and protocol not in PROTOCOLS:
+            raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
+        path = shipped[name]
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a TOML file: {error}") from None
+    if protocol:
+        PROTOCOLS[protocol](tree)
     for override in overrides:
         _override(tree, override)
     try:

@@ -1,0 +1,50 @@
+"""Every method from the command, on real CIFAR-100, in one table. Skipped where the images are not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.methods import METHODS
+
+PAIR = """
+epochs = 2
+[data]
+name = "cifar100"
+train_limit = 2000
+test_limit = 1000
+[teacher]
+name = "resnet14"
+[student]
+name = "resnet8"
+"""
+
+
+def has_cifar() -> bool:
+    return (Path(os.environ.get("ANTISHORTCUT_DATA", "data")) / "cifar-100-python" / "train").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_cifar(), reason="no cifar-100-python in $ANTISHORTCUT_DATA or ./data")
+def test_every_method_runs_on_cifar100_and_stands_in_one_table(tmp_path: Path) -> None:
+    recipe, runs = tmp_path / "small.toml", tmp_path / "runs"
+    recipe.write_text(PAIR)
+
+    def asd(*words: str) -> None:
+        done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+
+    for method in METHODS:
+        asd("distill", str(recipe), "--method", method, "--runs", str(runs))
+    asd("evaluate", *sorted(str(path) for path in (runs / "small").iterdir()))
+    shown = CliRunner().invoke(app, ["report", str(runs / "small"), "--json"], catch_exceptions=False)
+    rows = {row["method"]: row for row in json.loads(shown.stdout)["rows"]}
+    assert rows.keys() == METHODS.keys()
+    assert all(0 <= row["test accuracy"] <= 1 for row in rows.values())
+    table = (runs / "small" / "table.md").read_text()
+    assert all(f"| {name} |" in table for name in METHODS)
