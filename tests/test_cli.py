@@ -48,7 +48,7 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
     assert all(row["seeds"] == 2 for row in report["rows"])
     assert Path(report["page"]).is_file()
     assert (here / "runs/tiny/table.md").is_file()
-    rewound = asd("rewind", taught["teacher"], "--epochs", "1", "--threads", "1")
+    rewound = asd("rewind", taught["hash"], "--epochs", "1", "--threads", "1")
     again = asd("distill", str(tiny), "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound")
     assert again["run"] == "runs/tiny/rewound-s1"
     ablation = asd("distill", str(tiny), "--set", "method.ss=0.0", "--name", "no-ss")

@@ -136,9 +136,10 @@ def teach(
 
 @app.command()
 def rewind(
-    teacher: Annotated[Path, typer.Argument(help="A teacher's folder: runs/teachers/<hash>.")],
+    teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
     epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.")] = 10,
     rate: Annotated[float, typer.Option(help="The constant learning rate.")] = 0.05,
+    runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
@@ -152,13 +153,14 @@ def rewind(
     from antishortcut.folder import Folder
     from antishortcut.workflow import rewind as rewind_it
 
-    folder = Folder(teacher)
+    by_hash = runs / "teachers" / teacher
+    folder = Folder(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
     run, _ = folder.read()
     if run.kind != "teach" or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
-    runs = teacher.resolve().parent.parent
+    runs = folder.path.resolve().parent.parent
     shop = _workshop(runs, data_root, False, device, devices, precision, threads, workers, save_every)
     new = rewind_it(run, epochs, rate, shop)
     shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
