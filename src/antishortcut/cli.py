@@ -218,6 +218,7 @@ def evaluate(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
     on: Annotated[str, typer.Option(help="What to measure, comma-separated: clean, mechanism.")] = "clean",
     data_root: RootOption = None,
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -230,6 +231,9 @@ def evaluate(
 
     if threads:
         torch.set_num_threads(threads)
+    device = "cpu" if device == "auto" and not torch.cuda.is_available() else device.replace("auto", "cuda")
+    if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"--device {device}: not here; use cpu")
     shop = Workshop(Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
     found: list[dict[str, Any]] = []
@@ -237,7 +241,8 @@ def evaluate(
         folder = Folder(path)
         run, _ = folder.read()
         runs = path.resolve().parent.parent
-        found.append({"run": str(path), "scores": evaluate_it(folder, runs, shop.sets(run.data), names)})
+        scores = evaluate_it(folder, runs, shop.sets(run.data), names, device=device)
+        found.append({"run": str(path), "scores": scores})
     if as_json:
         _print_json({"runs": found})
         return

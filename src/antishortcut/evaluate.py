@@ -28,10 +28,10 @@ POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
 class Subject:
     """A finished run, opened to be examined; of a teacher, any state it kept."""
 
-    def __init__(self, folder: Folder, runs: Path, sets: Sets, state: str = "final") -> None:
+    def __init__(self, folder: Folder, runs: Path, sets: Sets, state: str = "final", device: str = "cpu") -> None:
         if not folder.finished:
             raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
-        self.folder, self.runs, self.sets = folder, runs, sets
+        self.folder, self.runs, self.sets, self.device = folder, runs, sets, device
         self.run, _ = folder.read()
         if self.run.fingerprint != sets.fingerprint:
             raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
@@ -41,8 +41,9 @@ class Subject:
     def outputs(self, network: Network, images: AnySet) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set, in its order."""
         loader = Loader(images, batch=256, seed=0, image_size=self.sets.image_size, augment="none", shuffle=False)
-        seen = [network(batch.image) for batch in loader.epoch(0)]
-        return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
+        network.to(self.device)
+        seen = [network(batch.image.to(self.device)) for batch in loader.epoch(0)]
+        return torch.cat([s.logits.cpu() for s in seen]), torch.cat([s.embedding.cpu() for s in seen])
 
 
 def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
@@ -101,7 +102,9 @@ def part(images: AnySet, count: int) -> AnySet:
 EVALUATIONS: dict[str, Callable[[Subject], Mapping[str, Mapping[str, Any]]]] = {"clean": clean, "mechanism": mechanism}
 
 
-def evaluate(folder: Folder, runs: Path, sets: Sets, on: list[str], state: str = "final") -> dict[str, dict[str, Any]]:
+def evaluate(
+    folder: Folder, runs: Path, sets: Sets, on: list[str], state: str = "final", device: str = "cpu"
+) -> dict[str, dict[str, Any]]:
     """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
 
     Scores of an earlier state of a teacher are kept as <set>@<state>.
@@ -116,7 +119,7 @@ def evaluate(folder: Folder, runs: Path, sets: Sets, on: list[str], state: str =
         known = [folder.score(each) for each in names]
         if all(score is not None and score["fingerprint"] == sets.fingerprint for score in known):
             continue
-        subject = subject or Subject(folder, runs, sets, state)
+        subject = subject or Subject(folder, runs, sets, state, device)
         for each, score in EVALUATIONS[name](subject).items():
             kept = {"set": each, "state": state, "fingerprint": sets.fingerprint} | dict(score)
             write_json(folder.path / "scores" / f"{each}{mark}.json", kept)

@@ -128,9 +128,9 @@ class Training:
                         watch.update(self.done, means)
                     if self.done % self.per_epoch == 0 or self.done in self.due:
                         self._judge()
-                    if self._all(asked.number):
+                    if stop := self._all(asked.number):
                         self._save()
-                        raise Stopped(asked.number, self.done)
+                        raise Stopped(stop, self.done)
                     if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
                         self._save()
                         saved = time.monotonic()
