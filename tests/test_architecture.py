@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {"run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace"},
     "report": {"run", "folder", "stats", "paper"},
-    "workflow": {"run", "folder", "console", "choose", "types", "data", "methods", "teachers", "train"},
+    "workflow": {"run", "folder", "console", "choose", "types", "data", "models", "methods", "teachers", "train"},
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
 TORCH_FREE = ["run", "folder", "stats", "schedule", "console", "errors", "report", "cli"]

@@ -75,8 +75,7 @@ def test_terms_are_finite_named_scalars(setting: Setting, precision: str) -> Non
 def test_gradient_reaches_student_and_heads_and_no_teacher(setting: Setting) -> None:
     for network in setting.teachers.values():
         network.requires_grad_(True)  # a method must not pass gradient even if the caller forgot to freeze
-    with torch.no_grad():
-        targets = setting.targets()
+    targets = setting.targets()
     torch.autograd.backward(torch.stack(list(setting.step(setting.batch, targets, PAST_WARMUP).values())).sum())
     for name, parameter in setting.step.named_parameters():
         assert parameter.grad is not None, name

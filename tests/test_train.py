@@ -149,11 +149,28 @@ def test_accumulation_sees_the_same_batches(recipe: Recipe, shop: Workshop) -> N
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, shop: Workshop) -> None:
     shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
     mad = load_recipe(str(shop.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
-    with pytest.raises(UserError, match=r"not finite at step \d+: .*task"):
+    with pytest.raises(UserError, match=r"not finite at step \d+: .*task.*the state after step \d+ is kept"):
         distill(mad, shop, method="ce", seed=1, suite="mad")
     found = load_state(shop.runs / "mad" / "ce-s1" / "resume")
     assert found is not None
     assert all(torch.isfinite(value).all() for value in found[1]["meter"].values())
+
+
+def test_bfloat16_goes_through_the_command(recipe: Recipe, shop: Workshop) -> None:
+    shop.execution = Execution(accelerator="cpu", threads=1, precision="bf16-mixed")
+    run = distill(recipe, shop, method="asd", seed=1, suite="s")
+    folder = Folder(run.folder(shop.runs))
+    assert folder.read()[1]["precision"] == "bf16-mixed"
+    assert all(value.dtype != torch.bfloat16 for value in load_file(folder.student).values())
+    with pytest.raises(UserError, match="16-mixed needs a GPU"):
+        loop.make_fabric(Execution(accelerator="cpu", precision="16-mixed"))
+
+
+def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, shop: Workshop) -> None:
+    for wrong, said in (("student.name=nope", "nope"), ("teacher.early=12%", "keep no state '12%'")):
+        with pytest.raises(UserError, match=said):
+            distill(load_recipe(str(tiny), [wrong]), shop, method="asd", seed=1, suite="s")
+    assert not shop.runs.exists()
 
 
 def test_the_same_name_for_another_run_is_refused(recipe: Recipe, shop: Workshop) -> None:

@@ -40,7 +40,7 @@ ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0
 WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
 SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of the student.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
 
 
 def _workshop(
@@ -72,7 +72,8 @@ def _workshop(
         )
     except ValidationError as error:
         problem = error.errors()[0]
-        raise UserError(f"--{problem['loc'][0]}: {problem['msg']}") from None
+        flag = {"accelerator": "device"}.get(str(problem["loc"][0]), str(problem["loc"][0]).replace("_", "-"))
+        raise UserError(f"--{flag}: {problem['msg']}") from None
     return Workshop(runs, data_root, download, execution)
 
 
@@ -128,7 +129,7 @@ def teach(
     from antishortcut.run import load_recipe
     from antishortcut.workflow import teach as teach_it
 
-    settings = load_recipe(recipe, set_ or ())
+    settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
     shop = _workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
     run = teach_it(settings, shop)
     _show_trajectory(Folder(run.folder(runs)), as_json)
@@ -239,6 +240,9 @@ def evaluate(
     found: list[dict[str, Any]] = []
     for path in folders:
         folder = Folder(path)
+        if len(folders) > 1 and not folder.finished:  # a shell's * brings figures and unfinished runs along
+            print(f"{path}: no finished run, left out", file=sys.stderr)
+            continue
         run, _ = folder.read()
         runs = path.resolve().parent.parent
         scores = evaluate_it(folder, runs, shop.sets(run.data), names, device=device)
@@ -336,6 +340,8 @@ def _show_trajectory(folder: Any, as_json: bool) -> None:
 
 def _slug(name: Any) -> Any:
     """A run's name is a folder's name: no separators, nothing hidden."""
+    if name == "teachers":
+        raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
     if name is not None and (not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name):
         raise UserError(f"{name!r} cannot name a folder")
     return name
@@ -382,8 +388,8 @@ def main() -> None:
     try:
         with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
             app()
-    except UserError as error:
-        print(f"asd: {error}", file=sys.stderr)
+    except (UserError, OSError) as error:  # a full disk, a folder that may not be written, a file in its place
+        print(f"asd: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

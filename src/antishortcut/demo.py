@@ -17,10 +17,10 @@ def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:
     from antishortcut.report import make_report
 
     teacher = teach(recipe, shop)
-    rows = [
-        _row("teacher", teacher, shop, ["clean"]),
-        _row("early teacher", teacher, shop, ["clean"], recipe.teacher.early),
-    ]
+    early = recipe.teacher.early
+    rows = [_row("teacher", teacher, shop, ["clean"])]
+    if early != "rewind" and "/" not in early:  # a state of this teacher
+        rows.append(_row("early teacher", teacher, shop, ["clean"], early))
     for method in METHODS_SHOWN:
         run = distill(recipe, shop, method=method, seed=seed, suite="demo")
         rows.append(_row(method, run, shop, ["clean", "mechanism"]))

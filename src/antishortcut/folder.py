@@ -67,16 +67,20 @@ class Folder:
     def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
         """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
         if (self.path / "run.json").exists():
-            there, kept = self.read()
-            if there.hash != run.hash:
-                raise UserError(
-                    f"{self.path} holds another run ({_difference(there, run)}); "
-                    "give this one another --name or --suite, or remove that folder"
-                )
-            return kept
+            return self.check(run)
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json")}
         write_json(self.path / "run.json", value | {"execution": execution, "versions": versions})
         return execution
+
+    def check(self, run: Run) -> dict[str, Any]:
+        """The same run lives here, or an error says in what they differ. Returns its execution settings."""
+        there, kept = self.read()
+        if there.hash != run.hash:
+            raise UserError(
+                f"{self.path} holds another run ({_difference(there, run)}); "
+                "give this one another --name, --suite or --runs, or remove that folder"
+            )
+        return kept
 
     def read(self) -> tuple[Run, dict[str, Any]]:
         """The run that lives here and its execution settings."""

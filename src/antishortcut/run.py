@@ -35,7 +35,9 @@ class DataSettings(Settings):
     val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
     image_size: int | None = Field(None, ge=8)
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "none"] = "crop-flip"
-    seed: int = 0  # of limits and splits, and of generated images; the same for all runs that are to be compared
+    seed: int = Field(
+        0, ge=0, lt=2**31
+    )  # of limits and splits, and of generated images; the same for all runs that are to be compared
     options: dict[str, float] = {}  # the data set's own: rho, count …
 
 
@@ -71,7 +73,7 @@ class OptimSettings(Settings):
 class TeacherSettings(ModelSettings):
     epochs: int | None = Field(None, ge=1)  # the recipe's when not given
     rate: float | None = Field(None, gt=0)  # optim.rate when not given
-    seed: int = 0  # one teacher serves all seeds of the students
+    seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
     keep: tuple[float | str, ...] = Field(
         (2, 5, 10, 15, 20, 30, 50, 75, 100), min_length=1
     )  # per cent of training, or "epoch:36"
@@ -212,6 +214,8 @@ def shipped_recipes() -> dict[str, Path]:
 
 def _repdistiller(tree: dict[str, Any]) -> None:
     """RepDistiller's: a tenth after epochs 150, 180, 210; rate 0.01 for MobileNet and ShuffleNet students."""
+    if tree["data"]["name"] != "cifar100":
+        raise UserError("RepDistiller's protocol is for the CIFAR-100 pairs, P1 to P10")
     optim = tree.setdefault("optim", {})
     optim |= {"schedule": "step", "milestones": [150, 180, 210], "rate": 0.05}
     if tree["student"]["name"].startswith(("mobilenet", "shufflenet")):

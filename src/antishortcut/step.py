@@ -35,6 +35,25 @@ class Step(nn.Module):
             return terms | method.terms(rows, targets, joint, epoch)
 
 
+class Sealed:
+    """What a step works on, in a box: Fabric would walk through it and cast tensors that are float32 on purpose."""
+
+    def __init__(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> None:
+        self.contents = (batch, teachers, epoch)
+
+
+class SealedStep(nn.Module):
+    """A step as Fabric wraps it."""
+
+    def __init__(self, step: nn.Module) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, work: Sealed) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = self.step(*work.contents)
+        return terms
+
+
 def joined(
     student: Features, teachers: Mapping[str, Features], batch: Batch
 ) -> tuple[Features, Mapping[str, Features], Batch]:
@@ -54,19 +73,21 @@ class Meter:
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
         self.sums: dict[str, Tensor] = dict(sums or {})
+        self.last: Mapping[str, Tensor] = {}
 
     def add(self, terms: Mapping[str, Tensor]) -> None:
+        self.last = terms
         for name, value in (*terms.items(), ("count", torch.ones(()))):
             self.sums[name] = self.sums.get(name, torch.zeros((), dtype=torch.float64)) + value.detach().double().cpu()
 
-    def check(self, step: int) -> None:
+    def check(self, step: int, kept: str) -> None:
         """A loss that is not a number ends the run before anything of it is saved."""
         bad = [name for name, value in self.sums.items() if not torch.isfinite(value)]
         if bad:
-            values = ", ".join(f"{name} {float(value):g}" for name, value in self.sums.items() if name != "count")
+            values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
             raise UserError(
-                f"the loss is not finite at step {step}: {', '.join(bad)} (sums since the last log: {values}); "
-                "the last good state is kept: lower optim.rate or look at the data, or use another --precision"
+                f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {kept}; "
+                "lower optim.rate or look at the data, or use another --precision"
             )
 
     def means(self) -> dict[str, float]:

@@ -36,7 +36,8 @@ def top_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     else:
         values, vectors = torch.linalg.eigh(second_moment(x))  # (D,), (D, D)
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]  # largest first
-    kept = _rank(values, max(b, d), values.dtype)
+    rounding = (max(b, d) * torch.finfo(rows.dtype).eps) ** 2  # of the rows, squared in their moment
+    kept = _rank(values, max(b, d), values.dtype, rounding)
     values, vectors = values[:kept], vectors[:, :kept]
     if b < d:
         vectors = torch.linalg.qr(x.T @ vectors).Q  # u = Xᵀv / √(Bλ); QR restores orthogonality to rounding. (D, k')
@@ -114,9 +115,9 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(cosines**2 < 0.5, torch.arccos(cosines), torch.arcsin(sines))
 
 
-def _rank(values: Tensor, size: int, precision: torch.dtype) -> int:
+def _rank(values: Tensor, size: int, precision: torch.dtype, rounding: float = 0.0) -> int:
     """How many of the eigenvalues, largest first, stand above the rounding of what was decomposed."""
     if len(values) == 0 or not values[0] > 0:
         return 0
-    tolerance = values[0] * size * torch.finfo(precision).eps
+    tolerance = values[0] * max(size * torch.finfo(precision).eps, rounding)
     return int((values > tolerance).sum())

@@ -114,7 +114,7 @@ class Trajectory:
                 return known
         raise UserError(
             f"teacher {self.folder.path.name} kept no state {state!r}{near(state, [*names, 'final'])}"
-            " (teacher.keep says which are kept)"
+            f"; to keep others, set teacher.keep and remove {self.folder.path} so that it is trained again"
         )
 
     def weights(self, state: str) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.parts import limited
+from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.methods import make_method
 from antishortcut.models import probe
@@ -31,7 +33,7 @@ from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
 from antishortcut.scorers import accuracy
-from antishortcut.step import Meter, Step
+from antishortcut.step import Meter, Sealed, SealedStep, Step
 from antishortcut.tasks import Classification
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Method, Prepares, Sets, Sizes
@@ -49,13 +51,19 @@ class Stopped(Exception):
 
 def make_fabric(execution: Execution) -> Fabric:
     """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
-    fabric = Fabric(
-        accelerator=execution.accelerator,
-        devices=execution.devices,
-        num_nodes=execution.nodes,
-        precision=execution.precision,
-        strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
-    )
+    try:
+        fabric = Fabric(
+            accelerator=execution.accelerator,
+            devices=execution.devices,
+            num_nodes=execution.nodes,
+            precision=execution.precision,
+            strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
+        )
+    except (RuntimeError, ValueError) as error:  # no such device, fewer than asked for, no such precision there
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"--device {execution.accelerator} --devices {execution.devices}: {reason}") from None
+    if fabric.device.type == "cpu" and execution.precision == "16-mixed":
+        raise UserError("--precision 16-mixed needs a GPU; bf16-mixed works on a CPU")
     if execution.threads:
         torch.set_num_threads(execution.threads)
     fabric.launch()
@@ -68,12 +76,21 @@ def train(
     """Carry out a run, or go on with it, or return the result it already has."""
     folder = Folder(run.folder(runs))
     with folder.locked() if fabric.is_global_zero else nullcontext():
-        if fabric.is_global_zero:
-            how = execution.model_dump() | {"accelerator": fabric.device.type, "threads": torch.get_num_threads()}
-            folder.begin(run, how, _versions())
-        fabric.barrier()
+        begun = (folder.path / "run.json").exists()
+        if begun:
+            folder.check(run)
         if not folder.finished:
-            Training(run, folder, runs, sets, fabric, execution).carry_out(quiet)
+            try:
+                training = Training(run, folder, runs, sets, fabric, execution)
+            except UserError:
+                if not begun and fabric.is_global_zero:
+                    shutil.rmtree(folder.path)  # what cannot be trained leaves nothing behind
+                raise
+            if fabric.is_global_zero:
+                how = execution.model_dump() | {"accelerator": fabric.device.type, "threads": torch.get_num_threads()}
+                folder.begin(run, how, _versions())
+            fabric.barrier()
+            training.carry_out(quiet)
         return folder.result()
 
 
@@ -100,7 +117,7 @@ class Training:
         )
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
-        self.module, self.optimizer = fabric.setup(self.step, _optimizer(run.optim, self.step))
+        self.module, self.optimizer = fabric.setup(SealedStep(self.step), _optimizer(run.optim, self.step))
         self.trajectory = Trajectory(folder)
         self.due = {} if not run.keep else keep_steps(run.keep, self.per_epoch, self.total)
         self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
@@ -122,7 +139,7 @@ class Training:
                 for batch in self.loader.epoch(epoch, start=first):
                     rate = self._step(batch)
                     if self.done % log_every == 0 or self.done % self.per_epoch == 0:
-                        self.meter.check(self.done)
+                        self.meter.check(self.done, self._kept())
                         means = self.meter.means()
                         self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
                         watch.update(self.done, means)
@@ -145,18 +162,19 @@ class Training:
             group["lr"] = rate
         self.module.train()
         terms: dict[str, Tensor] = {}
-        parts = list(_parts(batch, self.run.optim.accumulate))
+        parts = _parts(batch, self.run.optim.accumulate)
+        rows = len(gather(batch.index))
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
             targets = self.teachers.features(self.roles, here.image, self.stages)
-            weight = len(part.label) / len(batch.label)
+            weight = len(gather(part.index)) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
-                found = self.module(here, targets, self.done / self.per_epoch)
+                found = self.module(Sealed(here, targets, self.done / self.per_epoch))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
-            self.meter.check(self.done + 1)
+            self.meter.check(self.done + 1, self._kept())
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
         self.optimizer.step()
@@ -223,7 +241,7 @@ class Training:
 
     def _save(self) -> None:
         if self.writes:
-            self.meter.check(self.done)
+            self.meter.check(self.done, self._kept())
             state = {
                 "model": self.step.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -231,6 +249,10 @@ class Training:
             }
             more = {"last": self.last, "best": self.best, "seconds": self._seconds()}
             save_state(self.folder.path / "resume", self.done, state | more)
+
+    def _kept(self) -> str:
+        states = sorted((self.folder.path / "resume").glob("*.pt"))
+        return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
 
     def _finish(self) -> None:
         """What stays: weights, result; the resume state goes."""
@@ -262,12 +284,11 @@ class Training:
         return self.seconds + time.monotonic() - self.started
 
 
-def _parts(batch: Batch, count: int) -> Iterator[Batch]:
-    """A batch cut into at most `count` parts for gradient accumulation."""
-    size = math.ceil(len(batch.label) / count)
-    for start in range(0, len(batch.label), size):
-        part = slice(start, start + size)
-        yield Batch(batch.image[part], batch.label[part], batch.index[part])
+def _parts(batch: Batch, count: int) -> list[Batch]:
+    """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
+    fewest = int(gather(torch.tensor([len(batch.label)])).min())
+    pieces = (tensor.tensor_split(min(count, fewest)) for tensor in (batch.image, batch.label, batch.index))
+    return [Batch(*part) for part in zip(*pieces, strict=True)]
 
 
 def _optimizer(o: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:

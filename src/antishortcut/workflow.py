@@ -13,9 +13,10 @@ from lightning_fabric import Fabric
 from antishortcut.choose import choose
 from antishortcut.console import console
 from antishortcut.data import open_sets
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
 from antishortcut.folder import Folder
-from antishortcut.methods import options_of, roles_of
+from antishortcut.methods import make_method, options_of, roles_of
+from antishortcut.models import probe
 from antishortcut.run import (
     DataSettings,
     Execution,
@@ -27,9 +28,9 @@ from antishortcut.run import (
     rewind_run,
     teach_run,
 )
-from antishortcut.teachers import Trajectory
+from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import make_fabric, train
-from antishortcut.types import Sets
+from antishortcut.types import Sets, Sizes
 
 
 @dataclass
@@ -116,6 +117,8 @@ def distill(
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so nothing can stand between them")
+    if not Folder(teach_run(recipe, shop.sets(recipe.data).fingerprint).folder(shop.runs)).finished:
+        _check(recipe, shop, method, settings, roles, between)
     teacher = teach(recipe, shop) if roles else teach_run(recipe, shop.sets(recipe.data).fingerprint)
     learn = partial(_learn, recipe, shop, method, settings, roles)
     for place, network in enumerate(between, start=1):
@@ -126,6 +129,35 @@ def distill(
         [method, *(f"via-{network}" for network in via), *([f"gen{generations}"] if generations > 1 else [])]
     )
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
+
+
+def _check(
+    recipe: Recipe,
+    shop: Workshop,
+    method: str,
+    settings: Mapping[str, Value],
+    roles: tuple[str, ...],
+    between: list[str],
+) -> None:
+    """What cannot work is said before a teacher is trained for it: networks, method, states."""
+    sets, early = shop.sets(recipe.data), recipe.teacher.early
+    classes, side = len(sets.classes), sets.image_size
+    student, *_ = [
+        network_of(recipe.student.model_copy(update={"name": n}), classes, side)
+        for n in (recipe.student.name, *between)
+    ]
+    if roles:
+        model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
+        shape = probe(network_of(model, classes, side), side)
+        sizes = Sizes(classes, len(sets.train), probe(student, side), dict.fromkeys(roles, shape), sets.train.label)
+        make_method(method, sizes, settings)
+    planned = {f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)}
+    for role in roles:
+        state = early if role == "early" else role
+        if "/" not in state and state not in planned | {"final", "chosen", "rewind"}:
+            raise UserError(
+                f"the teacher will keep no state {state!r}; add it to teacher.keep{near(state, sorted(planned))}"
+            )
 
 
 def _learn(

@@ -99,7 +99,7 @@ def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
     basis = ShortcutBasis(D, K, source=source, refresh=1)
     final = normal(8, D, dtype=torch.float32).round()
     early = final + torch.arange(8.0)[:, None] * torch.tensor([1.0, 0, 0, -2, 0, 0])  # rank 1, exactly
-    with pytest.warns(UserWarning, match=r" 1 directions.*, fewer than the 2") as said:
+    with pytest.warns(UserWarning, match=" 1 of 2 directions") as said:
         answers = [basis(early, final) for _ in range(3)]
     assert len(said) == 1
     expected = torch.tensor([1.0, 0, 0, -2, 0, 0])[:, None] / 5**0.5
@@ -111,7 +111,7 @@ def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
 def test_running_in_single_precision_does_not_take_rounding_for_a_direction() -> None:
     basis = ShortcutBasis(D, K, source="running", refresh=1)
     line = orthonormal(D, 1).float()  # (D, 1)
-    with pytest.warns(UserWarning, match=" 1 directions"):
+    with pytest.warns(UserWarning, match=" 1 of 2 directions"):
         answers = [basis(normal(32, 1, seed=s, dtype=torch.float32) @ line.T, torch.zeros(32, D)) for s in range(5)]
     close(span(answers[-1]), span(line), 1e-5)
 

@@ -64,7 +64,8 @@ class Loader:
     """Batches of a set, epoch by epoch; any batch of any epoch can be had without the ones before it.
 
     `batch` counts images over all ranks; rank r of `world` receives its contiguous share, so that the ranks together
-    hold the batch a single process would. The last batch may be smaller. Should it have fewer images than there are
+    hold the batch a single process would. The last batch may be smaller, but in training a last image alone joins the
+    batch before it, since batch norm cannot learn from one. Should it have fewer images than there are
     ranks, some rank would go without: in training (`shuffle`) all ranks skip it; in evaluation it joins the batch
     before, so that every image counts exactly once (a set smaller than `world` gives the last ranks an empty batch).
 
@@ -136,6 +137,8 @@ def _ends(count: int, batch: int, world: int, shuffle: bool) -> list[int]:
     """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
     ends = [*range(batch, count, batch), count]
     last = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
+    if shuffle and len(ends) > 1 and last == 1:  # batch norm cannot learn from one image: it joins the batch before
+        return [*ends[:-2], count]
     if last < world:
         if shuffle:
             return ends[:-1]

@@ -117,6 +117,7 @@ class ASDLoss(nn.Module):
             raise ValueError("temperature must be positive; queue, margin and warmup not negative")
         self.tc, self.ss, self.temperature, self.margin, self.warmup = tc, ss, temperature, margin, warmup
         self.temporal, self.examples, self.sync = temporal, examples, sync
+        self.uses_early = ss != 0 or (tc != 0 and temporal)
         needed = (tc != 0 or ss != 0) and student_dim != teacher_dim
         self.projector = Projector(student_dim, teacher_dim) if needed else None
         self.basis = (
@@ -141,11 +142,18 @@ class ASDLoss(nn.Module):
             self.basis.prepare((early, final) for final, early in stream)
 
     def forward(
-        self, student: Tensor, final: Tensor, early: Tensor, *, epoch: float, index: Tensor | None = None
+        self, student: Tensor, final: Tensor, early: Tensor | None, *, epoch: float, index: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Weighted terms of a batch. `index` (B,), the samples' numbers, keeps a sample's past out of its negatives."""
+        """Weighted terms of a batch. `index` (B,), the samples' numbers, keeps a sample's past out of its negatives.
+
+        `early` may be None when nothing needs it: temporal=False and ss=0.
+        """
         with torch.autocast(student.device.type, enabled=False):  # τ = 0.07 magnifies bfloat16's rounding
-            student, final, early = student.float(), final.detach().float(), early.detach().float()
+            own = self.queue.dtype  # float32, unless the module was cast
+            early = final if early is None and not self.uses_early else early
+            if early is None:
+                raise ValueError("early is None, but temporal contrast or suppression needs it")
+            student, final, early = student.to(own), final.detach().to(own), early.detach().to(own)
             if self.sync:
                 student, final, early = gather(student), gather(final), gather(early)
                 index = None if index is None else gather(index)
@@ -221,8 +229,6 @@ class ASD(nn.Module):
     ) -> None:
         super().__init__()
         self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
-        uses_early = ss != 0 or (tc != 0 and temporal)
-        self.roles: tuple[str, ...] = ("final", "early") if uses_early else ("final",)
         self.loss = ASDLoss(
             sizes.student.embedding,
             sizes.teachers["final"].embedding,
@@ -240,6 +246,7 @@ class ASD(nn.Module):
             refresh=refresh,
             examples=sizes.examples,
         )
+        self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
         self.loss.prepare((seen["final"].embedding, seen["early"].embedding) for seen in stream)
@@ -248,9 +255,9 @@ class ASD(nn.Module):
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
         final = teachers["final"]
-        early = teachers["early"] if "early" in self.roles else final  # unused when both its readers are off
+        early = teachers["early"].embedding if "early" in self.roles else None
         terms = {"kd": self.kd * kd_loss(student.logits, final.logits, self.kd_temperature)} if self.kd != 0 else {}
         features: dict[str, Tensor] = self.loss(
-            student.embedding, final.embedding, early.embedding, epoch=epoch, index=batch.index
+            student.embedding, final.embedding, early, epoch=epoch, index=batch.index
         )
         return terms | features

@@ -51,7 +51,7 @@ class ShortcutBasis(nn.Module):
             raise ValueError("directions and refresh must be at least 1, momentum in [0, 1)")
         self.directions, self.source, self.select = directions, source, select
         self.momentum, self.refresh, self.ridge = momentum, refresh, ridge
-        self._warned = False
+        self._told: set[bool] = set()
         if source != "batch":
             self.register_buffer("displacement", torch.zeros(width, width))  # E[Δh Δhᵀ]
             self.register_buffer("final", torch.zeros(width, width))  # E[h_final h_finalᵀ]
@@ -61,25 +61,28 @@ class ShortcutBasis(nn.Module):
     @torch.no_grad()
     def forward(self, early: Tensor, final: Tensor) -> Tensor:
         """The basis (D, k') for features (B, D) of both teacher states."""
-        wanted = self.directions
         if self.source == "batch":
-            basis, wanted = _batch_directions(early - final, wanted), min(wanted, len(early))
+            basis = _batch_directions(early - final, self.directions)
         else:
             if self.training and self.source == "running":
                 self._average(early, final)
             elif self.steps == 0:
                 if self.source == "dataset":
                     raise RuntimeError("subspace='dataset' needs prepare(stream) before the first batch")
-                return _batch_directions(early - final, wanted)  # examined before any training
+                return _batch_directions(early - final, self.directions)  # examined before any training
             basis = self.kept[:, self.kept.any(dim=0)]
-        if basis.shape[1] < wanted and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"h_early − h_final spans {basis.shape[1]} directions in {len(early)} rows, fewer than the {wanted} "
-                "asked for; suppressing those there are (none: are the two checkpoints the same?)",
-                stacklevel=3,
-            )
+        self._tell(basis.shape[1], len(early))
         return basis
+
+    def _tell(self, found: int, rows: int) -> None:
+        """Once when there are fewer directions than asked for, and once when there are none."""
+        if found < self.directions and (found == 0) not in self._told:
+            self._told.add(found == 0)
+            advice = (
+                "suppressing those there are" if found else "nothing to suppress: are the two checkpoints the same?"
+            )
+            message = f"h_early − h_final spans {found} of {self.directions} directions in {rows} rows; {advice}"
+            warnings.warn(message, stacklevel=4)
 
     @torch.no_grad()
     def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:

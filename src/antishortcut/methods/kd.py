@@ -12,9 +12,9 @@ from antishortcut.types import Batch, Features, Sizes
 
 
 def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """τ² KL(teacher ‖ student) of softened class probabilities, mean over rows. Logits (B, C)."""
+    """τ² KL(teacher ‖ student) of softened class probabilities, mean over rows. Logits (B, C); none to the teacher."""
     log_p = F.log_softmax(student / temperature, dim=1)  # (B, C)
-    log_q = F.log_softmax(teacher / temperature, dim=1)  # (B, C)
+    log_q = F.log_softmax(teacher.detach() / temperature, dim=1)  # (B, C)
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 
