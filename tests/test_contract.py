@@ -33,8 +33,9 @@ def float32(seen: Features) -> Features:
 class Setting:
     """One method on one pair of small networks and one fixed batch."""
 
-    def __init__(self, name: str, pair: str, rows: int = 16) -> None:
+    def __init__(self, name: str, pair: str, rows: int = 16, precision: str = "float32") -> None:
         torch.manual_seed(0)
+        self.precision = precision
         teacher, student = PAIRS[pair]
         options = options_of(name, {})
         self.roles = roles_of(name, options)
@@ -52,18 +53,25 @@ class Setting:
         return {role: float32(network(image)) for role, network in self.teachers.items()}
 
     def loss(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> torch.Tensor:
-        return torch.stack(list(self.step(batch or self.batch, self.targets(batch), epoch).values())).sum()
+        return torch.stack(list(self.terms(batch, epoch).values())).sum()
+
+    def terms(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> dict[str, torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            found: dict[str, torch.Tensor] = self.step(batch or self.batch, self.targets(batch), epoch)
+        return found
 
 
-@pytest.fixture(params=[(name, pair) for name in METHODS for pair in PAIRS], ids=lambda p: "-".join(p))
+CASES = [(name, pair, precision) for name in METHODS for pair in PAIRS for precision in ("float32", "bfloat16")]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
 def setting(request: pytest.FixtureRequest) -> Setting:
-    return Setting(*request.param)
+    name, pair, precision = request.param
+    return Setting(name, pair, precision=precision)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_terms_are_finite_named_scalars(setting: Setting, precision: str) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        terms = setting.step(setting.batch, setting.targets(), PAST_WARMUP)
+def test_terms_are_finite_named_scalars(setting: Setting) -> None:
+    terms = setting.terms()
     assert "task" in terms
     for name, value in terms.items():
         assert isinstance(name, str)
@@ -75,8 +83,7 @@ def test_terms_are_finite_named_scalars(setting: Setting, precision: str) -> Non
 def test_gradient_reaches_student_and_heads_and_no_teacher(setting: Setting) -> None:
     for network in setting.teachers.values():
         network.requires_grad_(True)  # a method must not pass gradient even if the caller forgot to freeze
-    targets = setting.targets()
-    torch.autograd.backward(torch.stack(list(setting.step(setting.batch, targets, PAST_WARMUP).values())).sum())
+    torch.autograd.backward(setting.loss())
     for name, parameter in setting.step.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
@@ -111,14 +118,13 @@ def test_ten_steps_on_one_batch_lower_the_loss(setting: Setting) -> None:
 
 
 def test_a_method_resumes_bit_for_bit(setting: Setting) -> None:
-    def go(step: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+    def go(step: Step, optimizer: torch.optim.Optimizer, numbers: range) -> None:
         for number in numbers:
             torch.manual_seed(number)
             index = torch.randperm(200)[:16]
             batch = Batch(torch.rand(16, 3, 32, 32), index % 5, index)
-            torch.autograd.backward(
-                torch.stack(list(step(batch, setting.targets(batch), float(number)).values())).sum()
-            )
+            setting.step = step
+            torch.autograd.backward(setting.loss(batch, float(number)))
             optimizer.step()
             optimizer.zero_grad()
 

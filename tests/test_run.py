@@ -124,6 +124,17 @@ def test_teachers_are_shared_and_keeping_more_states_changes_nothing(p2: Recipe)
     assert teacher.folder(Path("runs")) == Path("runs/teachers") / teacher.hash
 
 
+def test_the_content_of_a_weights_file_counts_and_not_its_path(tmp_path: Path) -> None:
+    hashes = []
+    for name, data in (("a", b"1"), ("b", b"1"), ("a", b"2")):
+        (tmp_path / name).write_bytes(data)
+        hashes.append(teach_run(load_recipe("P2", [f"teacher.weights={tmp_path / name}"]), "data").hash)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert teach_run(load_recipe("P2"), "data").hash not in hashes
+    with pytest.raises(UserError, match="cannot be read"):
+        teach_run(load_recipe("P2", ["teacher.weights=nowhere.pt"]), "data")
+
+
 def test_rewinding_is_a_run_of_its_own(p2: Recipe) -> None:
     teacher = teach_run(p2, "data")
     rewound = rewind_run(teacher)

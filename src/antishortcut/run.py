@@ -47,6 +47,7 @@ class ModelSettings(Settings):
     embedding: str | None = None  # module path of the embedding, found by probing when not given
     pretrained: bool = False  # weights from the hub of timm or torchvision
     weights: str | None = None  # weights from a file
+    digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
 
 
 class OptimSettings(Settings):
@@ -122,6 +123,7 @@ class Run(Settings):
         if self.kind == "rewind":
             aside.discard("teacher")
         science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
+        science["model"].pop("weights")  # its digest is there
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     def folder(self, runs: Path) -> Path:
@@ -154,7 +156,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         epochs=teacher.epochs or recipe.epochs,
         data=recipe.data,
         fingerprint=fingerprint,
-        model=_model(teacher),
+        model=_with_digest(_model(teacher)),
         optim=recipe.optim.model_copy(update={"rate": teacher.rate or recipe.optim.rate}),
         keep=teacher.keep,
     )
@@ -191,7 +193,7 @@ def distill_run(
         epochs=recipe.epochs,
         data=recipe.data,
         fingerprint=fingerprint,
-        model=recipe.student,
+        model=_with_digest(recipe.student),
         optim=recipe.optim,
         method=method,
         options=dict(options),
@@ -204,6 +206,16 @@ def distill_run(
 
 def _model(teacher: TeacherSettings) -> ModelSettings:
     return ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
+
+
+def _with_digest(model: ModelSettings) -> ModelSettings:
+    if model.weights is None:
+        return model.model_copy(update={"digest": None})
+    try:
+        data = Path(model.weights).read_bytes()
+    except OSError as error:
+        raise UserError(f"weights {model.weights}: cannot be read ({error.strerror})") from None
+    return model.model_copy(update={"digest": hashlib.sha256(data).hexdigest()})
 
 
 def shipped_recipes() -> dict[str, Path]:
