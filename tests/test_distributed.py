@@ -57,3 +57,12 @@ def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int
         for key, value in one.items():
             assert torch.allclose(value.float(), two[key].float(), atol=2e-4, rtol=1e-3), key
     assert torch.equal(one["loss.queue_index"], two["loss.queue_index"])
+
+
+def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny: Path) -> None:
+    """265 images: the last batch, 9, is shared as 5 and 4, and both processes cut their share into four parts."""
+    words = ["--set", "data.options.count=265", "--set", "optim.accumulate=4", "--set", "epochs=1", "--method", "kd"]
+    made = json.loads(
+        asd(tmp_path, "distill", str(tiny), *words, "--threads", "1", "--device", "cpu", "--devices", "2", "--json")
+    )
+    assert made["steps"] == 9
