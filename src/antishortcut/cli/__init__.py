@@ -1,0 +1,49 @@
+"""The command `asd`. Sub-commands import what they need when they run, so that `asd --help` is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
+
+import typer
+
+from antishortcut.cli import lists, runs, scores
+from antishortcut.console import first_process
+from antishortcut.errors import UserError
+
+app = typer.Typer(
+    name="asd",
+    help="Distil a vision model without handing down its shortcuts.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(runs.demo)
+app.command()(runs.init)
+app.command()(runs.teach)
+app.command()(runs.rewind)
+app.command()(runs.distill)
+app.command()(scores.evaluate)
+app.command()(scores.report)
+app.command("list")(lists.list_)
+
+
+def main() -> None:
+    """Run the command; what is wrong with the input is one line and exit code 2."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
+    try:
+        with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
+            app()
+    except (UserError, OSError) as error:  # a full disk, a folder that may not be written, a file in its place
+        print(f"asd: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if type(error).__name__ != "Stopped":  # by name: importing the trainer here would cost every command seconds
+            raise
+        print(f"asd: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "code", 1))

@@ -1,0 +1,89 @@
+"""Options that several sub-commands share, and how their results are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from antishortcut.workflow import Workshop
+
+from antishortcut.errors import UserError
+
+RecipeArg = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe (asd list recipes).")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override: key=value, may be repeated.")]
+RunsOption = Annotated[Path, typer.Option(help="Where run folders lie.")]
+RootOption = Annotated[Path | None, typer.Option(help="Where data sets lie [default: $ANTISHORTCUT_DATA or ./data].")]
+DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch the data set where torchvision can.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DevicesOption = Annotated[int, typer.Option(help="How many devices share each batch.")]
+PrecisionOption = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")]
+ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
+WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
+SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
+
+
+def workshop(
+    runs: Path,
+    data_root: Path | None,
+    download: bool,
+    device: str,
+    devices: int,
+    precision: str,
+    threads: int,
+    workers: int,
+    save_every: float,
+) -> Workshop:
+    from pydantic import ValidationError
+
+    from antishortcut.run import Execution
+    from antishortcut.workflow import Workshop
+
+    try:
+        execution = Execution.model_validate(
+            {
+                "accelerator": device,
+                "devices": devices,
+                "precision": precision,
+                "threads": threads,
+                "workers": workers,
+                "save_every": save_every,
+            }
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        flag = {"accelerator": "device"}.get(str(problem["loc"][0]), str(problem["loc"][0]).replace("_", "-"))
+        raise UserError(f"--{flag}: {problem['msg']}") from None
+    return Workshop(runs, data_root, download, execution)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
+    for number, column in enumerate(columns):
+        numeric = any(isinstance(row[number], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=1))

@@ -1,0 +1,181 @@
+"""asd demo, init, teach, rewind, distill: what makes runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antishortcut.cli.options import (
+    DeviceOption,
+    DevicesOption,
+    DownloadOption,
+    JsonOption,
+    PrecisionOption,
+    RecipeArg,
+    RootOption,
+    RunsOption,
+    SaveOption,
+    SeedOption,
+    SetOption,
+    ThreadsOption,
+    WorkersOption,
+    print_json,
+    table,
+    workshop,
+)
+from antishortcut.errors import UserError
+
+
+def demo(
+    runs: RunsOption = Path("runs"),
+    seed: SeedOption = 1,
+    set_: SetOption = None,
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole story on the embedded images: teacher, CE, KD and ASD students, table and report."""
+    from antishortcut.demo import run_demo, show_demo
+    from antishortcut.run import Execution, load_recipe
+    from antishortcut.workflow import Workshop
+
+    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads))
+    story = run_demo(load_recipe("cues", set_ or ()), shop, seed)
+    if as_json:
+        print_json(story)
+    else:
+        show_demo(story)
+
+
+def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
+    """Write a commented recipe for your own data."""
+    from antishortcut.recipes import TEMPLATE
+
+    if path.exists():
+        raise UserError(f"{path} exists; name another file or remove it")
+    path.write_text(TEMPLATE, encoding="utf-8")
+    print(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method asd")
+
+
+def teach(
+    recipe: RecipeArg,
+    set_: SetOption = None,
+    runs: RunsOption = Path("runs"),
+    data_root: RootOption = None,
+    download: DownloadOption = False,
+    device: DeviceOption = "auto",
+    devices: DevicesOption = 1,
+    precision: PrecisionOption = "32-true",
+    threads: ThreadsOption = 0,
+    workers: WorkersOption = 0,
+    save_every: SaveOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a recipe's teacher and keep its trajectory."""
+    from antishortcut.folder import Folder
+    from antishortcut.run import load_recipe
+    from antishortcut.workflow import teach as teach_it
+
+    settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
+    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
+    run = teach_it(settings, shop)
+    _show_trajectory(Folder(run.folder(runs)), as_json)
+
+
+def rewind(
+    teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
+    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.")] = 10,
+    rate: Annotated[float, typer.Option(help="The constant learning rate.")] = 0.05,
+    runs: RunsOption = Path("runs"),
+    data_root: RootOption = None,
+    device: DeviceOption = "auto",
+    devices: DevicesOption = 1,
+    precision: PrecisionOption = "32-true",
+    threads: ThreadsOption = 0,
+    workers: WorkersOption = 0,
+    save_every: SaveOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an early-like reference when only the final checkpoint is left."""
+    from antishortcut.folder import Folder
+    from antishortcut.workflow import rewind as rewind_it
+
+    by_hash = runs / "teachers" / teacher
+    folder = Folder(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
+    run, _ = folder.read()
+    if run.kind != "teach" or not folder.finished:
+        raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
+    if epochs < 1 or rate <= 0:
+        raise UserError("--epochs must be at least 1 and --rate positive")
+    runs = folder.path.resolve().parent.parent
+    shop = workshop(runs, data_root, False, device, devices, precision, threads, workers, save_every)
+    new = rewind_it(run, epochs, rate, shop)
+    shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
+    shop.say(f"Use it with --set teacher.early={new.hash}/final")
+    _show_trajectory(Folder(new.folder(runs)), as_json)
+
+
+def distill(
+    recipe: RecipeArg,
+    method: Annotated[str, typer.Option(help="asd list methods.")] = "asd",
+    seed: SeedOption = 1,
+    set_: SetOption = None,
+    suite: Annotated[str | None, typer.Option(help="Folder below --runs [default: the recipe's name].")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run [default: the method's].")] = None,
+    via: Annotated[
+        list[str] | None, typer.Option(help="A network between teacher and student (TAKD), repeated.")
+    ] = None,
+    generations: Annotated[
+        int, typer.Option(min=1, help="Born-Again: students that teach the next of their kind.")
+    ] = 1,
+    runs: RunsOption = Path("runs"),
+    data_root: RootOption = None,
+    download: DownloadOption = False,
+    device: DeviceOption = "auto",
+    devices: DevicesOption = 1,
+    precision: PrecisionOption = "32-true",
+    threads: ThreadsOption = 0,
+    workers: WorkersOption = 0,
+    save_every: SaveOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Distil a student. Trains the teacher first when it is not there. --set method.KEY=VALUE reaches the method."""
+    from antishortcut.folder import Folder
+    from antishortcut.run import load_recipe
+    from antishortcut.workflow import distill as distill_it
+
+    chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
+    settings = load_recipe(recipe, chosen)
+    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
+    place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
+    run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
+    folder = Folder(run.folder(runs))
+    result = folder.result()
+    if as_json:
+        print_json({"run": str(folder.path), "hash": run.hash} | result)
+        return
+    rows = [(kind, result[kind]["epoch"], result[kind]["accuracy"]) for kind in ("last", "best")]
+    table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", "accuracy"), rows)
+    print(folder.path)
+
+
+def _show_trajectory(folder: Any, as_json: bool) -> None:
+    from antishortcut.teachers import Trajectory
+
+    trajectory = Trajectory(folder)
+    if as_json:
+        print_json({"teacher": str(folder.path), "hash": folder.path.name, "states": trajectory.entries})
+        return
+    rows = [(", ".join(e["labels"]), e["step"], e["epoch"], e["accuracy"], e["images"]) for e in trajectory.entries]
+    table("trajectory", ("state", "step", "epoch", "accuracy", "on images"), rows)
+    print(folder.path)
+
+
+def _slug(name: Any) -> Any:
+    """A run's name is a folder's name: no separators, nothing hidden."""
+    if name == "teachers":
+        raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
+    if name is not None and (not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name):
+        raise UserError(f"{name!r} cannot name a folder")
+    return name

@@ -1,0 +1,80 @@
+"""Altered copies of images on disk, as CIFAR-C has them: <name>.npy of (N, H, W, 3) bytes, labels.npy beside it."""
+# N images, S side of the square images
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import UserError
+from ..types import ImageSet
+
+Bytes = NDArray[np.uint8]
+
+
+@contextmanager
+def growing(path: Path, shape: tuple[int, int, int, int]) -> Iterator[Path]:
+    """A file beside `path` holding an array of this shape, to be filled through `rows`; named `path` once whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
+    os.close(handle)
+    try:
+        np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape).flush()  # type: ignore[no-untyped-call]
+        yield Path(name)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def fill(path: Path, start: int, images: Bytes) -> None:
+    """Put images (n, H, W, 3) at row `start` of a growing file; processes may fill different rows at once."""
+    array = np.load(path, mmap_mode="r+", allow_pickle=False)
+    array[start : start + len(images)] = images
+    array.flush()
+
+
+def read_images(path: Path) -> Bytes:
+    """The images of a .npy file, (N, S, S, 3), mapped into memory and checked; bad files get one line."""
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)  # copy on write: torch wants it writable, disk stays
+    except FileNotFoundError:
+        raise UserError(f"no file {path}") from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged or cut short ({reason}); fetch or make it again") from None
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or 0 in array.shape:
+        raise UserError(f"{path} holds {array.dtype} of shape {array.shape}, not bytes of shape (N, H, W, 3)")
+    if array.shape[1] != array.shape[2]:
+        raise UserError(f"{path} holds images of {array.shape[1]} × {array.shape[2]}; they must be square")
+    return array
+
+
+def read_labels(path: Path, classes: int) -> Tensor:
+    """The labels of a .npy file, (N,) int64, all of them classes the student knows."""
+    try:
+        label = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"no file {path}; labels lie beside the images") from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged or cut short ({reason}); fetch or make it again") from None
+    if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or len(label) == 0:
+        raise UserError(f"{path} holds {label.dtype} of shape {label.shape}, not whole numbers of shape (N,)")
+    if label.min() < 0 or label.max() >= classes:
+        raise UserError(f"{path} has labels from {label.min()} to {label.max()}, the student has {classes} classes")
+    return torch.from_numpy(label.astype(np.int64))
+
+
+def as_set(images: Bytes, label: Tensor) -> ImageSet:
+    """Images (N, S, S, 3) and labels (N,) as a set; nothing is copied."""
+    return ImageSet(torch.from_numpy(images).permute(0, 3, 1, 2), label)
