@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, options_of
 from antishortcut.models import build, probe
 from antishortcut.run import load_recipe, shipped_recipes
@@ -63,3 +64,8 @@ def load_recipe_from(text: str, folder: Path):  # type: ignore[no-untyped-def]
 
 def test_every_shipped_recipe_has_a_title() -> None:
     assert all(load_recipe(name).title for name in shipped_recipes())
+
+
+def test_a_list_for_a_methods_setting_is_one_plain_line(tiny: Path) -> None:
+    with pytest.raises(UserError, match=r"methods\.asd\.queue: wants one number, word or true/false, not \[1\]$"):
+        load_recipe(str(tiny), ["methods.asd.queue=[1]"])

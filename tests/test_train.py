@@ -207,3 +207,20 @@ def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, shop
     weights = load_file(Folder(run.folder(shop.runs)).method)
     kept = weights["loss.basis.kept"]
     assert torch.allclose(kept.T @ kept, torch.eye(4), atol=1e-5)
+
+
+def test_a_section_for_no_method_is_a_slip(recipe: Recipe, shop: Workshop) -> None:
+    odd = recipe.model_copy(update={"methods": {"adsd": {"queue": 64}}})
+    with pytest.raises(UserError, match="unknown method 'adsd'"):
+        distill(odd, shop, method="kd", seed=1, suite="s")
+
+
+def test_a_begun_run_says_that_it_keeps_its_execution_settings(
+    recipe: Recipe, shop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    folder = Folder(run.folder(shop.runs))
+    (folder.path / "result.json").unlink()
+    other = Workshop(shop.runs, execution=Execution(accelerator="cpu", threads=1, workers=3, save_every=1e9))
+    other.carry_out(run)
+    assert "goes on as it began: workers 0, not 3" in capsys.readouterr().err

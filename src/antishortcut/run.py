@@ -283,6 +283,9 @@ def _override(tree: dict[str, Any], text: str) -> None:
 def _first(error: ValidationError) -> str:
     """The first complaint of pydantic in one line, with the near names for an unknown key."""
     problem = error.errors()[0]
+    if problem["loc"][:1] == ("methods",) and len(problem["loc"]) > 3:  # methods.asd.queue, then a branch of the union
+        setting = ".".join(map(str, problem["loc"][:3]))
+        return f"{setting}: wants one number, word or true/false, not {problem['input']!r}"
     place = ".".join(str(part) for part in problem["loc"]) or "recipe"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":

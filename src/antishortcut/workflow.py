@@ -68,6 +68,8 @@ class Workshop:
         execution = self.execution
         if (folder.path / "run.json").exists():
             execution = Execution.model_validate(folder.read()[1])
+            if not folder.finished and (others := _differing(execution, self.execution)):
+                self.say(f"{folder.path} goes on as it began: {others}")
         if execution not in self._fabric:
             self._fabric[execution] = make_fabric(execution)
         return train(run, self.runs, self.sets(run.data), self._fabric[execution], execution, self.quiet)
@@ -75,6 +77,13 @@ class Workshop:
     def say(self, text: str) -> None:
         if not self.quiet:
             console().print(text, markup=False)
+
+
+def _differing(kept: Execution, wanted: Execution) -> str:
+    """Execution settings that were asked for otherwise than the run has them."""
+    asked = wanted.model_dump(exclude={"threads"} if wanted.threads == 0 else set())  # 0 and auto leave it open
+    pairs = [(name, getattr(kept, name), value) for name, value in asked.items()]
+    return ", ".join(f"{name} {there}, not {here}" for name, there, here in pairs if here not in (there, "auto"))
 
 
 def teach(recipe: Recipe, shop: Workshop) -> Run:
@@ -112,6 +121,8 @@ def distill(
     `via` names networks between teacher and student, each taught by the one before (TAKD); `generations` above 1 puts
     the student's own architecture there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
     """
+    for section in recipe.methods:
+        options_of(section, recipe.methods[section])  # a section that nobody reads is a slip of the pen
     settings = options_of(method, recipe.methods.get(method, {}) | dict(options or {}))
     roles = roles_of(method, settings)
     between = [*via, *[recipe.student.name] * (generations - 1)]

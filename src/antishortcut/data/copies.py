@@ -27,7 +27,7 @@ def growing(path: Path, shape: tuple[int, int, int, int]) -> Iterator[Path]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
     os.close(handle)
     try:
-        np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape).flush()  # type: ignore[no-untyped-call]
+        np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape).flush()
         yield Path(name)
         os.chmod(name, 0o644)
         os.replace(name, path)
@@ -46,7 +46,7 @@ def fill(path: Path, start: int, images: Bytes) -> None:
 def read_images(path: Path) -> Bytes:
     """The images of a .npy file, (N, S, S, 3), mapped into memory and checked; bad files get one line."""
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)  # copy on write: torch wants it writable, disk stays
+        array: Bytes = np.load(path, mmap_mode="c", allow_pickle=False)  # copy on write: torch warns of others
     except FileNotFoundError:
         raise UserError(f"no file {path}") from None
     except (OSError, ValueError, EOFError) as error:

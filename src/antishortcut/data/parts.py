@@ -91,6 +91,12 @@ def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
     return seen.hexdigest()[:16]
 
 
+def set_mark(images: AnySet) -> str:
+    """Fingerprint of one set by itself; files are named below the folder they share."""
+    shared = Path() if isinstance(images, ImageSet) else Path(os.path.commonpath([p.parent for p in images.paths]))
+    return fingerprint("one set", {"images": images}, shared)
+
+
 def _add(seen: hashlib._Hash, name: str, value: Tensor) -> None:
     seen.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
     seen.update(np.ascontiguousarray(value.numpy()).data)

@@ -1,0 +1,110 @@
+"""Altered copies on disk: whole or not there, and one line for what is wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from antishortcut.data import Loader
+from antishortcut.data.copies import as_set, fill, growing, read_images, read_labels
+from antishortcut.data.parts import set_mark
+from antishortcut.errors import UserError
+from antishortcut.types import FileSet, ImageSet
+
+
+def images(count: int = 6, side: int = 4) -> np.ndarray:  # type: ignore[type-arg]
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def test_what_is_filled_in_parts_is_read_whole(tmp_path: Path) -> None:
+    whole = images()
+    with growing(tmp_path / "out" / "fog.npy", (6, 4, 4, 3)) as part:
+        fill(part, 4, whole[4:])
+        assert not (tmp_path / "out" / "fog.npy").exists()
+        fill(part, 0, whole[:4])
+    assert np.array_equal(read_images(tmp_path / "out" / "fog.npy"), whole)
+    assert np.array_equal(np.load(tmp_path / "out" / "fog.npy"), whole)  # other people's code reads it
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["fog.npy"]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), growing(tmp_path / "fog.npy", (6, 4, 4, 3)) as part:
+        fill(part, 0, images())
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copies_are_batches_like_any_images(tmp_path: Path) -> None:
+    whole = images()
+    np.save(tmp_path / "a.npy", whole)
+    copies = as_set(read_images(tmp_path / "a.npy"), torch.arange(6))
+    assert copies.image.shape == (6, 3, 4, 4)
+    loader = Loader(copies, batch=4, seed=0, image_size=4, augment="none", shuffle=False)
+    seen = torch.cat([batch.image for batch in loader.epoch(0)])
+    assert torch.equal((seen * 255).round().byte(), torch.from_numpy(whole).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((3, 4, 4, 3), np.float32), "float32 of shape"),
+        (np.zeros((3, 4, 4), np.uint8), "not bytes of shape"),
+        (np.zeros((3, 3, 4, 4), np.uint8), "not bytes of shape"),
+        (np.zeros((3, 4, 5, 3), np.uint8), "must be square"),
+        (np.zeros((0, 4, 4, 3), np.uint8), "not bytes of shape"),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:  # type: ignore[type-arg]
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(UserError, match=complaint):
+        read_images(tmp_path / "a.npy")
+
+
+def test_files_cut_short_absent_or_pickled(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with pytest.raises(UserError, match="no file"):
+        read_images(path)
+    np.save(path, images())
+    whole = path.read_bytes()
+    for length in (0, 5, 60, 127, 128, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"cut short|damaged"):
+            read_images(path)
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(UserError, match="damaged"):
+        read_images(path)
+    with pytest.raises(UserError, match="damaged"):
+        read_labels(path, 10)
+
+
+def test_labels(tmp_path: Path) -> None:
+    path = tmp_path / "labels.npy"
+    with pytest.raises(UserError, match="labels lie beside"):
+        read_labels(path, 10)
+    np.save(path, np.array([0, 9, 3], dtype=np.uint8))
+    assert read_labels(path, 10).tolist() == [0, 9, 3]
+    assert read_labels(path, 10).dtype == torch.int64
+    with pytest.raises(UserError, match="labels from 0 to 9, the student has 5 classes"):
+        read_labels(path, 5)
+    for wrong in (np.zeros(3), np.zeros((3, 1), np.int64), np.zeros(0, np.int64)):
+        np.save(path, wrong)
+        with pytest.raises(UserError, match="not whole numbers"):
+            read_labels(path, 10)
+
+
+def test_a_sets_mark_is_its_content(tmp_path: Path) -> None:
+    one = ImageSet(torch.from_numpy(images()).permute(0, 3, 1, 2), torch.arange(6))
+    again = ImageSet(one.image.clone(), one.label.clone())
+    other = ImageSet(one.image, one.label.flip(0))
+    assert set_mark(one) == set_mark(again) != set_mark(other)
+    marks = []
+    for place in ("here", "there"):
+        (tmp_path / place / "a").mkdir(parents=True)
+        paths = tuple(tmp_path / place / "a" / f"{n}.png" for n in range(2))
+        for path in paths:
+            path.write_bytes(b"x")
+        marks.append(set_mark(FileSet(paths, torch.tensor([0, 0]))))
+    assert marks[0] == marks[1]  # wherever the folder lies
