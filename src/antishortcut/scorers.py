@@ -1,9 +1,9 @@
 """Small pure scorers: outputs of a network on a set in, (name, value) out."""
-# N images, C classes
+# N images, C classes, K categories, G groups
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_accuracy
@@ -32,3 +32,77 @@ def shape_bias(logits: Tensor, label: Tensor, cues: Mapping[str, Tensor]) -> Ite
     yield "by_texture", by_texture
     if by_shape + by_texture > 0:
         yield "shape_bias", by_shape / (by_shape + by_texture)
+
+
+def overlap_accuracy(logits: Tensor, label: Tensor, allowed: Tensor) -> Iterator[tuple[str, float]]:
+    """Top-1 accuracy among all classes, and among the allowed ones (C,) alone, to which the labels belong."""
+    yield from accuracy(logits, label)
+    kept = allowed.nonzero().flatten()  # places of the allowed classes
+    guess = kept[logits[:, kept].argmax(dim=1)]  # (N,)
+    yield "accuracy_overlap", float((guess == label).double().mean())
+
+
+def cue_conflict(logits: Tensor, matrix: Tensor, shape: Tensor, texture: Tensor) -> Iterator[tuple[str, float]]:
+    """Shape bias over categories of classes, Geirhos et al. 2019: argmax_k Σ_c matrix[k, c] softmax(logits)[c].
+
+    matrix (K, C) averages the probabilities of a category's classes; shape and texture (N,) are places in its rows.
+    Shares are of the images in conflict; `decided` is by shape or by texture, `neither` the rest.
+    """
+    conflict = shape != texture  # (N,)
+    if not conflict.any():
+        return
+    probability = logits[conflict].double().softmax(dim=1)  # (N, C)
+    guess = (probability @ matrix.double().T).argmax(dim=1)  # (N,)
+    by_shape = float((guess == shape[conflict]).double().mean())
+    by_texture = float((guess == texture[conflict]).double().mean())
+    yield "by_shape", by_shape
+    yield "by_texture", by_texture
+    yield "decided", by_shape + by_texture
+    yield "neither", float(((guess != shape[conflict]) & (guess != texture[conflict])).double().mean())
+    if by_shape + by_texture > 0:
+        yield "shape_bias", by_shape / (by_shape + by_texture)
+
+
+def group_accuracy(
+    logits: Tensor, label: Tensor, group: Tensor, names: Sequence[str], train_share: Mapping[str, float] | None = None
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Accuracy of the worst group and the mean over groups; beside it, accuracy and size of every group by name.
+
+    group (N,) holds places in `names`; groups without images do not count. `adjusted` weighs the groups by their share
+    of the training set (Sagawa et al. 2020), divided by what the groups seen here have of it.
+    """
+    right = (logits.argmax(dim=1) == label).double()  # (N,)
+    count = group.bincount(minlength=len(names))  # (G,)
+    hits = group.bincount(weights=right, minlength=len(names))  # (G,)
+    seen = {
+        name: {"accuracy": float(hits[at] / count[at]), "count": int(count[at])}
+        for at, name in enumerate(names)
+        if count[at] > 0
+    }
+    if not seen:
+        return {}, {}
+    worst = min(seen.values(), key=lambda each: each["accuracy"])
+    values = {
+        "worst_group": worst["accuracy"],
+        "mean_group": sum(each["accuracy"] for each in seen.values()) / len(seen),
+        "worst_group_size": worst["count"],
+    }
+    shares = {name: (train_share or {}).get(name, 0.0) for name in seen}
+    if sum(shares.values()) > 0:
+        weighted = sum(share * seen[name]["accuracy"] for name, share in shares.items())
+        values["adjusted"] = weighted / sum(shares.values())
+    return values, seen
+
+
+def corruption_error(
+    errors: Mapping[str, Sequence[float]], groups: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, float]]:
+    """Plain mean error over corruptions, each given as errors at severities 1 to 5: at severity 5, and over all.
+
+    mce, mce_all, and the same for each group of corruptions: texture, texture_all, …
+    """
+    for name, members in (("mce", tuple(errors)), *groups.items()):
+        worst = [errors[member][-1] for member in members]
+        every = [error for member in members for error in errors[member]]
+        yield name, sum(worst) / len(worst)
+        yield f"{name}_all", sum(every) / len(every)

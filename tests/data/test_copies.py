@@ -15,7 +15,7 @@ from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet
 
 
-def images(count: int = 6, side: int = 4) -> np.ndarray:  # type: ignore[type-arg]
+def images(count: int = 6, side: int = 4) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
@@ -31,9 +31,13 @@ def test_what_is_filled_in_parts_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), growing(tmp_path / "fog.npy", (6, 4, 4, 3)) as part:
-        fill(part, 0, images())
-        raise KeyboardInterrupt
+    def stopped() -> None:
+        with growing(tmp_path / "fog.npy", (6, 4, 4, 3)) as part:
+            fill(part, 0, images())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,7 +61,7 @@ def test_copies_are_batches_like_any_images(tmp_path: Path) -> None:
         (np.zeros((0, 4, 4, 3), np.uint8), "not bytes of shape"),
     ],
 )
-def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:  # type: ignore[type-arg]
+def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(UserError, match=complaint):
         read_images(tmp_path / "a.npy")

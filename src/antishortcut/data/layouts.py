@@ -73,16 +73,21 @@ def _cifar_part(path: Path, classes: int) -> ImageSet:
     return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
 
 
+def tiny_wnids(root: Path) -> tuple[str, ...]:
+    """The wnids of TinyImageNet in the order of its labels: sorted, as every folder-based loader does."""
+    return tuple(sorted(lines(home(root, TINY) / "wnids.txt", _TINY_HINT)))
+
+
 def list_tiny_imagenet(root: Path) -> Files:
     """The files of root/tiny-imagenet-200; its validation images are the test set, whose labels are not public."""
     folder = home(root, TINY)
-    wnids = sorted(_lines(folder / "wnids.txt", _TINY_HINT))  # sorted as every folder-based loader does
-    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt", _TINY_HINT) if "\t" in line)
-    train = _listed([folder / "train" / wnid / "images" for wnid in wnids], _TINY_HINT)
+    wnids = tiny_wnids(root)
+    words = dict(line.split("\t", 1) for line in lines(folder / "words.txt", _TINY_HINT) if "\t" in line)
+    train = listed([folder / "train" / wnid / "images" for wnid in wnids], _TINY_HINT)
     number = {wnid: label for label, wnid in enumerate(wnids)}
     notes = folder / "val" / "val_annotations.txt"
     paths, labels = [], []
-    for at, line in enumerate(_lines(notes, _TINY_HINT), start=1):
+    for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
         fields = line.split("\t")
         if len(fields) < 2 or fields[1] not in number:
             raise UserError(
@@ -104,7 +109,7 @@ def list_imagenet100(root: Path) -> Files:
         raise UserError(
             f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
         )
-    train, val = (_listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
+    train, val = (listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
     return Files(wnids, train, val, folder)
 
 
@@ -112,18 +117,18 @@ def list_folder(folder: Path) -> Files:
     """train/<class>/… and the first of val, valid, test that is there; classes in alphabetical order."""
     if not (folder / "train").is_dir():
         raise UserError(f"no folder {folder / 'train'}; {_FOLDER_HINT}")
-    classes = _folders(folder / "train")
+    classes = folders(folder / "train")
     if not classes:
         raise UserError(f"no class folders in {folder / 'train'}; {_FOLDER_HINT}")
-    train = _listed([folder / "train" / name for name in classes], _FOLDER_HINT)
+    train = listed([folder / "train" / name for name in classes], _FOLDER_HINT)
     held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
     if held is None:
         return Files(classes, train, None, folder)
-    present = _folders(held)
+    present = folders(held)
     if not present or set(present) - set(classes):
         extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
         raise UserError(f"{held} has {extra}, but its class folders must be among those of {folder / 'train'}")
-    test = _listed([held / name for name in present], _FOLDER_HINT)
+    test = listed([held / name for name in present], _FOLDER_HINT)
     number = torch.tensor([classes.index(name) for name in present])
     return Files(classes, train, FileSet(test.paths, number[test.label]), folder)
 
@@ -133,34 +138,42 @@ def home(root: Path, name: str) -> Path:
     return root if root.name == name else root / name
 
 
-def _folders(parent: Path) -> tuple[str, ...]:
+def folders(parent: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted; hidden ones do not count."""
     return tuple(sorted(entry.name for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
 
 
-def _listed(folders: Sequence[Path], hint: str) -> FileSet:
+def images_below(folder: Path) -> list[Path]:
+    """All image files below a folder, sorted; hidden ones do not count."""
+    found = sorted(
+        os.path.join(where, name)
+        for where, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+    )
+    return [Path(path) for path in found]
+
+
+def listed(places: Sequence[Path], hint: str) -> FileSet:
     """All images below the folders, sorted; an image's label is the place of its folder."""
     paths: list[Path] = []
     labels: list[int] = []
-    for label, folder in enumerate(folders):
-        found = sorted(
-            os.path.join(where, name)
-            for where, _, names in os.walk(folder, followlinks=True)
-            for name in names
-            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
-        )
+    for label, folder in enumerate(places):
+        found = images_below(folder)
         if not found:
             raise UserError(f"no images in {folder}; {hint}")
-        paths += map(Path, found)
+        paths += found
         labels += [label] * len(found)
     return FileSet(tuple(paths), torch.tensor(labels))
 
 
-def _lines(path: Path, hint: str) -> list[str]:
+def lines(path: Path, hint: str) -> list[str]:
+    """The lines of a text file that hold anything, stripped; at least one."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"cannot read {path} ({reason}); {hint}") from None
-    if not lines:
+    if not found:
         raise UserError(f"{path} is empty; {hint}")
-    return lines
+    return found

@@ -62,10 +62,12 @@ def pixels(picture: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(picture).transpose(2, 0, 1))
 
 
-def decode(files: FileSet, size: int, root: Path) -> ImageSet:
+def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
     """Bring a set into memory at size × size, through a cache under `root` that is used and written when it can be."""
-    store = root / CACHE / f"{_key(files.paths, size)}.npy"
     shape = (len(files), 3, size, size)
+    if root is None:
+        return ImageSet(torch.from_numpy(_decode(files.paths, shape)), files.label, files.cues)
+    store = root / CACHE / f"{_key(files.paths, size)}.npy"
     array = _cached(store, shape)
     if array is None:
         array = _decode(files.paths, shape)

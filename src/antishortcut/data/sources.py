@@ -15,6 +15,7 @@ from . import layouts
 from .parts import fingerprint, hold_out, limited
 from .pictures import decode
 
+WITH_PATH = ("folder", "groups")  # sources that are told where their images lie
 IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
 
 
@@ -23,7 +24,7 @@ class Request:
     """What was asked of a source."""
 
     name: str
-    path: str  # what follows the colon of `folder:PATH`
+    path: str  # what follows the colon of `folder:PATH` and `groups:PATH`
     root: Path
     seed: int
     image_size: int | None
@@ -74,7 +75,7 @@ def open_sets(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> Sets:
-    """Open a data set: a name of SOURCES, or folder:PATH.
+    """Open a data set: a name of SOURCES, folder:PATH or groups:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and draws the cues):
     give the same one to runs that shall be compared. Limits are class-balanced and apply after the split.
@@ -82,18 +83,19 @@ def open_sets(
     kind, _, path = name.partition(":")
     if kind not in SOURCES:
         raise UserError(f"unknown data set {name!r}{near(kind, SOURCES)}")
-    if bool(path) != (kind == "folder"):
-        raise UserError(f"{name!r} is not a data set; write folder:PATH, or a plain name: {', '.join(SOURCES)}")
+    if bool(path) != (kind in WITH_PATH):
+        plain = ", ".join(source for source in SOURCES if source not in WITH_PATH)
+        raise UserError(f"{name!r} is not a data set; write folder:PATH, groups:PATH, or a plain name: {plain}")
     if image_size is not None and image_size < 1:
         raise UserError(f"image_size must be at least 1, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
     found = SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {}))
 
     train, val = hold_out(found.train, val_fraction, seed)
-    train = _held(limited(train, train_limit, seed), found.image_size, place)
-    val = None if val is None else _held(val, found.image_size, place)
+    train = held(limited(train, train_limit, seed), found.image_size, place)
+    val = None if val is None else held(val, found.image_size, place)
     tests = {
-        key: _held(limited(test, test_limit, seed, "test_limit"), found.image_size, place)
+        key: held(limited(test, test_limit, seed, "test_limit"), found.image_size, place)
         for key, test in found.tests.items()
     }
     parts = (
@@ -103,7 +105,7 @@ def open_sets(
     return Sets(name, found.classes, found.image_size, train, val, tests, mark)
 
 
-def _held(images: AnySet, size: int, root: Path) -> AnySet:
+def held(images: AnySet, size: int, root: Path | None) -> AnySet:
     """Small images move into memory, where whole batches are cut from them; large ones stay on disk."""
     return decode(images, size, root) if isinstance(images, FileSet) and size <= IN_MEMORY else images
 
@@ -146,6 +148,14 @@ def _folder(request: Request) -> Found:
     return _from_files(request, layouts.list_folder(Path(request.path).expanduser()), request.image_size or 224)
 
 
+def _groups(request: Request) -> Found:
+    from .groups import list_groups
+
+    request.found_by_hand()
+    found = list_groups(Path(request.path).expanduser())
+    return Found(request.name, found.classes, request.image_size or 224, found.train, found.tests, found.base)
+
+
 def _from_files(request: Request, found: layouts.Files, size: int) -> Found:
     if found.test is not None:
         return Found(request.name, found.classes, size, found.train, {"test": found.test}, found.base)
@@ -182,4 +192,5 @@ SOURCES: dict[str, Source] = {
     ),
     "imagenet100": Source(_imagenet100, "CMC's 100 classes of ImageNet, 224 × 224; train/<wnid>, val/<wnid>"),
     "folder": Source(_folder, "folder:PATH, your own images: train/<class>/…, val/<class>/…"),
+    "groups": Source(_groups, "groups:PATH, images with a second fact each, as Waterbirds has them: metadata.csv"),
 }

@@ -1,0 +1,93 @@
+"""asd corrupt: corrupted copies of a test set, as CIFAR-C and ImageNet-C have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antishortcut.cli.options import JsonOption, RootOption, print_json, table
+from antishortcut.errors import UserError, near
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from antishortcut.data.corruptions import Copies
+    from antishortcut.types import AnySet, Sets
+
+SHEET = "contact.png"
+
+
+def corrupt(
+    data: Annotated[str, typer.Argument(help="A data set (asd list datasets), or folder:PATH.")],
+    out: Annotated[Path, typer.Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
+    names: Annotated[
+        str | None, typer.Option(help="Which corruptions, comma-separated [default: the fifteen].")
+    ] = None,
+    extra: Annotated[bool, typer.Option("--extra", help="The four extra corruptions too.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the corruptions.")] = 0,
+    frost: Annotated[Path | None, typer.Option(help="Folder of frost pictures [default: crystals made here].")] = None,
+    data_root: RootOption = None,
+    set_name: Annotated[str | None, typer.Option(help="Which test set [default: the first].")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many images, balanced over the classes.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to go on where it was stopped."""
+    from antishortcut.data import open_sets
+    from antishortcut.data.corruptions import ALL, CORRUPTIONS, EXTRA, open_copies, write_copies
+
+    chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else [*CORRUPTIONS]
+    chosen = list(dict.fromkeys([*chosen, *(EXTRA if extra else ())]))
+    for name in chosen:
+        if name not in ALL:  # said before the data set is opened, which may take a while
+            raise UserError(f"no corruption {name!r}{near(name, ALL)}")
+    sets = open_sets(data, data_root)
+    title, images = _test(sets, set_name, limit)
+    facts = {"set": data, "test": title}
+    write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
+    copies = open_copies(out, len(sets.classes), needed=chosen)
+    _tell(copies, images, chosen, as_json)
+
+
+def _test(sets: Sets, name: str | None, limit: int | None) -> tuple[str, AnySet]:
+    from antishortcut.data.parts import limited
+
+    title = next(iter(sets.tests)) if name is None else name
+    if title not in sets.tests:
+        raise UserError(f"{sets.name} has no test set {title!r}{near(title, sets.tests)}")
+    return title, limited(sets.tests[title], limit, 0, "--limit")
+
+
+def _tell(copies: Copies, images: AnySet, chosen: list[str], as_json: bool) -> None:
+    """Draw the contact sheet, and say how much each corruption changes."""
+    from antishortcut.data.corruptions import clean_chunk, contact_sheet, striking
+
+    clean = clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
+    sheet = copies.folder / SHEET
+    shown = striking(clean)
+    contact_sheet(copies, clean[shown], shown).save(sheet)
+    rows = [{"name": name, "change": _changes(copies, name, clean)} for name in chosen]
+    if as_json:
+        print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts), "rows": rows})
+        return
+    title = f"{copies.count:,} images of {copies.side} × {copies.side}: mean change of a value out of 255, by severity"
+    table(title, ("corruption", "1", "2", "3", "4", "5"), [(row["name"], *row["change"]) for row in rows])
+    print(f"{copies.folder}, contact sheet {sheet}")
+
+
+def _changes(copies: Copies, name: str, clean: NDArray[np.uint8]) -> list[float]:
+    """Mean of |corrupted − clean| over the first chunk, for each severity."""
+    import numpy as np
+
+    from antishortcut.data.corruptions import SEVERITIES
+    from antishortcut.types import ImageSet
+
+    changes = []
+    for severity in SEVERITIES:
+        part = copies.part(name, severity)
+        assert isinstance(part, ImageSet)
+        made = part.image[: len(clean)].permute(0, 2, 3, 1).numpy()
+        changes.append(round(float(np.abs(made.astype(np.int16) - clean).mean()), 2))
+    return changes

@@ -1,0 +1,40 @@
+"""Corruptions after CIFAR-C, Tiny-ImageNet-C and ImageNet-C (Hendrycks & Dietterich 2019): made, written and opened.
+
+Nineteen corruptions at five severities, whole chunks of images at a time, the same bytes every time.
+
+    corrupt(images, "fog", 3)                       images (N, S, S, 3) → the same under fog
+    write_copies(test, 32, Path("cifar100-c"))      a folder in CIFAR-C's layout
+    find_copies(Path("CIFAR-100-C"), classes)       such a folder, ours or released, or ImageNet-C's folders
+"""
+
+from .chunks import corrupt
+from .constants import ALL, CHUNK, CORRUPTIONS, EXTRA, GROUPS, SEVERITIES, TABLES, VERSION, table_of
+from .contact import contact_sheet, striking
+from .copying import write_copies
+from .frost import Frost, grown_frost, read_frost
+from .opening import Copies, find_copies, open_copies, open_folder_copies
+from .workers import clean_chunk
+
+__all__ = [
+    "ALL",
+    "CHUNK",
+    "CORRUPTIONS",
+    "EXTRA",
+    "GROUPS",
+    "SEVERITIES",
+    "TABLES",
+    "VERSION",
+    "Copies",
+    "Frost",
+    "clean_chunk",
+    "contact_sheet",
+    "corrupt",
+    "find_copies",
+    "grown_frost",
+    "open_copies",
+    "open_folder_copies",
+    "read_frost",
+    "striking",
+    "table_of",
+    "write_copies",
+]

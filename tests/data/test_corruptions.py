@@ -1,0 +1,254 @@
+"""Every corruption against a slow twin written from the official scripts: given the same draws, and in distribution."""
+# B images, S side
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from antishortcut.data.corruptions import SEVERITIES, TABLES, blur, corrupt, digital, noise, table_of, weather
+from antishortcut.data.corruptions.spatter import spatter
+from tests.data import corruption_twins as twins
+from tests.data import spatter_twin
+from tests.data.corruption_twins import pictures
+
+Array = NDArray[Any]
+
+
+def near(made: Array, twin: Array, share: float = 0.001) -> None:
+    """At most one byte apart, and exactly alike but for a share of the values."""
+    assert made.dtype == twin.dtype == np.uint8
+    apart = np.abs(made.astype(int) - twin)
+    assert apart.max() <= 1
+    assert (apart > 0).mean() <= share
+
+
+def each(severity: int, side: int, name: str) -> Any:
+    return TABLES[table_of(side)][name][severity - 1]
+
+
+# What is drawn nowhere ---------------------------------------------------------------------------------------------
+
+PLAIN: dict[str, Callable[..., Array]] = {
+    "brightness": twins.brightness,
+    "contrast": twins.contrast,
+    "saturate": twins.saturate,
+    "pixelate": twins.pixelate,
+    "jpeg_compression": twins.jpeg_compression,
+    "zoom_blur": twins.zoom_blur,
+    "defocus_blur": twins.defocus_blur,
+    "gaussian_blur": twins.gaussian_blur,
+}
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("name", PLAIN)
+def test_without_draws(name: str, severity: int) -> None:
+    images = pictures(5)
+    made = corrupt(images, name, severity)
+    constants = each(severity, 32, name)
+    for one, image in zip(made, images, strict=True):
+        near(one, PLAIN[name](image, *(constants if isinstance(constants, tuple) else (constants,))))
+
+
+@pytest.mark.parametrize(("side", "severity"), [(64, 4), (128, 1), (128, 4), (128, 5)])
+@pytest.mark.parametrize("name", ["defocus_blur", "zoom_blur"])
+def test_larger_kernels_without_draws(name: str, side: int, severity: int) -> None:
+    image = pictures(1, side)
+    near(corrupt(image, name, severity)[0], PLAIN[name](image[0], *each(severity, side, name)))
+
+
+def test_cases_solved_by_hand() -> None:
+    black, white = (np.full((1, 32, 32, 3), value, np.uint8) for value in (0, 255))
+    assert (corrupt(black, "brightness", 5) == int(0.3 * 255)).all()  # V of black is 0, so it turns grey
+    assert (corrupt(white, "brightness", 5) == 255).all()
+    assert (corrupt(black, "fog", 5) == 0).all()  # the brightest value of the image scales the fog
+    assert (corrupt(black, "saturate", 5) == 0).all()
+    grey = np.full((1, 32, 32, 3), 200, np.uint8)
+    assert corrupt(grey, "saturate", 5)[0, 0, 0].tolist() == [200, 160, 160]  # grey counts as red of saturation 0
+    assert (corrupt(grey, "contrast", 5) >= 199).all()
+    half = np.zeros((1, 32, 32, 3), np.uint8)
+    half[:, :, 16:] = 200
+    assert np.unique(corrupt(half, "contrast", 4)).tolist() == [70, 130]  # 100 ∓ 0.3 · 100, exactly
+
+
+# What takes draws, given the same ones -----------------------------------------------------------------------------
+
+
+def test_noise_of_given_draws() -> None:
+    images, rng = pictures(5), np.random.default_rng(1)
+    normal = rng.standard_normal(images.shape)
+    for made, twin in (
+        (noise.gaussian_noise(images, 0.1, normal), twins.gaussian_noise(images, 0.1, normal)),
+        (noise.speckle_noise(images, 0.2, normal), twins.speckle_noise(images, 0.2, normal)),
+    ):
+        near(made, twin)
+    count = rng.poisson(images / 255 * 50)
+    near(noise.shot_noise(50, count), twins.clipped(count / 50))
+    uniform = rng.random(images.shape)
+    hit = noise.impulse_noise(images, 0.3, uniform)
+    assert np.array_equal(hit[uniform >= 0.3], images[uniform >= 0.3])
+    assert (hit[uniform < 0.15] == 255).all()
+    assert (hit[(uniform >= 0.15) & (uniform < 0.3)] == 0).all()
+
+
+@pytest.mark.parametrize(("side", "severity"), [(32, 1), (32, 3), (32, 5), (64, 4), (64, 5), (128, 4)])
+def test_glass_of_given_draws(side: int, severity: int) -> None:
+    """Beyond a reach of 1 pixels take colours that were taken already; the twin does so one after another."""
+    sigma, reach, repeats = each(severity, side, "glass_blur")
+    images = pictures(2 if side < 128 else 1, side)
+    delta = np.random.default_rng(2).integers(-reach, reach, (len(images), repeats, 2, side, side))
+    made = blur.glass_blur(images, sigma, reach, delta)
+    for one, image, moves in zip(made, images, delta, strict=True):
+        near(one, twins.glass_blur(image, sigma, reach, moves))
+
+
+@pytest.mark.parametrize(("side", "severity"), [(32, 1), (32, 5), (64, 5)])
+def test_motion_along_given_angles(side: int, severity: int) -> None:
+    images, angle = pictures(3, side), np.array([30.0, -44.9, 0.0])
+    radius, sigma = each(severity, side, "motion_blur")
+    made = blur.motion_blur(images, radius, sigma, angle)
+    for one, image, turn in zip(made, images, angle, strict=True):
+        near(one, twins.magick_motion(image, radius, sigma, turn))
+
+
+@pytest.mark.parametrize("angle", [-135.0, -90.0, -46.0, 0.0, 100.0, 179.0])
+def test_a_point_leaves_a_trail_behind_it(angle: float) -> None:
+    """out(p) gathers in(p + i · direction), so light moves against the direction, fading."""
+    point = np.zeros((1, 33, 33, 3), np.uint8)
+    point[0, 16, 16] = 255
+    trail = blur.motion_blur(point, 6, 3, np.array([angle]))[0, :, :, 0]
+    down, right = (-round(5 * part) for part in (np.sin(np.deg2rad(angle)), np.cos(np.deg2rad(angle))))
+    assert trail[16, 16] > 0
+    assert trail[16 + down - 1 : 16 + down + 2, 16 + right - 1 : 16 + right + 2].max() > 0
+    assert trail[16 - down - 1 : 16 - down + 2, 16 - right - 1 : 16 - right + 2].max() == 0
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_snow_of_given_draws(severity: int) -> None:
+    images, rng = pictures(3), np.random.default_rng(3)
+    normal, angle = rng.standard_normal((3, 32, 32)), np.array([-100.0, -60.0, -90.0])
+    constants = each(severity, 32, "snow")
+    made = weather.snow(images, constants, normal, angle)
+    for at in range(3):
+        near(made[at], twins.snow(images[at], constants, normal[at], angle[at]))
+
+
+@pytest.mark.parametrize("side", [32, 40])
+@pytest.mark.parametrize("severity", [1, 5])
+def test_fog_of_given_draws(severity: int, side: int) -> None:
+    images = pictures(3, side)
+    strength, decay = each(severity, side, "fog")
+    size = 32 if side == 32 else 64
+    uniform = np.random.default_rng(4).uniform(-1, 1, (3, size * size - 1))
+    field = weather.plasma(size, decay, uniform)
+    for at in range(3):
+        slow = twins.plasma_fractal(size, decay, iter(uniform[at]))
+        np.testing.assert_allclose(field[at], slow, atol=1e-12)
+        near(weather.fog(images, strength, field[:, :side, :side])[at], twins.fog(images[at], strength, slow))
+
+
+def test_frost_of_given_draws() -> None:
+    images = pictures(5)
+    textures = tuple(np.random.default_rng(5).integers(0, 256, (50 + n, 40, 3), dtype=np.uint8) for n in range(5))
+    uniform = np.random.default_rng(6).random((5, 3))
+    ice = weather.crops(textures, 32, uniform)
+    for at, (which, y, x) in enumerate(uniform):
+        texture = textures[int(which * 5)]
+        top, left = int(y * (texture.shape[0] - 32)), int(x * (texture.shape[1] - 32))
+        assert np.array_equal(ice[at], texture[top : top + 32, left : left + 32])
+        near(weather.frost(images, (0.75, 0.45), ice)[at], twins.frost(images[at], (0.75, 0.45), ice[at]), 0)
+
+
+@pytest.mark.parametrize(("side", "severity"), [(32, 1), (32, 2), (32, 3), (32, 5), (64, 3)])
+def test_elastic_of_given_draws(side: int, severity: int) -> None:
+    images, rng = pictures(3, side), np.random.default_rng(7)
+    alpha, sigma, reach = each(severity, side, "elastic_transform")
+    corners, field = rng.uniform(-reach, reach, (3, 3, 2)), rng.uniform(-1, 1, (3, 2, side, side))
+    made = digital.elastic_transform(images, alpha, sigma, corners, field)
+    for at in range(3):
+        near(made[at], twins.elastic_transform(images[at], alpha, sigma, corners[at], field[at]), 0.01)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_spatter_of_given_draws(severity: int) -> None:
+    images, constants = pictures(3), each(severity, 32, "spatter")
+    normal = np.random.default_rng(8).standard_normal((3, 32, 32))
+    made = spatter(images, constants, normal)
+    for at in range(3):
+        near(made[at], spatter_twin.spatter(images[at], constants, normal[at]))
+
+
+def test_spatter_without_a_drop() -> None:
+    images = pictures(3)
+    assert np.array_equal(spatter(images, (0.1, 0.0, 1, 0.7, 0.5, 0), np.zeros((3, 32, 32))), images)
+
+
+# The draws themselves ----------------------------------------------------------------------------------------------
+
+
+def moments(name: str, severity: int, value: int, side: int = 32) -> tuple[float, float, Array]:
+    """Mean and standard deviation of 2,000 even images once corrupted, in [0, 1], cut-off bytes made up for."""
+    made = corrupt(np.full((2000, side, side, 3), value, np.uint8), name, severity)
+    values = (made.astype(np.float64) + 0.5) / 255  # a byte stands for what lies above it
+    return values.mean(), values.std(), values
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_gaussian_and_speckle_noise_in_distribution(severity: int) -> None:
+    """Of 6.1 million values a mean is known to sigma / 2478 and a deviation to sigma / 3505; four of those may be."""
+    for name, size in (("gaussian_noise", 1.0), ("speckle_noise", 128 / 255)):
+        sigma = each(severity, 32, name) * size
+        mean, deviation, values = moments(name, severity, 128)
+        assert abs(mean - 128 / 255) < 4 * sigma / 2478
+        assert abs(deviation - (sigma**2 + 1 / 12 / 255**2) ** 0.5) < 4 * sigma / 3505 + 1e-3 * sigma
+        flat = values.reshape(2000, -1) - mean
+        for beside in (flat[:, 1:] * flat[:, :-1], flat[1:] * flat[:-1]):  # neighbours, and the same place elsewhere
+            assert abs(beside.mean()) < 5 * sigma**2 / beside.size**0.5
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_shot_noise_in_distribution(severity: int) -> None:
+    """Bytes are ⌊255 k / photons⌋ with k ~ Poisson(x · photons): their moments are sums over k."""
+    photons = each(severity, 32, "shot_noise")
+    made = corrupt(np.full((2000, 32, 32, 3), 64, np.uint8), "shot_noise", severity).astype(np.float64)
+    k = np.arange(10 * photons)
+    chance, byte = stats.poisson.pmf(k, 64 / 255 * photons), np.minimum(255 * k // photons, 255)
+    mean = (chance * byte).sum()
+    spread = (chance * (byte - mean) ** 2).sum() ** 0.5
+    assert abs(made.mean() - mean) < 4 * spread / made.size**0.5
+    assert made.std() == pytest.approx(spread, rel=4 / made.size**0.5 + 0.002)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_impulse_noise_in_distribution(severity: int) -> None:
+    amount = each(severity, 32, "impulse_noise")
+    made = corrupt(np.full((2000, 32, 32, 3), 128, np.uint8), "impulse_noise", severity)
+    spread = (amount / made.size) ** 0.5
+    assert abs((made == 255).mean() - amount / 2) < 4 * spread
+    assert abs((made == 0).mean() - amount / 2) < 4 * spread
+    assert set(np.unique(made).tolist()) == {0, 128, 255}
+    both = (made[..., 0] != 128) & (made[..., 1] != 128)  # channels are struck by themselves
+    assert abs(both.mean() - amount**2) < 5 * (amount**2 / both.size) ** 0.5
+
+
+def test_fields_in_distribution() -> None:
+    """Angles, glass, fog, elastic and frost use all of their range: seen from what 2,000 images become."""
+    points = np.zeros((2000, 33, 33, 3), np.uint8)
+    points[:, 16, 16] = 255
+    trail = corrupt(points, "motion_blur", 5)[..., 0].astype(np.float64)  # (2000, 33, 33)
+    down, right = (trail.sum(axis=axis) @ (np.arange(33) - 16.0) / trail.sum(axis=(1, 2)) for axis in (2, 1))
+    turn = np.rad2deg(np.arctan2(-down, -right))  # light trails behind
+    assert abs(turn.mean()) < 5 * 26 / 2000**0.5  # a uniform angle of ±45° deviates by 26°
+    assert turn.std() == pytest.approx(26, abs=1.5)
+
+    columns = np.broadcast_to(np.arange(32, dtype=np.uint8)[:, None] * 8, (2000, 32, 32, 3))
+    moved = corrupt(columns, "glass_blur", 1)[:, 3:30, 3:30].astype(np.float64) - columns[:, 3:30, 3:30]
+    assert moved.mean() == pytest.approx(-4, abs=0.02)  # one to the left, or none, alike
+    mist = corrupt(np.full((2000, 32, 32, 3), 128, np.uint8), "fog", 4).astype(np.float64)
+    assert np.ptp(mist.mean(axis=0)) < 0.15 * np.ptp(mist.mean(axis=(1, 2, 3)))  # no place is foggier than another

@@ -1,0 +1,319 @@
+"""Copies on disk: written whole or not at all, gone on with, refused when they are others; and the command."""
+# N images, S side
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.data import copies, open_sets
+from antishortcut.data.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    VERSION,
+    clean_chunk,
+    corrupt,
+    open_copies,
+    workers,
+    write_copies,
+)
+from antishortcut.data.cues import make_cues
+from antishortcut.errors import UserError
+from antishortcut.types import AnySet, FileSet, ImageSet
+
+TWO = ("contrast", "gaussian_noise")
+N = 12
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    return make_cues("iid", N, seed=0)
+
+
+def write(images: AnySet, out: Path, names: tuple[str, ...] = TWO, **settings: Any) -> None:
+    write_copies(images, settings.pop("side", 32), out, names=names, quiet=True, **settings)
+
+
+def pixels(images: AnySet) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    assert isinstance(images, ImageSet)
+    return np.ascontiguousarray(images.image.permute(0, 2, 3, 1).numpy())
+
+
+# Written -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written(tmp_path: Path, images: ImageSet) -> None:
+    write(images, tmp_path, seed=3, facts={"set": "cues", "test": "iid"})
+    assert {path.name for path in tmp_path.iterdir()} - {".lock"} == {
+        "contrast.npy", "gaussian_noise.npy", "labels.npy", "facts.json",
+    }  # fmt: skip
+    for name in TWO:
+        array = np.load(tmp_path / f"{name}.npy")
+        assert array.shape == (5 * N, 32, 32, 3)
+        assert array.dtype == np.uint8
+        for severity in SEVERITIES:
+            part = array[(severity - 1) * N : severity * N]
+            assert np.array_equal(part, corrupt(pixels(images), name, severity, seed=3))
+    assert np.load(tmp_path / "labels.npy").tolist() == images.label.tolist() * 5
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert len(facts.pop("fingerprint")) == 16
+    assert facts == {
+        "kind": "corruptions", "source": "generated", "version": VERSION, "seed": 3, "frost": "procedural", "side": 32,
+        "constants": 32, "count": N, "set": "cues", "test": "iid", "names": ["gaussian_noise", "contrast"],
+    }  # fmt: skip
+
+
+def test_the_same_bytes_from_two_processes(tmp_path: Path) -> None:
+    many = make_cues("iid", 520, seed=0)  # three chunks
+    names = ("shot_noise", "elastic_transform")
+    write(many, tmp_path / "one", names, processes=1)
+    write(many, tmp_path / "two", names, processes=2)
+    for name in (*(f"{name}.npy" for name in names), "labels.npy", "facts.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_files_are_cut_as_for_evaluation(tmp_path: Path) -> None:
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (90, 70, 3), dtype=np.uint8)).save(paths[-1])
+    files = FileSet(tuple(paths), torch.tensor([0, 1, 2]))
+    write(files, tmp_path / "out", ("fog",), side=48)
+    clean = clean_chunk(files, 48, 0)
+    assert clean.shape == (3, 48, 48, 3)
+    assert np.array_equal(np.load(tmp_path / "out" / "fog.npy")[3:6], corrupt(clean, "fog", 2))
+    assert json.loads((tmp_path / "out" / "facts.json").read_text())["constants"] == 64
+
+
+def test_images_of_another_side_are_resized(tmp_path: Path, images: ImageSet) -> None:
+    write(images, tmp_path, ("contrast",), side=64)
+    assert np.load(tmp_path / "contrast.npy").shape == (5 * N, 64, 64, 3)
+
+
+def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def dies(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 7:  # in the second corruption
+            raise KeyboardInterrupt
+        real(*_)
+
+    real = copies.fill
+    monkeypatch.setattr(workers, "fill", dies)
+    with pytest.raises(KeyboardInterrupt):
+        write(images, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".lock",
+        "gaussian_noise.npy",
+        "labels.npy",
+        "making.json",
+    ]
+    with pytest.raises(UserError, match="not finished; run asd corrupt again"):
+        open_copies(tmp_path, 10, needed=TWO)
+
+    made = [0]
+    monkeypatch.setattr(workers, "fill", lambda *_: made.__setitem__(0, made[0] + 1) or real(*_))
+    written = (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns
+    write(images, tmp_path)
+    assert made[0] == 5  # contrast alone
+    assert (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns == written
+    assert open_copies(tmp_path, 10, needed=TWO).names == ("gaussian_noise", "contrast")
+    assert not (tmp_path / "making.json").exists()
+
+
+def test_what_a_hard_kill_left_is_cleared_away(tmp_path: Path, images: ImageSet) -> None:
+    tmp_path.joinpath(".fog.abc.part").write_bytes(b"half")
+    write(images, tmp_path, ("contrast",))
+    assert not tmp_path.joinpath(".fog.abc.part").exists()
+
+
+def test_a_cut_file_is_made_again(tmp_path: Path, images: ImageSet) -> None:
+    write(images, tmp_path)
+    whole = (tmp_path / "contrast.npy").read_bytes()
+    (tmp_path / "contrast.npy").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"contrast\.npy is damaged or cut short") as error:
+        open_copies(tmp_path, 10, needed=TWO)
+    assert "\n" not in str(error.value)
+    write(images, tmp_path)
+    assert (tmp_path / "contrast.npy").read_bytes() == whole
+
+
+def test_more_corruptions_join_those_that_are_there(tmp_path: Path, images: ImageSet) -> None:
+    write(images, tmp_path, ("contrast",))
+    first = open_copies(tmp_path, 10, needed=("contrast",))
+    write(images, tmp_path, ("fog",))
+    both = open_copies(tmp_path, 10, needed=("contrast", "fog"))
+    assert both.names == ("fog", "contrast")
+    assert both.fingerprint == first.fingerprint  # the bytes of what was there are the same
+    assert both.facts["names"] == ["fog", "contrast"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"side": 64}, "side 32 there, 64 here"),
+        ({"facts": {"set": "other"}}, "set None there, other here"),
+        ({"images": make_cues("iid", N, seed=1)}, "fingerprint"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, images: ImageSet, change: dict[str, Any], said: str) -> None:
+    write(images, tmp_path, ("contrast",))
+    before = (tmp_path / "contrast.npy").read_bytes()
+    settings: dict[str, Any] = {"images": images, "out": tmp_path, "names": ("contrast",)} | change
+    with pytest.raises(UserError, match=said) as error:
+        write(**settings)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "contrast.npy").read_bytes() == before
+
+
+def test_released_files_are_not_written_over(tmp_path: Path, images: ImageSet) -> None:
+    np.save(tmp_path / "fog.npy", pixels(images))
+    with pytest.raises(UserError, match="not made here; give another folder"):
+        write(images, tmp_path)
+
+
+def test_one_writer_at_a_time(tmp_path: Path, images: ImageSet) -> None:
+    import fcntl
+
+    with (tmp_path / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process writes"):
+            write(images, tmp_path)
+
+
+def test_a_full_disk_is_seen_before(tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UserError, match="GB"):
+        write(images, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"names": ("contrst",)}, "did you mean 'contrast'"),
+        ({"names": ()}, "no corruption is named"),
+        ({"side": 8}, "too small"),
+        ({"seed": -1}, "at least 0"),
+        ({"processes": 0}, "at least 1"),
+        ({"frost": Path("nowhere")}, "no folder nowhere"),
+    ],
+)
+def test_bad_wishes(tmp_path: Path, images: ImageSet, wish: dict[str, Any], said: str) -> None:
+    settings: dict[str, Any] = {"images": images, "out": tmp_path} | wish
+    with pytest.raises(UserError, match=said):
+        write(**settings)
+
+
+def test_frost_pictures_of_ones_own(tmp_path: Path, images: ImageSet) -> None:
+    folder = tmp_path / "ice"
+    folder.mkdir()
+    with pytest.raises(UserError, match="no pictures"):
+        write(images, tmp_path / "out", ("frost",), frost=folder)
+    for number in range(6):
+        Image.new("RGB", (200, 180), (40 * number, 0, 200)).save(folder / f"frost{number}.png")
+    write(images, tmp_path / "out", ("frost",), frost=folder)
+    made = open_copies(tmp_path / "out", 10, needed=("frost",))
+    assert len(made.facts["frost"]) == 16
+    shades = {0.2 * 40 * number for number in range(5)}  # the sixth is never drawn, as in the scripts
+    added = pixels(made.part("frost", 1))[..., 0].astype(int) - pixels(images)[..., 0]
+    dim = pixels(images)[..., 0] < 200
+    assert set(added[dim].tolist()) <= {int(shade + 1e-4) for shade in shades}
+    with pytest.raises(UserError, match="frost"):
+        write(images, tmp_path / "out", ("frost",))
+    Image.new("RGB", (100, 100)).save(folder / "frost0.png")
+    with pytest.raises(UserError, match=r"frost0\.png is too small"):
+        write(images, tmp_path / "other", ("frost",), frost=folder)
+
+
+# The command -------------------------------------------------------------------------------------------------------
+
+
+def run(*words: str) -> tuple[int, str, BaseException | None]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output, result.exception
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A data set of one's own: three classes, a picture each to learn from and two to be tested on."""
+    folder = tmp_path_factory.mktemp("photos")
+    for place in (f"{part}/{name}" for part in ("train", "val") for name in ("ant", "bee", "cat")):
+        (folder / place).mkdir(parents=True)
+        for number in (1, 2):
+            seen = np.random.default_rng(number).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(seen).resize((240, 230)).save(folder / place / f"{number}.jpg")
+    return f"folder:{folder}"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "cues-c"
+    words = ("--names", "fog,contrast", "--limit", "20", "--set-name", "conflict", "--json")
+    code, said, error = run("corrupt", "cues", str(out), *words)
+    assert (code, error) == (0, None)
+    told = json.loads(said[said.index("{") :])
+    assert (told["folder"], told["sheet"]) == (str(out), str(out / "contact.png"))
+    assert [told["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
+    assert [row["name"] for row in told["rows"]] == ["fog", "contrast"]
+    assert all(change > 0 for row in told["rows"] for change in row["change"])
+    assert (out / "contact.png").exists()
+    assert open_copies(out, 10, needed=("fog",)).label.bincount().tolist() == [2] * 10  # balanced
+
+
+def test_the_command_on_large_images_of_ones_own(tmp_path: Path, photos: str) -> None:
+    for _ in range(2):  # the second time there is nothing left to make
+        code, said, error = run("corrupt", photos, str(tmp_path / "out"), "--names", "contrast")
+        assert (code, error) == (0, None)
+        assert "6 images of 224 × 224" in said
+        assert "contrast" in said
+        assert str(tmp_path / "out") in said.replace("\n", "")
+    assert np.load(tmp_path / "out" / "contrast.npy").shape == (30, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cuse",), "unknown data set 'cuse'"),
+        (("PHOTOS", "--names", "fgo"), "no corruption 'fgo'"),
+        (("PHOTOS", "--names", ","), "no corruption is named"),
+        (("PHOTOS", "--set-name", "tset"), "did you mean 'test'"),
+        (("PHOTOS", "--limit", "0"), "--limit must be at least 1"),
+        (("PHOTOS", "--frost", "nowhere"), "no folder nowhere"),
+    ],
+)
+def test_the_command_says_what_is_wrong(tmp_path: Path, photos: str, words: tuple[str, ...], said: str) -> None:
+    code, _, error = run("corrupt", words[0].replace("PHOTOS", photos), str(tmp_path / "out"), *words[1:])
+    assert code != 0
+    assert isinstance(error, UserError)  # which the entry point turns into one line and exit code 2
+    assert said in str(error)
+
+
+@pytest.mark.slow
+def test_cifar100_whole(tmp_path: Path) -> None:
+    """All fifteen of the real test set: 750,000 images, opened as a released folder would be."""
+    root = Path(os.environ.get("ANTISHORTCUT_DATA", "data"))
+    if not (root / "cifar-100-python").exists():
+        pytest.skip("needs CIFAR-100 below ANTISHORTCUT_DATA")
+    test = open_sets("cifar100", root).tests["test"]
+    assert isinstance(test, ImageSet)
+    write_copies(test, 32, tmp_path)
+    copies = open_copies(tmp_path, 100)
+    assert copies.count == 10_000
+    for name in CORRUPTIONS:
+        made = pixels(copies.part(name, 3))
+        assert np.array_equal(made[750:1000], corrupt(pixels(test)[750:1000], name, 3, chunk=3))
+    (tmp_path / "facts.json").unlink()
+    assert open_copies(tmp_path, 100).source == "official"

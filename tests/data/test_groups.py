@@ -1,0 +1,265 @@
+"""groups:PATH against small folders in Waterbirds' layout, any text as metadata.csv, and the groups of a set."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antishortcut.data import open_sets
+from antishortcut.data.groups import Grouped, groups_of, list_groups, shares
+from antishortcut.errors import UserError
+from antishortcut.types import FileSet, ImageSet, Sets
+from tests.data.official import in_memory, picture, refused
+
+HEADER = "img_id,img_filename,y,split,place,place_filename"
+ROWS = (  # y, split, place
+    (0, 0, 0), (0, 0, 0), (0, 0, 1), (1, 0, 1), (1, 0, 1), (1, 0, 0),
+    (0, 1, 0), (1, 1, 1),
+    (0, 2, 0), (0, 2, 1), (1, 2, 0), (1, 2, 1), (1, 2, 1),
+)  # fmt: skip
+
+
+def make_birds(folder: Path) -> Path:
+    lines = [HEADER]
+    for at, (y, split, place) in enumerate(ROWS):
+        name = f"{at % 2:03}.Some_Bird/{at}.jpg"
+        picture(folder / name, size=(12, 10))
+        lines.append(f"{at},{name},{y},{split},{place},/b/beach/{at}.jpg")
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def birds(folder: Path) -> Sets:
+    return open_sets(f"groups:{folder}", None)
+
+
+def test_waterbirds(tmp_path: Path) -> None:
+    sets = birds(make_birds(tmp_path))
+    assert sets.classes == ("0", "1")
+    assert sets.image_size == 224
+    assert sets.val is None
+    assert list(sets.tests) == ["test", "validation"]
+    for images, split in ((sets.train, 0), (sets.tests["validation"], 1), (sets.tests["test"], 2)):
+        rows = [(y, place) for y, part, place in ROWS if part == split]
+        assert images.label.tolist() == [y for y, _ in rows]
+        assert images.cues["place"].tolist() == [place for _, place in rows]
+        assert images.label.dtype == images.cues["place"].dtype == torch.int64
+    assert isinstance(sets.train, FileSet)
+    assert [path.name for path in sets.train.paths] == [f"{at}.jpg" for at in range(6)]
+    small = open_sets(f"groups:{tmp_path}", tmp_path, image_size=16, train_limit=4, val_fraction=0.2)
+    assert in_memory(small.train).image.shape == (4, 3, 16, 16)
+    assert set(small.train.cues) == set(in_memory(small.val).cues) == {"place"}
+
+
+def test_class_names_and_a_set_without_validation(tmp_path: Path) -> None:
+    folder = make_birds(tmp_path)
+    (folder / "classes.txt").write_text("landbird\nwaterbird\n")
+    table = folder / "metadata.csv"
+    table.write_text("\n".join(row for row in table.read_text().splitlines() if row.split(",")[3] != "1"))
+    sets = birds(folder)
+    assert sets.classes == ("landbird", "waterbird")
+    assert list(sets.tests) == ["test"]
+    assert groups_of(sets.train, sets.classes)[1] == (
+        "landbird, place 0", "landbird, place 1", "waterbird, place 0", "waterbird, place 1",
+    )  # fmt: skip
+    for names in ("landbird\n", "a\nb\nc\n", "a\na\n"):
+        (folder / "classes.txt").write_text(names)
+        refused("classes.txt has . different names for the 2 classes", f"groups:{folder}", None)
+    (folder / "classes.txt").write_text("\n")
+    refused("classes.txt is empty", f"groups:{folder}", None)
+
+
+def test_another_second_fact(tmp_path: Path) -> None:
+    table = make_birds(tmp_path) / "metadata.csv"
+    good = table.read_text()
+    table.write_text(good.replace("place,", "Male,"))  # CelebA's
+    assert set(birds(tmp_path).train.cues) == {"Male"}
+    table.write_text("\ufeff" + good.replace("img_id", "").replace("place,", "Male,").replace("\n", "\r\n"))
+    assert set(birds(tmp_path).train.cues) == {"Male"}  # as spreadsheets and pandas leave it
+    rows = good.replace("place,", "Male,").splitlines()
+    table.write_text("\n".join([rows[0] + ",Young", *(row + ",1" for row in rows[1:])]))
+    refused("several: 'Male', 'Young'; name one place", f"groups:{tmp_path}", None)
+    table.write_text("\n".join(row.rsplit(",", 2)[0] for row in rows))
+    refused("has none; name one place", f"groups:{tmp_path}", None)
+
+
+def test_the_fingerprint_sees_the_second_fact(tmp_path: Path) -> None:
+    table = make_birds(tmp_path) / "metadata.csv"
+    before = birds(tmp_path).fingerprint
+    assert birds(tmp_path).fingerprint == before
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([rows[0], rows[1].replace(",0,0,0,", ",0,0,1,"), *rows[2:]]))
+    assert birds(tmp_path).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("img_filename", "file", "no column img_filename; expected"),
+        ("y,split", "z,split", "no column y"),
+        ("place_filename", "y", "the column 'y' twice"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,x", "line 5: y is 'x', not a whole number"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,1.0", "line 5: y is '1.0'"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,9999999999999", "line 5: y is '9999"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,999999999", "no training image has y = 2"),
+        ("8,000.Some_Bird/8.jpg,0", "8,000.Some_Bird/8.jpg,2", "line 10: y is 2, but no training image"),
+        ("8,000.Some_Bird/8.jpg,0", "8,000.Some_Bird/8.jpg,-1", "line 10: y is -1"),
+        ("3,001.Some_Bird/3.jpg,1,0", "3,001.Some_Bird/3.jpg,1,3", "line 5: split is 3"),
+        ("3,001.Some_Bird/3.jpg,1,0,1", "3,001.Some_Bird/3.jpg,1,0,", "line 5: place is ''"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/4.jpg,1", "line 5: no image file '001.Some_Bird/4.jpg'"),
+        ("3,001.Some_Bird/3.jpg", "3,", "line 5: no image file ''"),
+        ("3,001.Some_Bird/3.jpg", "3,/etc/passwd", "line 5: '/etc/passwd' leads out"),
+        ("3,001.Some_Bird/3.jpg", "3,001.Some_Bird/../../3.jpg", "line 5: .* leads out"),
+        ("8,000.Some_Bird/8.jpg", "8,./001.Some_Bird/3.jpg", "line 10: .* is in split 0 already"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,1,1", "line 5: 7 fields, but the first line has 6"),
+        (",2,", ",1,", r"no image with split 2 \(test\)"),
+        (",0,0,", ",0,1,", "no training image has y = 0"),
+    ],
+)
+def test_mistakes_in_the_table(tmp_path: Path, old: str, new: str, match: str) -> None:
+    table = make_birds(tmp_path) / "metadata.csv"
+    text = table.read_text()
+    assert old in text
+    table.write_text(text.replace(old, new))
+    refused(match, f"groups:{tmp_path}", None)
+
+
+def test_mistakes_around_the_table(tmp_path: Path) -> None:
+    refused("groups:PATH", "groups", None)
+    refused("cannot read .*metadata.csv .No such file.*expected", f"groups:{tmp_path}", None)
+    refused("cannot be downloaded", f"groups:{tmp_path}", None, download=True)
+    refused("takes none", f"groups:{tmp_path}", None, options={"place": 1.0})
+    (tmp_path / "metadata.csv").write_bytes(b"\xff\xfe\x00")
+    refused("cannot read .*metadata.csv", f"groups:{tmp_path}", None)
+    (tmp_path / "metadata.csv").write_text(HEADER + "\n")
+    refused("no image with split 0", f"groups:{tmp_path}", None)
+    (tmp_path / "metadata.csv").write_text("")
+    refused("no column img_filename, y, split", f"groups:{tmp_path}", None)
+    (tmp_path / "metadata.csv").write_text("a" * 200_000)
+    refused("cannot read .*field", f"groups:{tmp_path}", None)
+    (tmp_path / "metadata.csv").unlink()
+    (tmp_path / "metadata.csv").mkdir()
+    refused("cannot read .*metadata.csv", f"groups:{tmp_path}", None)
+
+
+FIELD = st.sampled_from(
+    [
+        "a.png",
+        "b.png",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "7",
+        "99999999999",
+        "",
+        " 1",
+        "1\n",
+        "x",
+        "٣",
+        "../a.png",
+        "/",
+        '"',
+        "\0",
+        "é,",
+    ]
+)
+GRID = (
+    ("img_filename", "y", "split", "place"),
+    ("a.png", "0", "0", "0"),
+    ("b.png", "1", "0", "1"),
+    ("c.png", "0", "2", "1"),
+    ("d.png", "1", "2", "0"),
+    ("e.png", "1", "1", "1"),
+)
+EDIT = st.tuples(st.integers(0, 5), st.integers(0, 3), st.one_of(FIELD, st.text(max_size=5)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(EDIT, max_size=3), st.booleans(), st.sampled_from(["\n", "\r\n", "\r"]))
+def test_a_few_wrong_fields_give_a_set_or_one_line(edits: list[tuple[int, int, str]], quoted: bool, end: str) -> None:
+    grid = [list(row) for row in GRID]
+    for row, column, field in edits:
+        grid[row][column] = field
+    marks = '"' if quoted else ""
+    _set_or_one_line(end.join(",".join(f"{marks}{field}{marks}" for field in row) for row in grid))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.one_of(st.text(), st.text().map("img_filename,y,split,place\n".__add__)))
+def test_any_text_gives_a_set_or_one_line(text: str) -> None:
+    _set_or_one_line(text)
+
+
+def _set_or_one_line(text: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name in "abcde":
+            (folder / f"{name}.png").touch()
+        (folder / "metadata.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
+        found, error = _tried(folder)
+        if found is None:
+            assert len(error.splitlines()) == 1
+            return
+        for images in (found.train, *found.tests.values()):
+            assert len(images) == len(images.label) == len(next(iter(images.cues.values()))) > 0
+            assert 0 <= int(images.label.min()) <= int(images.label.max()) < len(found.classes)
+            assert all(path.parent == folder for path in images.paths)
+        assert not set(found.train.paths) & set(found.tests["test"].paths)
+
+
+def _tried(folder: Path) -> tuple[Grouped | None, str]:
+    try:
+        return list_groups(folder), ""
+    except UserError as error:
+        return None, str(error)
+
+
+# The groups of a set
+
+
+def as_set(label: list[int], **cues: list[int]) -> ImageSet:
+    image = torch.zeros(len(label), 3, 1, 1, dtype=torch.uint8)
+    return ImageSet(image, torch.tensor(label), {name: torch.tensor(value) for name, value in cues.items()})
+
+
+def test_groups_by_hand() -> None:
+    classes = ("landbird", "waterbird")
+    group, names = groups_of(as_set([1, 0, 1, 1], place=[1, 1, 0, 1]), classes)
+    assert names == ("landbird, place 1", "waterbird, place 0", "waterbird, place 1")  # the empty one is left out
+    assert group.tolist() == [2, 0, 1, 2]
+    assert shares(as_set([1, 0, 1, 1], place=[1, 1, 0, 1]), classes) == dict(zip(names, (0.25, 0.25, 0.5), strict=True))
+    group, names = groups_of(as_set([0, 0, 1], texture=[0, 1, 0]), ("A", "E"))
+    assert names == ("A, texture differs", "A, texture agrees", "E, texture differs")
+    assert group.tolist() == [1, 0, 2]
+    with pytest.raises(UserError, match="no groups"):
+        groups_of(as_set([0]), classes)
+
+
+def test_cues_have_twenty_groups() -> None:
+    sets = open_sets("cues", None, options={"count": 500, "test_count": 500, "rho": 0.5})
+    group, names = groups_of(sets.train, sets.classes)
+    assert len(names) == 20
+    share = shares(sets.train, sets.classes)
+    assert list(share) == list(names)
+    assert sum(share.values()) == pytest.approx(1)
+    assert len(groups_of(sets.tests["conflict"], sets.classes)[1]) == 10
+    assert int(group.max()) == 19
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2)), min_size=1, max_size=30))
+def test_groups_are_what_a_loop_gives(rows: list[tuple[int, int]]) -> None:
+    classes = ("a", "b", "c", "d")
+    images = as_set([y for y, _ in rows], place=[place for _, place in rows])
+    group, names = groups_of(images, classes)
+    assert [names[at] for at in group.tolist()] == [f"{classes[y]}, place {place}" for y, place in rows]
+    counted = Counter(f"{classes[y]}, place {place}" for y, place in rows)
+    assert shares(images, classes) == {name: counted[name] / len(rows) for name in names}
+    assert len(names) == len(counted)

@@ -1,0 +1,246 @@
+"""ImageNet-R and -A, and stimuli in cue conflict: small folders in their official layouts, made here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from timm.data.imagenet_info import ImageNetInfo
+
+from antishortcut.data import Loader
+from antishortcut.data.layouts import class_list, tiny_wnids
+from antishortcut.data.shifts import Shift, open_renditions
+from antishortcut.data.stimuli import SIXTEEN, Stimuli, open_stimuli, published
+from antishortcut.errors import UserError
+from tests.data.official import make_tiny, picture
+
+HUNDRED = tuple(sorted(class_list("imagenet100")))
+CIFAR = ("apple", "bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "lion", "pickup_truck", "wolf")
+
+
+def make_renditions(root: Path, wnids: tuple[str, ...], per_class: int = 1) -> Path:
+    picture(root / "one.jpg", size=(8, 8))
+    for wnid in wnids:
+        for at in range(per_class):
+            (root / "set" / wnid).mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / "one.jpg", root / "set" / wnid / f"art_{at}.jpg")
+    return root / "set"
+
+
+def make_stimuli(folder: Path, *names: str) -> Path:
+    for name in names:
+        picture(folder / name, size=(8, 8))
+    return folder
+
+
+def no_renditions(match: str, folder: Path, classes: tuple[str, ...], name: str = "imagenet-r") -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        open_renditions(name, folder, classes)
+    assert "\n" not in str(caught.value)
+
+
+def no_stimuli(match: str, folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        open_stimuli(folder, classes, mapping)
+    assert "\n" not in str(caught.value)
+
+
+# ImageNet-R and ImageNet-A
+
+
+@pytest.mark.parametrize(("name", "count"), [("imagenet-r", 19), ("imagenet-a", 15)])
+def test_the_papers_overlap(tmp_path: Path, name: str, count: int) -> None:
+    official = class_list(name)
+    folder = make_renditions(tmp_path, official, per_class=2)
+    (folder / "README.txt").write_text("no class")
+    (folder / "extra").mkdir()
+    shift = open_renditions(name, folder, HUNDRED)
+    assert shift.name == name
+    assert len(shift.overlap) == count
+    assert set(shift.overlap) == set(HUNDRED) & set(official)
+    assert list(shift.overlap) == sorted(shift.overlap, key=HUNDRED.index)
+    assert [HUNDRED[at] for at in shift.images.label.tolist()] == [path.parent.name for path in shift.images.paths]
+    assert [HUNDRED[at] for at in shift.allowed.nonzero().flatten().tolist()] == list(shift.overlap)
+    assert shift.facts == {
+        "overlap": list(shift.overlap),
+        "overlap_count": count,
+        "absent": [],
+        "folder_classes": 200,
+        "official_classes": True,
+        "images": 2 * count,
+        "left_out": 2 * (200 - count),
+    }
+
+
+def renditions(folder: Path, classes: tuple[str, ...]) -> Shift:
+    return open_renditions("imagenet-r", folder, classes)
+
+
+def test_labels_follow_the_students_order(tmp_path: Path) -> None:
+    folder = make_renditions(tmp_path, ("n01443537", "n01484850", "n01494475"))
+    classes = ("n01494475", "n00000001", "n01443537")
+    shift = renditions(folder, classes)
+    assert shift.overlap == ("n01494475", "n01443537")
+    assert shift.images.label.tolist() == [0, 2]
+    assert shift.allowed.tolist() == [True, False, True]
+    assert shift.facts["left_out"] == 1
+    assert shift.facts["official_classes"] is False
+    assert renditions(folder, (*classes, "n01498041")).facts["absent"] == ["n01498041"]
+    batch = next(Loader(shift.images, batch=2, seed=0, image_size=8, augment="none", shuffle=False).epoch(0))
+    assert batch.image.shape == (2, 3, 8, 8)
+
+
+def test_the_fingerprint_sees_images_and_labels_and_nothing_local(tmp_path: Path) -> None:
+    folder = make_renditions(tmp_path, ("n01443537", "n01484850"))
+    classes = ("n01443537", "n01484850")
+    mark = renditions(folder, classes).fingerprint
+    assert len(mark) == 16
+    assert mark != renditions(folder, classes[::-1]).fingerprint
+    assert mark != renditions(folder, (*classes, "n00000001")).fingerprint  # another student
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "imagenet-r")
+    assert renditions(moved.parent, classes).fingerprint == mark  # also found from the folder above
+    (folder / "n01443537" / "art_0.jpg").write_bytes(b"another size")
+    assert mark != renditions(folder, classes).fingerprint
+
+
+def test_mistakes_with_renditions(tmp_path: Path) -> None:
+    folder = make_renditions(tmp_path, ("n01443537",))
+    no_renditions("wnids such as .*imagenet100.*'apple', 'bear'", folder, CIFAR)
+    no_renditions("shares no class .*none of its 1 wnids", folder, ("n02119022",))
+    no_renditions("no class folders .*imagenet-r/<wnid>", tmp_path / "nowhere", HUNDRED)
+    no_renditions("no class folders", tmp_path, HUNDRED)
+    no_renditions("no class folders", tmp_path / "one.jpg", HUNDRED)
+    no_renditions("did you mean 'imagenet-r'", folder, HUNDRED, name="imagenet-q")
+    (folder / "n01484850").mkdir()
+    no_renditions("no images in .*n01484850", folder, ("n01484850",))
+
+
+def test_tiny_imagenet_knows_its_wnids(tmp_path: Path) -> None:
+    assert tiny_wnids(make_tiny(tmp_path)) == ("n01", "n02")
+
+
+# Cue conflict
+
+
+def test_the_sixteen_are_the_published_imagenet_classes() -> None:
+    """As indices of the 1,000 classes, the other form in which texture-vs-shape's human_categories.py has them."""
+    names: list[str] = ImageNetInfo().label_names()  # type: ignore[no-untyped-call]
+    found: dict[str, set[int]] = {category: set() for category in SIXTEEN}
+    for name, category in published().items():
+        if name in names:
+            found[category].add(names.index(name))
+    assert found == {
+        "airplane": {404},
+        "bear": {294, 295, 296, 297},
+        "bicycle": {444, 671},
+        "bird": {*range(8, 25), *range(80, 101), *range(127, 146)} - {9, 17, 21, 84, 85, 86, 97, 134},
+        "boat": {472, 554, 625, 814, 914},
+        "bottle": {440, 720, 737, 898, 899, 901, 907},
+        "car": {436, 511, 817},
+        "cat": {281, 282, 283, 284, 285, 286},
+        "chair": {423, 559, 765, 857},
+        "clock": {409, 530, 892},
+        "dog": {*range(152, 269)} - {192, 204, 227, 242, 251, 258, 260, 264},
+        "elephant": {385, 386},
+        "keyboard": {508, 878},
+        "knife": {499},
+        "oven": {766},
+        "truck": {555, 569, 656, 675, 717, 734, 864, 867},
+    }
+    others = set(published()) - set(names)
+    assert others == {*SIXTEEN, "pickup_truck"}
+
+
+def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
+    folder = make_stimuli(
+        tmp_path,
+        "bear/bear1-clock2.png",
+        "truck/truck10-bear3.png",
+        "clock/0001_cue_dnn_00_clock_00_clock4-truck1.png",  # model-vs-human's longer names
+        "bear/bear1-bear2.png",
+        "cat/cat7-elephant2.png",
+        "bear/bear1-cat1.png",
+        "bear/bear1.png",
+        "bear/bear1_clock2-216_filled.png",
+        "bear/notes.txt.png",
+    )
+    stimuli = open_stimuli(folder, CIFAR)
+    assert stimuli.categories == ("bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "truck")
+    seen = {
+        (stimuli.categories[shape], stimuli.categories[texture])
+        for shape, texture in zip(stimuli.shape.tolist(), stimuli.texture.tolist(), strict=True)
+    }
+    assert seen == {("bear", "clock"), ("truck", "bear"), ("clock", "truck")}
+    assert len(stimuli.images) == len(stimuli.texture) == 3
+    assert (stimuli.facts["images"], stimuli.facts["no_conflict"], stimuli.facts["without_category"]) == (3, 1, 2)
+    assert stimuli.facts["categories"]["truck"] == ["pickup_truck"]
+    assert stimuli.matrix.sum(dim=1).tolist() == [1.0] * 8
+    assert stimuli.matrix[7].tolist() == [0.0] * 9 + [1.0, 0.0]
+    assert stimuli.matrix[:, CIFAR.index("lion")].sum() == 0  # no cat, as published
+
+
+def test_imagenet100_has_seven_of_the_sixteen(tmp_path: Path) -> None:
+    stimuli = open_stimuli(make_stimuli(tmp_path, "dog1-cat2.png"), HUNDRED)
+    assert stimuli.categories == ("bird", "cat", "chair", "dog", "keyboard", "oven", "truck")
+    assert stimuli.facts["categories"]["chair"] == ["n04099969", "n04429376"]
+    row = stimuli.matrix[2]
+    assert row[HUNDRED.index("n04099969")] == row[HUNDRED.index("n04429376")] == 0.5
+    assert int((row > 0).sum()) == 2
+
+
+def test_a_mapping_by_hand(tmp_path: Path) -> None:
+    folder = make_stimuli(tmp_path / "set", "airplane1-oven2.png", "cat1-oven2.png")
+    classes = ("jet", "glider", "cat", "stove")
+    toml = tmp_path / "mapping.toml"
+    toml.write_text('oven = ["stove"]\nairplane = ["glider", "jet"]\ndog = []\n')
+    stimuli = open_stimuli(folder, classes, toml)
+    assert stimuli.categories == ("airplane", "oven")  # the file speaks alone: the cat is not in it
+    assert torch.equal(stimuli.matrix, torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 0, 1]]))
+    assert (stimuli.shape.tolist(), stimuli.texture.tolist()) == ([0], [1])
+    before = stimuli.fingerprint
+    toml.write_text('oven = ["stove"]\nairplane = ["glider"]\n')
+    assert open_stimuli(folder, classes, toml).fingerprint != before
+    assert open_stimuli(folder, classes, toml).fingerprint == open_stimuli(folder, classes, toml).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('aeroplane = ["jet"]', "'aeroplane' is none .*did you mean 'airplane'"),
+        ('airplane = ["jett"]', "no class 'jett' for airplane; did you mean 'jet'"),
+        ('airplane = ["zzzzzz"]', "no class 'zzzzzz'.*known: jet, glider, cat, …"),
+        ('airplane = "jet"', "airplane wants a list"),
+        ("airplane = [1]", "airplane wants a list"),
+        ("[airplane]\njet = 1", "airplane wants a list"),
+        ('airplane = ["jet"]\noven = ["jet"]', "'jet' is in both airplane and oven"),
+        ("airplane = [", "cannot read the mapping"),
+        ('airplane = ["jet"]', "has only airplane of them"),
+        ("", "has none of them"),
+        ('cat = ["cat"]\noven = ["stove"]', "1 stimuli, but none in conflict"),
+    ],
+)
+def test_mistakes_in_a_mapping(tmp_path: Path, text: str, match: str) -> None:
+    folder = make_stimuli(tmp_path / "set", "airplane1-oven2.png")
+    (tmp_path / "mapping.toml").write_text(text)
+    no_stimuli(match, folder, ("jet", "glider", "cat", "stove"), tmp_path / "mapping.toml")
+
+
+def test_mistakes_with_stimuli(tmp_path: Path) -> None:
+    folder = make_stimuli(tmp_path / "set", "a/bear1-clock2.png")
+    no_stimuli("none of them .*'jet', 'glider'", folder, ("jet", "glider"))
+    no_stimuli("no stimuli below .*cat7-elephant2.png", tmp_path / "nowhere", CIFAR)
+    no_stimuli("no stimuli", make_stimuli(tmp_path / "other", "bear-clock.png", "bear1-sofa2.png"), CIFAR)
+    no_stimuli("cannot read the mapping .*No such file", folder, CIFAR, tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    no_stimuli("cannot read the mapping", folder, CIFAR, tmp_path / "bytes.toml")
+    make_stimuli(folder, "b/bear1-clock2.png")
+    no_stimuli("bear1-clock2 2 times", folder, CIFAR)
+
+
+def test_stimuli_can_be_loaded(tmp_path: Path) -> None:
+    stimuli: Stimuli = open_stimuli(make_stimuli(tmp_path, "bear1-clock2.png", "clock1-bear2.png"), CIFAR)
+    batch = next(Loader(stimuli.images, batch=2, seed=0, image_size=16, augment="none", shuffle=False).epoch(0))
+    assert batch.image.shape == (2, 3, 16, 16)
+    assert torch.equal(batch.label, stimuli.shape)

@@ -1,0 +1,228 @@
+"""The attack: exact where the worst case has a closed form, inside its ball, the same in any batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from antishortcut.attack import EPSILONS, margin, pgd, robust_accuracy, start
+from antishortcut.types import Features, ImageSet
+
+SIDE = 6
+
+
+class Linear(nn.Module):
+    """Logits W x + b: the worst point of a ball is x + ε sign(w_other − w_own) for two classes."""
+
+    def __init__(self, classes: int = 2, seed: int = 0) -> None:
+        super().__init__()
+        maker = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(classes, 3 * SIDE * SIDE, generator=maker, dtype=torch.float64))
+
+    def forward(self, image: Tensor) -> Features:
+        flat = image.flatten(1).to(self.weight.dtype) - 0.5
+        return Features(flat @ self.weight.T, flat)
+
+
+class Small(nn.Module):
+    """Convolution, batch norm, ReLU: what real networks are made of."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.body = nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU()
+            )
+            self.head = nn.Linear(8 * 4, 4)
+        self.double()
+
+    def forward(self, image: Tensor) -> Features:
+        embedding = self.body(image.double()).flatten(1)
+        return Features(self.head(embedding), embedding)
+
+
+def batch(count: int = 8, classes: int = 2, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    maker = torch.Generator().manual_seed(seed)
+    image = torch.rand(count, 3, SIDE, SIDE, generator=maker)
+    return image, torch.randint(0, classes, (count,), generator=maker), torch.arange(count)
+
+
+def test_one_step_by_hand() -> None:
+    network = Linear().eval()
+    image, label, index = batch(3)
+    found = pgd(network, image, label, index, epsilon=0.1, step=0.02, steps=1, seed=7)
+    noise = start(image.shape, index, 7)
+    for at in range(3):
+        own, other = network.weight[label[at]], network.weight[1 - label[at]]
+        slope = (other - own).detach().sign().view(3, SIDE, SIDE)
+        for channel in range(3):
+            for row in range(SIDE):
+                for column in range(SIDE):
+                    where = (channel, row, column)
+                    x = float(image[at][where])
+                    low, high = max(0, x - 0.1), min(1, x + 0.1)
+                    begun = min(max(x + 0.1 * float(noise[at][where]), low), high)
+                    stepped = min(max(begun + 0.02 * float(slope[where]), low), high)
+                    assert float(found[at][where]) == pytest.approx(stepped, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 1000), st.sampled_from(EPSILONS), st.integers(1, 12))
+def test_a_linear_network_meets_its_worst_case(seed: int, epsilon: float, steps: int) -> None:
+    network = Linear(seed=seed).eval()
+    image, label, index = batch(seed=seed)
+    found = pgd(network, image, label, index, epsilon=epsilon, steps=steps, seed=seed)
+    away = (network.weight[1 - label] - network.weight[label]).sign().view_as(image)
+    assert torch.allclose(found, (image + epsilon * away.float()).clamp(0, 1), atol=1e-6)
+    clean = network(image).logits.argmax(1) == label
+    attacked = network(found).logits.argmax(1) == label
+    assert not (attacked & ~clean).any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 1000), st.floats(0, 1), st.integers(1, 3), st.floats(0, 2))
+def test_it_stays_in_the_ball_and_among_images(seed: int, epsilon: float, steps: int, step: float) -> None:
+    image, label, index = batch(4, classes=4, seed=seed)
+    found = pgd(Small(seed % 3).eval(), image, label, index, epsilon=epsilon, steps=steps, step=step, seed=seed)
+    assert found.shape == image.shape
+    assert found.dtype == image.dtype
+    assert float((found - image).abs().max()) <= epsilon + 1e-6
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+
+
+def test_more_steps_reach_further_on_average() -> None:
+    network = Small().eval()
+    image, label, index = batch(64, classes=4)
+    reached = []
+    for steps in (1, 3, 10):
+        found = pgd(network, image, label, index, epsilon=8 / 255, steps=steps, step=2 / 255)
+        with torch.no_grad():
+            reached.append(float(F.cross_entropy(network(found).logits, label)))
+    with torch.no_grad():
+        clean = float(F.cross_entropy(network(image).logits, label))
+    assert clean < reached[0] < reached[1] < reached[2]
+
+
+def test_an_image_is_attacked_alike_in_any_batch() -> None:
+    network = Small().eval()
+    image, label, index = batch(10, classes=4)
+    whole = pgd(network, image, label, index, epsilon=8 / 255, seed=3)
+    assert torch.equal(whole, pgd(network, image, label, index, epsilon=8 / 255, seed=3))
+    assert not torch.equal(whole, pgd(network, image, label, index, epsilon=8 / 255, seed=4))
+    turned = torch.tensor([7, 2, 9, 0, 1, 3, 8, 6, 5, 4])
+    pieces = [
+        pgd(network, image[part], label[part], index[part], epsilon=8 / 255, seed=3)
+        for part in (turned[:3], turned[3:4], turned[4:])
+    ]
+    assert torch.allclose(torch.cat(pieces), whole[turned], atol=1e-6)
+    assert torch.equal(start(image.shape, index, 0)[turned], start(image.shape, turned, 0))
+
+
+def test_starts_fill_the_ball_and_are_each_images_own() -> None:
+    noise = start((50, 3, SIDE, SIDE), torch.arange(50), 0)
+    assert len({tuple(row.flatten().tolist()) for row in noise}) == 50
+    assert -1 <= float(noise.min()) < -0.99
+    assert 0.99 < float(noise.max()) < 1
+    assert abs(float(noise.mean())) < 0.05
+
+
+def test_the_network_is_left_as_it_was() -> None:
+    network = Small().eval()
+    image, label, index = batch(6, classes=4)
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    before = image.clone()
+    pgd(network, image, label, index, epsilon=0.1, steps=2)
+    assert torch.equal(image, before)
+    assert not image.requires_grad
+    assert not network.training
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+    network.train()
+    with pytest.raises(ValueError, match="evaluation mode"):
+        pgd(network, image, label, index, epsilon=0.1)
+
+
+def test_it_works_where_gradients_are_off() -> None:
+    network = Small().eval()
+    image, label, index = batch(4, classes=4)
+    expected = pgd(network, image, label, index, epsilon=0.1, steps=2)
+    with torch.no_grad():
+        assert torch.equal(pgd(network, image, label, index, epsilon=0.1, steps=2), expected)
+    with torch.inference_mode():
+        inside = pgd(network, image.clone(), label.clone(), index, epsilon=0.1, steps=2)
+    assert torch.equal(inside, expected)
+    assert not inside.requires_grad
+
+
+def test_arguments() -> None:
+    network, (image, label, index) = Small().eval(), batch(2, classes=4)
+    assert torch.equal(pgd(network, image, label, index, epsilon=0.0, steps=1), image)
+    assert len(pgd(network, image[:0], label[:0], index[:0], epsilon=0.1)) == 0
+    for bad in ({"epsilon": -0.1}, {"epsilon": 0.1, "steps": 0}):
+        with pytest.raises(ValueError, match="negative"):
+            pgd(network, image, label, index, **bad)  # type: ignore[arg-type]
+
+
+# The objective
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(-20, 20), min_size=3, max_size=3), st.integers(0, 2))
+def test_cross_entropy_is_log_one_plus_e_to_the_margin(row: list[float], label: int) -> None:
+    logits, own = torch.tensor([row], dtype=torch.float64, requires_grad=True), torch.tensor([label])
+    m = margin(logits, own)
+    entropy = F.cross_entropy(logits, own)
+    assert torch.logaddexp(m, torch.zeros(1)).item() == pytest.approx(entropy.item(), abs=1e-9)
+    by_margin, by_entropy = (torch.autograd.grad(value.sum(), logits)[0] for value in (m, entropy))
+    assert torch.allclose(by_margin * torch.sigmoid(m).detach()[:, None], by_entropy, atol=1e-9)
+
+
+def test_a_sure_network_is_attacked_all_the_same() -> None:
+    logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    (by_entropy,) = torch.autograd.grad(F.cross_entropy(logits, torch.tensor([0])), logits)
+    (by_margin,) = torch.autograd.grad(margin(logits, torch.tensor([0])).sum(), logits)
+    assert by_entropy.abs().max() == 0  # which is why
+    assert by_margin.tolist() == [[-1.0, 1.0]]
+
+
+# The curve
+
+
+def test_the_curve_of_a_linear_network_is_exact() -> None:
+    network = Linear().eval()
+    image = (batch(200)[0] * 255).to(torch.uint8)
+    flat = image.float() / 255
+    with torch.no_grad():
+        label = network(flat).logits.argmax(1)
+    label[:20] = 1 - label[:20]
+    values = robust_accuracy(network, ImageSet(image, label), SIDE, batch=33)
+    assert list(values) == ["clean", "1/255", "2/255", "4/255", "8/255"]
+    assert values["clean"] == 0.9
+    away = (network.weight[1 - label] - network.weight[label]).sign().view_as(flat)
+    for epsilon in EPSILONS:
+        worst = (flat + epsilon * away).clamp(0, 1)
+        expected = float((network(worst).logits.argmax(1) == label).double().mean())
+        assert values[f"{epsilon * 255:.0f}/255"] == pytest.approx(expected, abs=0.006)  # an image on the brink
+    assert 0.9 > values["1/255"] > values["8/255"]
+
+
+def test_the_curve_falls_whatever_the_batch() -> None:
+    network = Small().eval()
+    image = (batch(60, classes=4)[0] * 255).to(torch.uint8)
+    with torch.no_grad():
+        label = network(image / 255).logits.argmax(1)
+    images = ImageSet(image, label)
+    curve = robust_accuracy(network, images, SIDE, steps=3, batch=7)
+    assert curve == robust_accuracy(network, images, SIDE, steps=3, batch=60)
+    assert curve["clean"] == 1
+    values = list(curve.values())
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 1
+    assert list(robust_accuracy(network, images, SIDE, steps=1, epsilons=(0.5 / 255,))) == ["clean", "0.5/255"]
+    wrong = ImageSet(image, (label + 1) % 4)
+    assert set(robust_accuracy(network, wrong, SIDE).values()) == {0.0}

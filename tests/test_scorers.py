@@ -1,0 +1,167 @@
+"""Scorers against Python loops, cases solved by hand, and what must always hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antishortcut.scorers import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias
+
+
+def logits_for(guesses: list[int], classes: int) -> Tensor:
+    return torch.eye(classes)[guesses] * 5
+
+
+@st.composite
+def outputs(draw: st.DrawFn, classes: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (N, C), and two facts (N,) of every image."""
+    count = draw(st.integers(1, 20))
+    maker = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    first, second = torch.randint(0, classes, (2, count), generator=maker)
+    return torch.randn(count, classes, generator=maker) * 3, first, second
+
+
+# Overlap
+
+
+def test_overlap_by_hand() -> None:
+    logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 1.0, 2.0], [-math.inf, 3.0, -math.inf], [0.0, 9.0, 1.0]])
+    label, allowed = torch.tensor([0, 2, 0, 0]), torch.tensor([True, False, True])
+    # among all: right, right, wrong, wrong; among 0 and 2: right, right, 0 (a tie of −∞ goes to the first), 2
+    assert dict(overlap_accuracy(logits, label, allowed)) == {"accuracy": 0.5, "accuracy_overlap": 0.75}
+
+
+@settings(deadline=None, max_examples=60)
+@given(outputs(), st.sets(st.integers(0, 5), min_size=1))
+def test_overlap_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], kept: set[int]) -> None:
+    logits, label, _ = made
+    label = torch.tensor([sorted(kept)[y % len(kept)] for y in label.tolist()])
+    allowed = torch.tensor([at in kept for at in range(6)])
+    hits = 0
+    for row, y in zip(logits.tolist(), label.tolist(), strict=True):
+        hits += max(kept, key=lambda at, row=row: row[at]) == y  # type: ignore[misc]
+    values = dict(overlap_accuracy(logits, label, allowed))
+    assert values["accuracy_overlap"] == pytest.approx(hits / len(label))
+    assert values["accuracy"] == dict(accuracy(logits, label))["accuracy"]
+    assert values["accuracy_overlap"] >= values["accuracy"] - 1e-6  # fewer rivals never hurt
+    if len(kept) == 6:
+        assert values["accuracy_overlap"] == pytest.approx(values["accuracy"])
+
+
+# Cue conflict
+
+
+def test_cue_conflict_by_hand() -> None:
+    """Category 0 is class 0, category 1 the mean of classes 1 and 2, category 2 is class 3; class 4 is nobody's."""
+    matrix = torch.tensor([[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 1, 0]])
+    probability = torch.tensor(
+        [
+            [0.30, 0.35, 0.10, 0.05, 0.2],  # class 1 leads, but its category has (0.35 + 0.10) / 2: category 0
+            [0.10, 0.30, 0.30, 0.20, 0.1],  # category 1
+            [0.02, 0.01, 0.01, 0.06, 0.9],  # class 4 is no category: category 2
+            [0.10, 0.10, 0.10, 0.60, 0.1],  # category 2
+        ]
+    )
+    shape, texture = torch.tensor([0, 0, 1, 2]), torch.tensor([1, 1, 0, 2])  # by shape, texture, neither; no conflict
+    values = dict(cue_conflict(probability.log(), matrix, shape, texture))
+    assert values == pytest.approx(
+        {"by_shape": 1 / 3, "by_texture": 1 / 3, "decided": 2 / 3, "neither": 1 / 3, "shape_bias": 0.5}
+    )
+    assert list(cue_conflict(probability.log(), matrix, shape, shape)) == []
+    undecided = dict(cue_conflict(probability.log()[2:3], matrix, shape[2:3], texture[2:3]))
+    assert undecided == {"by_shape": 0, "by_texture": 0, "decided": 0, "neither": 1}
+
+
+@settings(deadline=None, max_examples=60)
+@given(outputs(), st.lists(st.integers(0, 2), min_size=6, max_size=6).filter(lambda of: len(set(of)) == 3))
+def test_cue_conflict_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], category: list[int]) -> None:
+    logits, shape, texture = made[0], made[1] % 3, made[2] % 3
+    members = [[at for at in range(6) if category[at] == k] for k in range(3)]
+    matrix = torch.tensor([[(at in names) / len(names) for at in range(6)] for names in members])
+    counts = {"shape": 0, "texture": 0, "neither": 0}
+    for row, s, t in zip(logits.double().tolist(), shape.tolist(), texture.tolist(), strict=True):
+        if s == t:
+            continue
+        total = sum(math.exp(z) for z in row)
+        means = [sum(math.exp(row[at]) / total for at in names) / len(names) for names in members]
+        guess = means.index(max(means))
+        counts["shape" if guess == s else "texture" if guess == t else "neither"] += 1
+    values = dict(cue_conflict(logits, matrix, shape, texture))
+    seen = sum(counts.values())
+    assert bool(values) == (seen > 0)
+    if seen:
+        assert values["by_shape"] == pytest.approx(counts["shape"] / seen)
+        assert values["by_texture"] == pytest.approx(counts["texture"] / seen)
+        assert values["decided"] + values["neither"] == pytest.approx(1)
+        decided = counts["shape"] + counts["texture"]
+        assert values.get("shape_bias") == (pytest.approx(counts["shape"] / decided) if decided else None)
+
+
+@settings(deadline=None, max_examples=60)
+@given(outputs())
+def test_with_a_category_for_every_class_it_is_the_shape_bias_of_cues(made: tuple[Tensor, Tensor, Tensor]) -> None:
+    logits, shape, texture = made
+    plain = dict(shape_bias(logits, shape, {"texture": texture}))
+    values = dict(cue_conflict(logits, torch.eye(6), shape, texture))
+    assert {name: values[name] for name in plain} == pytest.approx(plain)
+    assert bool(plain) == bool(values)
+
+
+# Groups
+
+
+def test_groups_by_hand() -> None:
+    label = torch.tensor([0, 0, 0, 0, 1, 1])
+    group = torch.tensor([0, 0, 0, 1, 3, 3])  # group 2 has no image
+    names = ("land on land", "land on water", "water on land", "water on water")
+    share = {"land on land": 0.7, "land on water": 0.05, "water on land": 0.05, "water on water": 0.2}
+    values, detail = group_accuracy(logits_for([0, 0, 1, 1, 1, 1], 2), label, group, names, share)
+    assert detail == {
+        "land on land": {"accuracy": pytest.approx(2 / 3), "count": 3},
+        "land on water": {"accuracy": 0.0, "count": 1},
+        "water on water": {"accuracy": 1.0, "count": 2},
+    }
+    expected = {"worst_group": 0.0, "mean_group": 5 / 9, "worst_group_size": 1}
+    assert values == pytest.approx(expected | {"adjusted": (0.7 * 2 / 3 + 0.2) / 0.95})
+    assert group_accuracy(logits_for([0, 0, 1, 1, 1, 1], 2), label, group, names)[0] == pytest.approx(expected)
+    unseen = group_accuracy(logits_for([0] * 6, 2), label, group, names, {"water on land": 1.0})[0]
+    assert "adjusted" not in unseen  # the training set has none of these groups
+    assert group_accuracy(torch.zeros(0, 2), label[:0], group[:0], names, share) == ({}, {})
+
+
+@settings(deadline=None, max_examples=60)
+@given(outputs(), st.data())
+def test_groups_are_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], data: st.DataObject) -> None:
+    logits, label, group = made
+    names = tuple("abcdef")
+    weights = data.draw(st.lists(st.integers(0, 5), min_size=6, max_size=6))
+    share = {name: weight / 30 for name, weight in zip(names, weights, strict=True)}
+    hits: dict[str, list[bool]] = {}
+    for row, y, at in zip(logits.tolist(), label.tolist(), group.tolist(), strict=True):
+        hits.setdefault(names[at], []).append(row.index(max(row)) == y)
+    rates = {name: sum(each) / len(each) for name, each in hits.items()}
+    values, detail = group_accuracy(logits, label, group, names, share)
+    assert {name: facts["accuracy"] for name, facts in detail.items()} == pytest.approx(rates)
+    assert {name: facts["count"] for name, facts in detail.items()} == {name: len(each) for name, each in hits.items()}
+    assert values["worst_group"] == pytest.approx(min(rates.values()))
+    assert values["mean_group"] == pytest.approx(sum(rates.values()) / len(rates))
+    assert values["worst_group_size"] in [len(hits[n]) for n in rates if rates[n] == pytest.approx(min(rates.values()))]
+    total = sum(share[name] for name in rates)
+    if total:
+        assert values["adjusted"] == pytest.approx(sum(share[name] * rates[name] for name in rates) / total)
+    _between(values, rates)
+    own = {name: len(each) / len(label) for name, each in hits.items()}  # weighed by its own shares: plain accuracy
+    plain = dict(accuracy(logits, label))["accuracy"]
+    assert group_accuracy(logits, label, group, names, own)[0]["adjusted"] == pytest.approx(plain)
+
+
+def _between(values: dict[str, Any], rates: dict[str, float]) -> None:
+    for name in ("mean_group", "adjusted"):
+        if name in values:
+            assert values["worst_group"] - 1e-9 <= values[name] <= max(rates.values()) + 1e-9
