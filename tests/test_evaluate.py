@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import antishortcut.evaluate as room
+from antishortcut.cli.scores import MEASURED
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Subject, evaluate, part
+from antishortcut.evaluate import EVALUATIONS, Bench, Subject, evaluate
+from antishortcut.evaluate.subject import part
 from antishortcut.folder import Folder
 from antishortcut.run import Recipe
 from antishortcut.types import ImageSet
@@ -18,8 +19,8 @@ from antishortcut.workflow import Workshop, distill, teach
 def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
     run = distill(recipe, shop, method="kd", seed=1, suite="s")
     folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
-    scores = evaluate(folder, shop.runs, sets, ["clean", "mechanism"])
-    network = Subject(folder, shop.runs, sets).network
+    scores = evaluate(folder, Bench(sets, shop.runs), ["clean", "mechanism"])
+    network = Subject(folder, Bench(sets, shop.runs)).network
     for name, images in sets.tests.items():
         hits = 0
         for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
@@ -37,39 +38,44 @@ def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
 def test_a_repeated_evaluation_is_skipped(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     run = distill(recipe, shop, method="ce", seed=1, suite="s")
     folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
-    first = evaluate(folder, shop.runs, sets, ["clean"])
-    monkeypatch.setattr(room, "Subject", None)
-    assert evaluate(folder, shop.runs, sets, ["clean"]) == first
+    first = evaluate(folder, Bench(sets, shop.runs), ["clean"])
+    monkeypatch.setattr(Subject, "network", None)
+    monkeypatch.setattr(Subject, "outputs", None)
+    assert evaluate(folder, Bench(sets, shop.runs), ["clean"]) == first
 
 
 def test_a_teacher_can_be_scored_but_has_no_mechanism(recipe: Recipe, shop: Workshop) -> None:
     folder = Folder(teach(recipe, shop).folder(shop.runs))
     sets = shop.sets(recipe.data)
-    assert evaluate(folder, shop.runs, sets, ["clean"])["iid"]["values"]["accuracy"] == pytest.approx(
+    assert evaluate(folder, Bench(sets, shop.runs), ["clean"])["iid"]["values"]["accuracy"] == pytest.approx(
         folder.result()["last"]["accuracy"]
     )
     with pytest.raises(UserError, match="is a teacher"):
-        evaluate(folder, shop.runs, sets, ["mechanism"])
+        evaluate(folder, Bench(sets, shop.runs), ["mechanism"])
 
 
 def test_other_widths_are_compared_through_the_ridge_map_alone(recipe: Recipe, shop: Workshop) -> None:
     narrow = recipe.model_copy(update={"student": recipe.student.model_copy(update={"name": "cnn-2-8"})})
     run = distill(narrow, shop, method="asd", seed=1, suite="s")
-    scores = evaluate(Folder(run.folder(shop.runs)), shop.runs, shop.sets(recipe.data), ["mechanism"])
-    assert set(scores["mechanism"]["values"]) == {"aligned"}
+    scores = evaluate(Folder(run.folder(shop.runs)), Bench(shop.sets(recipe.data), shop.runs), ["mechanism"])
+    assert set(scores["mechanism"]["values"]) == {"aligned", "projector"}
+
+
+def test_the_command_knows_the_evaluations_without_torch() -> None:
+    assert set(MEASURED) == set(EVALUATIONS)
 
 
 def test_mistakes(recipe: Recipe, shop: Workshop) -> None:
     run = distill(recipe, shop, method="ce", seed=1, suite="s")
     folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
     with pytest.raises(UserError, match="did you mean 'clean'"):
-        evaluate(folder, shop.runs, sets, ["cleen"])
+        evaluate(folder, Bench(sets, shop.runs), ["cleen"])
     other = shop.sets(recipe.data.model_copy(update={"seed": 5}))
     with pytest.raises(UserError, match="other data"):
-        evaluate(folder, shop.runs, other, ["clean"])
+        evaluate(folder, Bench(other, shop.runs), ["clean"])
     (folder.path / "result.json").unlink()
     with pytest.raises(UserError, match="not finished"):
-        evaluate(folder, shop.runs, sets, ["clean"])
+        evaluate(folder, Bench(sets, shop.runs), ["clean"])
 
 
 def test_the_pool_is_fixed_and_keeps_its_facts() -> None:

@@ -1,4 +1,4 @@
-"""Run folders written by hand, without training, and what the report makes of them."""
+"""Run folders written by hand, without training, and the tables and the page a report makes of them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,12 @@ from typing import Any
 import pytest
 
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder, write_json
+from antishortcut.folder import write_json
 from antishortcut.report import across, make_report
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.run import OptimSettings
+from tests.browser.fake_runs import HOSTILE, score, student
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
-HOSTILE = "</script><b>x|\"'&"
-
-
-def student(place: Path, name: str, seed: int, last: float, **more: Any) -> Folder:
-    """A finished student of two epochs."""
-    settings = {"suite": "P2", "epochs": 2, "data": DataSettings(), "fingerprint": "f", "optim": OptimSettings()} | more
-    run = Run(kind="distill", name=name, seed=seed, model=ModelSettings(name="cnn-8-64"), method="kd", **settings)
-    folder = Folder(place)
-    folder.begin(run, {"accelerator": "cpu", "threads": 1}, {"python": "3.11.7", "torch": "2.6.0"})
-    for epoch, accuracy in ((1.0, last - 0.1), (2.0, last)):
-        terms = {"task": 2 / epoch, "kd": 1 / epoch}
-        folder.log({"step": int(epoch), "epoch": epoch, "rate": 0.1, "loss": 3 / epoch, "terms": terms})
-        folder.log({"step": int(epoch), "epoch": epoch, "set": "iid", "scores": {"accuracy": accuracy}})
-    scores = {"accuracy": last, "epoch": 2}
-    folder.finish({"set": "iid", "last": scores, "best": scores | {"accuracy": last + 0.01}, "seconds": 1.5})
-    return folder
-
-
-def score(folder: Folder, name: str, values: dict[str, Any]) -> None:
-    write_json(folder.path / "scores" / f"{name}.json", {"set": name, "fingerprint": "f", "count": 9, "values": values})
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +52,9 @@ def test_rows(suite: tuple[Path, dict[str, Any]]) -> None:
     assert kd["best"] == pytest.approx(0.63)
     assert kd["conflict accuracy"] == pytest.approx(0.31)
     assert kd["conflict shape_bias"] == pytest.approx(0.155)
-    assert kd["mechanism cos_final"] == pytest.approx(0.8)  # the raw view
-    assert kd["mechanism random"] == 0.25
+    assert kd["mechanism aligned cos_final"] == pytest.approx(0.9)  # one ruler for all methods
+    assert "mechanism raw cos_final" not in kd
+    assert kd["mechanism aligned projection_random"] == 0.25
     assert "conflict by_shape" not in kd
     assert kd["vs kd"] is None
     assert asd["vs kd"] == pytest.approx(0.04)  # differences 0.05 and 0.03; t(0.975; 1) = 12.7062, s/√2 = 0.01
@@ -88,12 +70,16 @@ def test_unfinished_and_damaged_runs_are_listed(suite: tuple[Path, dict[str, Any
     assert states["kd-s4"].startswith("damaged: ")
     assert "schema 99" in states["kd-s5"]
     assert states["kd-s6"] == "damaged: KeyError: 'last'"
-    assert "kd-s4" in (root / "report.html").read_text()
+    page = (root / "report.html").read_text()
+    assert "kd-s4" in page
+    assert re.search(
+        r'<progress max="2" value="2.0".*?<polyline points="[0-9., ]+"', page, re.DOTALL
+    )  # kd-s3, its curve
 
 
 def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
     text = (suite[0] / "table.md").read_text()
-    assert text.startswith("# P2\n\n| method | seeds | last | best | conflict accuracy | conflict shape_bias |")
+    assert text.startswith("# P2\n\n| method | seeds | last ↑ | best ↑ | conflict accuracy ↑ | conflict shape_bias ↑ |")
     assert "| kd | 2 | 0.620 ± 0.028 | 0.630 ± 0.028 | 0.310 ± 0.014 |" in text
     assert "| asd | 2 | **0.660 ± 0.014** |" in text
     assert "| asd | last | +0.040 | −0.087 … +0.167 | +2.83 | 2 |" in text
@@ -104,7 +90,8 @@ def test_files(suite: tuple[Path, dict[str, Any]]) -> None:
     root, made = suite
     assert made["page"] == str(root / "report.html")
     names = {path.name for path in (root / "figures").iterdir()}
-    assert names == {f"{name}.{ending}" for name in ("accuracy", "losses", "scores") for ending in ("svg", "png")}
+    figures = ("accuracy", "differences", "losses", "projections", "scores")
+    assert names == {f"{name}.{ending}" for name in figures for ending in ("svg", "png")}
     assert all((root / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in names if name.endswith("png"))
     assert not [path for path in root.iterdir() if path.name.startswith(".")]  # nothing half-written is left
 
@@ -150,8 +137,10 @@ def test_page_stands_alone_and_runs_only_its_own_scripts(suite: tuple[Path, dict
     assert "unsafe-eval" not in page.policy
     specs = json.loads(data)
     assert specs["methods"] == ["ce", "kd", "asd"]
-    assert len(specs["charts"]) == 1 + 2 + 1  # accuracy; task, kd; conflict
-    mean = specs["charts"][0]["datasets"]["mean"]
+    assert (
+        len(specs["charts"]) == 2 + 1 + 1 + 1 + 2
+    )  # differences: last, conflict; conflict; projection; accuracy; terms
+    mean = next(chart["datasets"]["mean"] for chart in specs["charts"] if "mean" in chart["datasets"])
     assert {"method": "kd", "epoch": 2.0, "value": 0.62, "std": 0.0283, "seeds": 2} in mean
 
 
@@ -222,7 +211,7 @@ def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:
     with folder.metrics.open("a") as file:
         file.write('[1]\n{"step": 4, "ep')
     row = make_report(tmp_path)["rows"][0]
-    assert row["corruptions mce"] == 0.9  # no accuracy there: its first numbers
+    assert row["corruptions mce"] == 0.9
     assert not [key for key in row if key.startswith("iid")]
     assert (tmp_path / "figures" / "losses.png").exists()
 

@@ -19,6 +19,8 @@ from antishortcut.subspace import (
     leading_eigenvectors,
     principal_angles,
     projection,
+    random_angle,
+    random_bases,
     random_projection,
     second_moment,
     shortcut_subspace,
@@ -255,3 +257,30 @@ def test_random_projection_is_what_chance_gives(k: int, d: int) -> None:
 def test_random_projection_of_the_paper() -> None:
     assert random_projection(4, 512) == pytest.approx(0.088, abs=5e-4)
     assert random_projection(8, 512) == pytest.approx(0.125)
+
+
+def test_random_bases_are_orthonormal_seeded_and_uniform() -> None:
+    drawn = list(random_bases(6, 2, 3000, seed=1))
+    assert all(torch.equal(a, b) for a, b in zip(drawn, random_bases(6, 2, 3000, seed=1), strict=True))
+    close(drawn[7].T @ drawn[7], np.eye(2), 1e-12)
+    close(torch.stack([u @ u.T for u in drawn]).mean(dim=0), np.eye(6) / 3, 0.02)  # E[P] = (K/D) I
+    assert next(random_bases(3, 9, 1)).shape == (3, 3)
+
+
+def test_random_angles_between_two_lines_are_known() -> None:
+    """In the plane the angle is uniform on [0, π/2]; in space its density is sin θ, so its mean is 1."""
+    assert random_angle(1, 1, 2, 20_000) == pytest.approx(math.pi / 4, abs=0.02)
+    assert random_angle(1, 1, 3, 20_000) == pytest.approx(1.0, abs=0.02)
+    assert random_angle(1, 1, 1) == 0.0
+
+
+@pytest.mark.parametrize(("k1", "k2", "d"), [(4, 4, 20), (2, 5, 12), (3, 4, 5)])
+def test_random_angles_are_the_mean_of_scipys(k1: int, k2: int, d: int) -> None:
+    pairs = zip(random_bases(d, k1, 300, seed=2), random_bases(d, k2, 300, seed=3), strict=True)
+    theirs = np.mean([scipy.linalg.subspace_angles(a.numpy(), b.numpy()) for a, b in pairs])
+    assert random_angle(k1, k2, d) == pytest.approx(theirs, abs=0.03)
+    assert random_angle(k2, k1, d) == pytest.approx(theirs, abs=0.03)
+
+
+def test_random_angle_of_the_paper() -> None:
+    assert math.degrees(random_angle(4, 4, 512)) == pytest.approx(85.8, abs=0.1)  # printed in S-Sec. A.4.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antishortcut.evaluate import evaluate
+from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
 from antishortcut.run import Recipe, Run
 from antishortcut.workflow import Workshop, distill, teach
@@ -30,7 +30,7 @@ def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:
 
 def _row(method: str, run: Run, shop: Workshop, on: list[str], state: str = "final") -> dict[str, Any]:
     folder = Folder(run.folder(shop.runs))
-    scores = evaluate(folder, shop.runs, shop.sets(run.data), on, state)
+    scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), on, state)
     mark = "" if state == "final" else f"@{state}"
     row: dict[str, Any] = {"method": method, "run": str(folder.path)}
     row |= {name: scores[name + mark]["values"]["accuracy"] for name in ("iid", "conflict", "uncorrelated")}

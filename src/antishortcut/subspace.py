@@ -6,7 +6,9 @@ Pure functions; no gradient flows through a basis.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -100,6 +102,25 @@ def projection(rows: Tensor, basis: Tensor) -> Tensor:
 def random_projection(k: int, d: int) -> float:
     """Root mean square of `projection` for a random direction: √(K/D), the value that means nothing."""
     return math.sqrt(min(k, d) / d)
+
+
+def random_bases(d: int, k: int, draws: int, seed: int = 0) -> Iterator[Tensor]:
+    """Orthonormal bases (D, K) of random subspaces, uniform over all of them; float64."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(draws):
+        yield torch.linalg.qr(torch.randn(d, min(k, d), generator=generator, dtype=torch.float64)).Q
+
+
+@functools.cache
+def random_angle(k1: int, k2: int, d: int, draws: int = 500, seed: int = 0) -> float:
+    """Mean principal angle in radians between random subspaces of K₁ and K₂ dimensions in D: the value of no relation.
+
+    By simulation: the standard error of 500 draws is 0.3° at K = 4, D = 16, and 0.03° at D = 512. One of the two may be
+    fixed to the first axes; the cosines are then the singular values of the other basis's first K₁ rows.
+    """
+    k1 = min(k1, d)
+    cosines = torch.stack([torch.linalg.svdvals(basis[:k1]) for basis in random_bases(d, k2, draws, seed)])
+    return float(torch.arccos(cosines.clamp(0, 1)).mean())
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:

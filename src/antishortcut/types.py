@@ -107,6 +107,13 @@ class Prepares(Protocol):
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None: ...
 
 
+@runtime_checkable
+class Projects(Protocol):
+    """A method that maps the student's embeddings (B, d) into the teacher's space (B, D) by a head of its own."""
+
+    def project(self, student: Tensor) -> Tensor: ...
+
+
 class Task(Protocol):
     """What is being learned: its own loss, and how its outputs become rows for the methods."""
 

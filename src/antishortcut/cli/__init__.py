@@ -9,7 +9,7 @@ from io import StringIO
 
 import typer
 
-from antishortcut.cli import lists, runs, scores
+from antishortcut.cli import audit, corrupt, lists, runs, scores, stylize
 from antishortcut.console import first_process
 from antishortcut.errors import UserError
 
@@ -28,6 +28,9 @@ app.command()(runs.rewind)
 app.command()(runs.distill)
 app.command()(scores.evaluate)
 app.command()(scores.report)
+app.command()(audit.audit)
+app.command()(corrupt.corrupt)
+app.command()(stylize.stylize)
 app.command("list")(lists.list_)
 
 

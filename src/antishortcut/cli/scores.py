@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from antishortcut.workflow import Workshop
+
 from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
+
+# the names of evaluate.EVALUATIONS, written out so that --help needs no torch; a test compares them
+MEASURED = (
+    "clean", "corruptions", "stylized", "cue-conflict", "imagenet-r", "imagenet-a", "groups", "attack", "mechanism",
+)  # fmt: skip
 
 
 def evaluate(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
-    on: Annotated[str, typer.Option(help="What to measure, comma-separated: clean, mechanism.")] = "clean",
+    on: Annotated[str, typer.Option(help=f"What to measure, comma-separated: {', '.join(MEASURED)}.")] = "clean",
+    at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, may be repeated.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A run whose corruption error the others are relative to.")
+    ] = None,
     data_root: RootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -23,55 +37,113 @@ def evaluate(
     """Score finished runs; scores land in their folders."""
     import torch
 
-    from antishortcut.evaluate import evaluate as evaluate_it
+    from antishortcut.evaluate.corrupted import relate
     from antishortcut.folder import Folder
     from antishortcut.workflow import Workshop
 
     if threads:
         torch.set_num_threads(threads)
-    device = "cpu" if device == "auto" and not torch.cuda.is_available() else device.replace("auto", "cuda")
-    if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"--device {device}: not here; use cpu")
+    device = _device(device)
     shop = Workshop(Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
+    places = _places(at or ())
+    if reference is not None:
+        if "corruptions" not in names:
+            raise UserError("--reference is for --on corruptions")
+        _scores(reference, shop, ["corruptions"], places, device)
     found: list[dict[str, Any]] = []
     for path in folders:
-        folder = Folder(path)
-        if len(folders) > 1 and not folder.finished:  # a shell's * brings figures and unfinished runs along
+        if len(folders) > 1 and not Folder(path).finished:  # a shell's * brings figures and unfinished runs along
             print(f"{path}: no finished run, left out", file=sys.stderr)
             continue
-        run, _ = folder.read()
-        runs = path.resolve().parent.parent
-        scores = evaluate_it(folder, runs, shop.sets(run.data), names, device=device)
+        scores = _scores(path, shop, names, places, device)
+        if reference is not None:
+            relate(Folder(path), Folder(reference))
+            scores = Folder(path).scores()
         found.append({"run": str(path), "scores": scores})
     if as_json:
         print_json({"runs": found})
         return
-    rows = [(entry["run"], name, key, value) for entry in found for name, key, value in _flat(entry["scores"])]
-    table("scores", ("run", "set", "score", "value"), rows)
+    table("scores", *_beside(found))
+
+
+def _beside(found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """A score per line, a run per column."""
+    columns = [{(name, key): value for name, key, value in _flat(entry["scores"])} for entry in found]
+    keys = dict.fromkeys(key for column in columns for key in column)
+    names = [Path(entry["run"]).name for entry in found]
+    return ["set", "score", *names], [(*key, *(column.get(key) for column in columns)) for key in keys]
+
+
+def _device(wanted: str) -> str:
+    import torch
+
+    device = "cpu" if wanted == "auto" and not torch.cuda.is_available() else wanted.replace("auto", "cuda")
+    if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"--device {device}: not here; use cpu")
+    return device
+
+
+def _places(texts: Sequence[str]) -> dict[str, Path]:
+    """NAME=FOLDER, each a place for an evaluation's images."""
+    places = {}
+    for text in texts:
+        name, found, folder = text.partition("=")
+        if not found or not folder or name not in MEASURED:
+            raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
+        places[name] = Path(folder).expanduser()
+    return places
+
+
+def _scores(
+    path: Path, shop: Workshop, names: list[str], places: dict[str, Path], device: str
+) -> dict[str, dict[str, Any]]:
+    from antishortcut.evaluate import Bench
+    from antishortcut.evaluate import evaluate as evaluate_it
+    from antishortcut.folder import Folder
+
+    folder = Folder(path)
+    run, _ = folder.read()
+    bench = Bench(shop.sets(run.data), path.resolve().parent.parent, at=places, quiet=False)
+    if shop.root is not None:
+        bench = replace(bench, root=shop.root)
+    return evaluate_it(folder, bench, names, device=device)
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of runs: runs/P2.")],
+    columns: Annotated[
+        str | None, typer.Option(help='Columns of the tables, not of the page: "last,conflict accuracy,mce".')
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show the page on localhost and follow running runs.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0 for any free one.")] = 8765,
     as_json: JsonOption = False,
 ) -> None:
-    """Tables and a page from run folders: report.html, table.md, figures/."""
+    """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
     from antishortcut.report import across, make_report
 
-    made = make_report(folder)
+    if serve:
+        from antishortcut.report.serve import serve as serve_it
+
+        if as_json:
+            raise UserError("--json and --serve do not go together: one ends, the other goes on")
+        serve_it(folder, port, columns, lambda address: print(f"{address} (Ctrl-C ends it)", flush=True))
+        return
+    made = make_report(folder, columns)
     if as_json:
         print_json(made)
         return
     table(str(folder), *across(made["rows"]))
-    for entry in made["unfinished"]:
-        print(f"{entry['run']}: {entry['state']}", file=sys.stderr)
+    for entry in (*made["unfinished"], *made["skipped"]):
+        print(": ".join(entry.values()), file=sys.stderr)
     print(made["page"])
 
 
 def _flat(scores: dict[str, Any]) -> list[tuple[str, str, Any]]:
     rows = []
     for name, score in scores.items():
+        source = f" ({score['source']})" if "source" in score else ""
         for key, value in score["values"].items():
             inner = value.items() if isinstance(value, dict) else [("", value)]
-            rows += [(name, f"{key} {sub}".strip(), number) for sub, number in inner]
+            rows += [(name + source, f"{key} {sub}".strip(), number) for sub, number in inner]
     return rows

@@ -251,6 +251,9 @@ class ASD(nn.Module):
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
         self.loss.prepare((seen["final"].embedding, seen["early"].embedding) for seen in stream)
 
+    def project(self, student: Tensor) -> Tensor:
+        return self.loss.project(student)
+
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:

@@ -1,28 +1,62 @@
-"""Run folders → report.html, table.md, figures/. Needs neither a GPU nor torch."""
+"""Run folders → report.html, table.md, table.tex, figures/. Needs neither a GPU nor torch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError
 
-EXTRA = ("altair", "jinja2", "polars", "vl_convert")  # what `pip install antishortcut[report]` brings
+if TYPE_CHECKING:
+    from antishortcut.report.collect import Found, Memory
+    from antishortcut.report.figures import Drawn
+    from antishortcut.report.table import Table
+
+EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
 
-def make_report(folder: Path) -> dict[str, Any]:
-    """Write table.md, figures/ and report.html into a folder of runs.
+@dataclass(frozen=True)
+class Report:
+    """What was found, and what is shown of it."""
 
-    Returns `rows` (one per method), `page` (its path), `runs` (how many finished students are in the rows) and
-    `unfinished` (run folders that are not, and why). JSON can hold all of it.
+    found: Found
+    table: Table
+    drawn: Drawn
+
+    def summary(self, columns: str | None) -> dict[str, Any]:
+        """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files."""
+        found = self.found
+        table = self.table if columns is None else self.table.choose(columns)
+        unfinished = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
+        unfinished += [(aside.run, aside.state) for aside in found.aside]
+        return {
+            "rows": table.rows(),
+            "page": str(found.folder / "report.html"),
+            "runs": len(found.students),
+            "unfinished": [{"run": run, "state": state} for run, state in unfinished],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *self.drawn.notes)],
+        }
+
+
+def make_report(folder: Path, columns: str | None = None) -> dict[str, Any]:
+    """Write report.html, table.md, table.tex and figures/ into a folder of runs; `columns` chooses those of the tables.
+
+    Returns what `Report.summary` says. JSON can hold all of it.
     """
-    from antishortcut.report.collect import collect
+    return build(Path(folder), columns).summary(columns)
 
-    found = collect(Path(folder))
+
+def build(folder: Path, columns: str | None = None, memory: Memory | None = None) -> Report:
+    """Collect, draw, write. `memory` keeps what was read for the next time."""
     try:
-        from antishortcut.report.charts import draw, figures
-        from antishortcut.report.page import write_page
-        from antishortcut.report.table import Table, write_markdown
+        from antishortcut.folder import replacing
+        from antishortcut.report.charts import draw
+        from antishortcut.report.collect import collect
+        from antishortcut.report.figures import figures
+        from antishortcut.report.page import render
+        from antishortcut.report.table import Table
+        from antishortcut.report.texts import write_latex, write_markdown
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -30,19 +64,18 @@ def make_report(folder: Path) -> dict[str, Any]:
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
+    found = collect(folder, memory)
     table = Table.of(found)
-    drawn = figures(found)
-    write_markdown(found, table, found.folder / "table.md")
-    for figure in drawn:
-        draw(figure, found.folder / "figures")
-    page = found.folder / "report.html"
-    write_page(found, table, drawn, page)
-    return {
-        "rows": table.rows(),
-        "page": str(page),
-        "runs": len(found.students),
-        "unfinished": [{"run": aside.run, "state": aside.state} for aside in found.aside],
-    }
+    short = table if columns is None else table.choose(columns)
+    drawn = figures(found, table)
+    write_markdown(found, short, folder / "table.md")
+    write_latex(short, folder / "table.tex")
+    for figure in drawn.all():
+        draw(figure, folder / "figures")
+    page, _ = render(found, table, drawn)
+    with replacing(folder / "report.html") as file:
+        file.write(page.encode(errors="replace"))
+    return Report(found, table, drawn)
 
 
 def across(rows: list[dict[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:

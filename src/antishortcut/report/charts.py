@@ -2,59 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import altair as alt
-import polars as pl
 import vl_convert
 
 from antishortcut.folder import replacing
-from antishortcut.report.collect import Found
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
 DASHES = ([1, 0], [6, 3], [2, 2])
-POINTS = 20_000  # in the lines of single seeds; more make a page slow and no line clearer
+CUES = {"shape": "#0072B2", "texture": "#E69F00", "neither": "#8A8A8A"}
+GREY = "#8A8A8A"
+RANDOM = "#C03F3F"  # the line at which a random direction stands
 LOOK: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {"titleFontWeight": "normal", "titlePadding": 8, "labelFontSize": 11, "titleFontSize": 11},
     "title": {"anchor": "start", "fontSize": 13},
 }
 Rows = list[dict[str, Any]]
+ONE: dict[str, Rows] = {"one": [{"at": 1}]}  # for a mark that is drawn once
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Layers that name their data, and the data by name. Every row of the data says its `method`."""
+    """Layers that name their data, and the data by name. Rows that say their `method` go when it is switched off."""
 
     title: str
     height: int
     layers: tuple[alt.Chart, ...]
-    hover: tuple[alt.Chart, ...]  # only on the page: unseen points by the thousand cost a PNG half a minute
     data: dict[str, Rows]
+    hover: tuple[alt.Chart, ...] = ()  # only on the page: unseen points by the thousand cost a PNG half a minute
+    told: str = ""  # the numbers in words, for who does not see the chart
 
-    def still(self, width: int) -> alt.LayerChart | alt.FacetChart:
-        return alt.layer(*self.layers).properties(width=width, height=self.height, title=self.title)
+    def still(self, width: int) -> dict[str, Any]:
+        return {"layer": _layers(self.layers), "width": width, "height": self.height, "title": self.title}
 
     def spec(self) -> dict[str, Any]:
         """Vega-Lite for the page, as wide as its place there; the page has one legend for all its charts."""
-        fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-        chart = alt.layer(*self.layers, *self.hover).properties(height=self.height, width="container", autosize=fit)
+        size = {"height": self.height, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
         look = LOOK | {"background": None, "font": "system-ui, sans-serif", "legend": {"disable": True}}
-        return dict(chart.to_dict()) | {"datasets": self.data, "config": look}
+        layers = {"$schema": alt.SCHEMA_URL, "layer": _layers((*self.layers, *self.hover))}
+        return layers | size | {"datasets": self.data, "config": look}
 
 
 @dataclass(frozen=True)
 class Figure:
     """Panels that belong together."""
 
-    name: str
+    name: str  # of its files
     title: str
     note: str
     panels: tuple[Panel, ...]
+    key: Mapping[str, str] = field(default_factory=dict)  # word → colour, where colours do not mean methods
+    method: str | None = None  # the only one it is about
+    folded: bool = False  # behind a line that opens it
+    opened: bool = False
+    wide: bool = False  # a panel takes a whole row
+    columns: int = 3  # of its files
+
+
+def _layers(charts: Iterable[alt.Chart]) -> list[dict[str, Any]]:
+    """Put side by side by hand and unchecked: altair's own way takes seconds for a page. A test draws each."""
+    found = (chart.to_dict(validate=False) for chart in charts)
+    return [{key: value for key, value in layer.items() if key not in ("$schema", "config")} for layer in found]
 
 
 def style(methods: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
@@ -65,129 +82,106 @@ def style(methods: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
     }
 
 
-def figures(found: Found) -> list[Figure]:
-    """Accuracy over epochs, losses over time, accuracy by test set; those there are data for."""
-    methods = list(found.groups)
-    drawn = [_accuracy(found, methods), _losses(found, methods), _scores(found, methods)]
-    return [figure for figure in drawn if figure.panels]
-
-
 def draw(figure: Figure, folder: Path) -> None:
-    """figures/<name>.svg and .png: the panels side by side, with a legend."""
-    width = 560 if len(figure.panels) == 1 else 260
-    whole = alt.concat(*(panel.still(width) for panel in figure.panels), columns=3)
-    spec = dict(whole.resolve_scale(color="shared", strokeDash="shared").to_dict())
-    legend = {"orient": "bottom", "columns": 6, "symbolType": "stroke", "symbolStrokeWidth": 3, "labelFontSize": 12}
-    spec["config"] = LOOK | {"font": "sans-serif", "legend": legend}
-    spec["datasets"] = {name: rows for panel in figure.panels for name, rows in panel.data.items()}
+    """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
+    spec = _whole(figure)
+    content = json.dumps([spec, version("vl-convert-python")]).encode()
+    mark = f"<!-- {hashlib.sha256(content).hexdigest()} -->\n".encode()
+    drawing, picture = (folder / f"{figure.name}.{ending}" for ending in ("svg", "png"))
+    if picture.is_file() and drawing.is_file() and drawing.read_bytes().endswith(mark):
+        return
     svg = vl_convert.vegalite_to_svg(spec)
-    for ending, content in (("svg", svg.encode()), ("png", vl_convert.svg_to_png(svg, scale=2))):
-        with replacing(folder / f"{figure.name}.{ending}") as file:
-            file.write(content)
+    with replacing(picture) as file:
+        file.write(vl_convert.svg_to_png(svg, scale=2))
+    with replacing(drawing) as file:  # last: its mark says that both are there
+        file.write(svg.encode() + b"\n" + mark)
 
 
-def _accuracy(found: Found, methods: list[str]) -> Figure:
-    points = [(s.method, str(s.run.seed), epoch, value) for s in found.students for epoch, value in s.curve]
-    panels: tuple[Panel, ...] = ()
-    if points:
-        schema = {"method": pl.String, "seed": pl.String, "epoch": pl.Float64, "value": pl.Float64}
-        seeds = pl.DataFrame(points, schema=schema, orient="row")
-        data = {"mean": _means(seeds), "seeds": _thinned(seeds)}
-        thin = _line(methods, "seeds", "accuracy").mark_line(strokeWidth=1, strokeOpacity=0.5).encode(detail="seed:N")
-        bold, hover = _lines(methods, "mean", data["mean"], "accuracy")
-        panels = (Panel(f"{_judges(found)} set", 300, (thin, bold), (hover,), data),)
-    note = "Bold: mean over seeds; thin: single seeds. Point at a line for its numbers."
-    return Figure("accuracy", f"Accuracy on the {_judges(found)} set during training", note, panels)
+def _whole(figure: Figure) -> dict[str, Any]:
+    width = 560 if len(figure.panels) == 1 or figure.wide else 260
+    legend = {"orient": "bottom", "columns": 6, "symbolType": "stroke", "symbolStrokeWidth": 3, "labelFontSize": 12}
+    return {
+        "$schema": alt.SCHEMA_URL,
+        "concat": [panel.still(width) for panel in figure.panels],
+        "columns": min(figure.columns, len(figure.panels)),
+        "resolve": {"scale": {"color": "shared", "strokeDash": "shared"}},
+        "config": LOOK | {"font": "sans-serif", "legend": legend},
+        "datasets": {name: rows for panel in figure.panels for name, rows in panel.data.items()},
+    }
 
 
-def _losses(found: Found, methods: list[str]) -> Figure:
-    points = [(s.method, term, epoch, value) for s in found.students for epoch, term, value in s.terms]
-    schema = {"method": pl.String, "term": pl.String, "epoch": pl.Float64, "value": pl.Float64}
-    panels: list[Panel] = []
-    for (term,), part in pl.DataFrame(points, schema=schema, orient="row").group_by("term", maintain_order=True):
-        name = f"term{len(panels)}"
-        rows = _means(part)
-        line, hover = _lines(methods, name, rows, "loss")
-        panels.append(Panel(str(term), 160, (line,), (hover,), {name: rows}))
-    note = "The weighted terms that are summed, mean over seeds. A method shows where it has the term."
-    return Figure("losses", "Loss terms over time", note, tuple(panels))
+def base(data: str) -> alt.Chart:
+    return alt.Chart(alt.NamedData(name=data))
 
 
-def _scores(found: Found, methods: list[str]) -> Figure:
-    columns = {name for s in found.students for name in s.values if name.endswith(" accuracy")}
-    shown = {name: name.removesuffix(" accuracy") for name in sorted(columns)} or {"last": _judges(found)}
-    panels: list[Panel] = []
-    for column, title in shown.items():
-        rows = [
-            {"method": s.method, "seed": str(s.run.seed), "value": s.values[column]}
-            for s in found.students
-            if column in s.values
-        ]
-        if rows:
-            name = f"scores{len(panels)}"
-            panels.append(Panel(title, 26 * len(methods), _bars(methods, name), (), {name: rows}))
-    return Figure("scores", "Accuracy by test set", "Bars: mean over seeds; dots: single seeds.", tuple(panels))
+def tooltips(*fields: str) -> list[alt.Tooltip]:
+    """Spelled out: altair looks a bare string up among thousands of schemas."""
+    return [alt.Tooltip(field) for field in fields]
 
 
-def _judges(found: Found) -> str:
-    return " / ".join(dict.fromkeys(student.judge for student in found.students))
+def colour(names: Mapping[str, str], field: str = "method") -> alt.Color:
+    """A fixed colour for each word of a field."""
+    scale = alt.Scale(domain=list(names), range=list(names.values()))
+    return alt.Color(f"{field}:N", scale=scale, title=None)
 
 
-def _means(seeds: pl.DataFrame) -> Rows:
-    value = pl.col("value")
-    means = seeds.group_by("method", "epoch").agg(value.mean(), value.std().alias("std"), pl.len().alias("seeds"))
-    rows = means.with_columns(value.round_sig_figs(5), pl.col("std").round_sig_figs(3)).sort("method", "epoch")
-    return [{key: x for key, x in row.items() if x is not None} for row in rows.iter_rows(named=True)]
+def method_colour(methods: Sequence[str]) -> alt.Color:
+    return colour({method: paint for method, (paint, _) in style(methods).items()})
 
 
-def _thinned(seeds: pl.DataFrame) -> Rows:
-    """Every n-th epoch of all seeds' lines, counted from the last, so that POINTS are enough."""
-    every = -(-len(seeds) // POINTS)
-    rank = pl.col("epoch").rank("dense", descending=True).over("method", "seed") - 1  # 0 is the last epoch
-    return seeds.filter(rank % every == 0).with_columns(pl.col("value").round_sig_figs(5)).to_dicts()
+def axes(data: str, x: str, title: str, *, zero: bool = False) -> alt.Chart:
+    """x, named as its field, against `value`."""
+    across = alt.X(f"{x}:Q", title=x, axis=alt.Axis(format="~f", grid=False, tickCount=6))
+    up = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(tickCount=5))
+    return base(data).encode(x=across, y=up)
 
 
-def _colour(methods: list[str]) -> alt.Color:
-    scale = alt.Scale(domain=methods, range=[colour for colour, _ in style(methods).values()])
-    return alt.Color("method:N", scale=scale, title=None)
-
-
-def _line(methods: list[str], data: str, title: str) -> alt.Chart:
-    return alt.Chart(alt.NamedData(name=data)).encode(
-        x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(format="~f", grid=False, tickCount=6)),
-        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)),
-        color=_colour(methods),
-    )
-
-
-def _lines(methods: list[str], data: str, rows: Rows, title: str) -> tuple[alt.Chart, alt.Chart]:
-    """A line per method, and its numbers where a pointer is near."""
-    base = _line(methods, data, title)
-    dashes = alt.Scale(domain=methods, range=[dash for _, dash in style(methods).values()])
-    lone = len({row["epoch"] for row in rows}) == 1  # no line goes through one point
-    line = base.mark_line(strokeWidth=2.2, point=lone).encode(
+def lines(
+    methods: Sequence[str], data: str, rows: Rows, x: str, title: str, *, zero: bool = False, step: bool = False
+) -> tuple[alt.Chart, alt.Chart]:
+    """A line per method over the field x, and its numbers where a pointer is near. Rows have method, x and value."""
+    start = axes(data, x, title, zero=zero).encode(color=method_colour(methods))
+    dashes = alt.Scale(domain=list(methods), range=[dash for _, dash in style(methods).values()])
+    lone = len({row[x] for row in rows}) == 1  # no line goes through one point
+    drawn = start.mark_line(strokeWidth=2.2, point=lone, interpolate="step" if step else "linear").encode(
         strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None)
     )
     near = alt.selection_point(
-        name=f"near_{data}", on="pointerover", clear="pointerout", nearest=True, empty=False, fields=["method", "epoch"]
+        name=f"near_{data}", on="pointerover", clear="pointerout", nearest=True, empty=False, fields=["method", x]
     )
     # the whole row as tooltip: a chosen field that is a word says "undefined" near a point (vega-lite#9707)
-    dots = base.mark_point(size=50, filled=True, tooltip=alt.TooltipContent("data")).encode(
+    dots = start.mark_point(size=50, filled=True, tooltip=alt.TooltipContent("data")).encode(
         fillOpacity=alt.when(near).then(alt.value(1)).otherwise(alt.value(0))
     )
-    return line, dots.add_params(near)
+    return drawn, dots.add_params(near)
 
 
-def _bars(methods: list[str], data: str) -> tuple[alt.Chart, ...]:
-    """A bar per method from zero, its mean in figures, and a dot per seed."""
-    base = alt.Chart(alt.NamedData(name=data)).encode(y=alt.Y("method:N", sort=methods, title=None))
-    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~g")
-    mean = alt.X("mean(value):Q", title="accuracy", scale=alt.Scale(domain=[0, 1.15]), axis=axis)  # room for figures
+def bars(methods: Sequence[str], data: str, title: str, most: float = 1.0) -> tuple[alt.Chart, ...]:
+    """A bar per method from zero, its mean in figures, and a dot per seed. Rows have method, seed and value."""
+    start = base(data).encode(y=alt.Y("method:N", sort=list(methods), title=None))
+    axis = alt.Axis(values=[most * part / 4 for part in range(5)], format="~g")
+    scale = alt.Scale(domain=[0, 1.2 * most])  # room for figures
+    mean = alt.X("mean(value):Q", title=title, scale=scale, axis=axis)
     count = [alt.Tooltip("mean(value):Q", title="mean", format=".3f"), alt.Tooltip("count():Q", title="seeds")]
-    colour = _colour(methods).legend(None)  # the axis names them
-    bar = base.mark_bar(size=17).encode(x=mean, color=colour, tooltip=["method:N", *count])
+    paint = method_colour(methods).legend(None)  # the axis names them
+    bar = start.mark_bar(size=17).encode(x=mean, color=paint, tooltip=[alt.Tooltip("method:N"), *count])
     figure = alt.Text("mean(value):Q", format=".3f")
-    text = base.mark_text(align="left", dx=8, fontSize=11).encode(x=alt.X("max(value):Q"), text=figure)
-    dots = base.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1)
-    tips = ["method:N", "seed:N", alt.Tooltip("value:Q", title="accuracy", format=".3f")]
-    return bar, text, dots.encode(x="value:Q", tooltip=tips)
+    text = start.mark_text(align="left", dx=8, fontSize=11).encode(x=alt.X("max(value):Q"), text=figure)
+    dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1)
+    tips = [*tooltips("method:N", "seed:N"), alt.Tooltip("value:Q", title=title, format=".3f")]
+    return bar, text, dots.encode(x=alt.X("value:Q"), tooltip=tips)
+
+
+def upright(value: float, paint: str = GREY) -> alt.Chart:
+    """A dashed line at one value of x. Its panel has ONE among its data."""
+    return _rule(paint).encode(x=alt.XDatum(value))
+
+
+def level(value: float, paint: str = RANDOM) -> alt.Chart:
+    """A dashed line at one value of y. Its panel has ONE among its data."""
+    return _rule(paint).encode(y=alt.YDatum(value))
+
+
+def _rule(paint: str) -> alt.Chart:
+    rule: alt.Chart = base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4)
+    return rule

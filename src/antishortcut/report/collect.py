@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, read_json
+from antishortcut.report.directions import Directions, read_directions
+from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, said, terms
+from antishortcut.report.scores import MECHANISM, Histogram, read_histograms, read_scores
 from antishortcut.run import Run
 
-SHOWN = ("accuracy", "shape_bias")  # of a score file; one that has neither shows its first FEW numbers
-FEW = 3
-MECHANISM = ("cos_final", "cos_early", "projection")
-RANDOM = "mechanism random"  # how far a random direction projects on the shortcut eigenspace
-BINS = 120  # points of a loss curve; a run logs thousands
-FIRST = ("ce", "kd")  # baselines come first, the others by name
+BASELINE = "kd"  # the run that others are compared with
+FIRST = ("ce", BASELINE)  # come first, the others by name
+Curve = tuple[tuple[float, float], ...]
+Mark = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -26,24 +26,32 @@ class Student:
     """A finished run: its numbers by name, and how they came about."""
 
     path: str  # below the reported folder
+    place: Path
     method: str  # the run's name, with its suite where there are several
     run: Run
     judge: str  # the set that was scored during training
-    values: dict[str, float]  # "last", "best", "<set> <score>"
-    view: str | None  # how the mechanism's features were compared: raw or aligned
+    values: dict[str, float]  # "last", "best", "<set> <score>", "mechanism <view> <measure>"
+    sources: dict[str, str]  # set → where its images come from
+    marks: dict[str, str]  # set → fingerprint of what was scored
+    errors: dict[str, tuple[float, ...]]  # corruption → error at severity 1 … 5
+    groups: dict[str, float]  # group of images → accuracy
+    histograms: dict[str, dict[str, Histogram]]  # view → measure
     seconds: float | None
     execution: dict[str, Any]
     versions: dict[str, Any]
-    curve: tuple[tuple[float, float], ...]  # (epoch, accuracy)
+    curve: Curve  # (epoch, accuracy)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
 
 
 @dataclass(frozen=True)
-class Aside:
-    """A run folder that is not in the rows, and why."""
+class Progress:
+    """A run that is not finished: how far it has come."""
 
-    run: str
-    state: str
+    path: str
+    run: Run
+    epoch: float
+    curve: Curve
+    when: float | None  # seconds since 1970 of the last logged line
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,10 @@ class Found:
     folder: Path
     students: tuple[Student, ...]
     teachers: tuple[Student, ...]
-    aside: tuple[Aside, ...]
+    progress: tuple[Progress, ...]
+    aside: tuple[Aside, ...]  # run folders that are damaged or left out
+    notes: tuple[Aside, ...]  # files that were skipped
+    directions: tuple[Directions, ...]  # of the teachers
 
     @property
     def groups(self) -> dict[str, list[Student]]:
@@ -64,19 +75,46 @@ class Found:
         return groups
 
 
-def collect(folder: Path) -> Found:
-    """All run folders at `folder`, one and two levels below it."""
-    places = [folder, *sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
-    places = [place for place in places if os.path.isfile(place / "run.json")]  # False, not an error, if not allowed
-    if not places:
+Opened = tuple[Student | Progress | Aside, tuple[Aside, ...]]
+Memory = dict[Path, tuple[Mark, Opened]]  # what was read before, by folder; valid while its files stay the same
+
+
+def places(folder: Path) -> list[Path]:
+    """Run folders at `folder`, one and two levels below it."""
+    every = [folder, *sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
+    return [place for place in every if os.path.isfile(place / "run.json")]  # False, not an error, if not allowed
+
+
+def mark(place: Path) -> Mark:
+    """Name, time and size of the files of a run folder that a report reads: another mark, another content."""
+    files = [place / name for name in ("run.json", "metrics.jsonl", "result.json")]
+    files += [path for name in ("scores", "artifacts") for path in sorted((place / name).glob("*.json"))]
+    found = []
+    for path in files:
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
+
+
+def collect(folder: Path, memory: Memory | None = None) -> Found:
+    """All run folders below `folder`; those that memory knows unchanged are not read again."""
+    here = places(folder)
+    if not here:
         raise UserError(f"{folder}: no run folder here or up to two levels below; asd distill makes them")
     students: dict[tuple[str, str, int], Student] = {}
-    teachers, aside = [], []
-    for place in places:
+    teachers, progress, aside = [], [], []
+    notes = Notes()
+    for place in here:
         name = str(place.relative_to(folder)) if place != folder else place.resolve().name
-        found = _open(Folder(place), name)
+        found, more = _remembered(place, name, {} if memory is None else memory)
+        notes.found += more
         if isinstance(found, Aside):
             aside.append(found)
+        elif isinstance(found, Progress):
+            progress.append(found)
         elif found.run.kind != "distill":
             teachers.append(found)
         else:
@@ -84,7 +122,18 @@ def collect(folder: Path) -> Found:
             first = students.setdefault(key, found)
             if first is not found:
                 aside.append(Aside(name, f"left out: the same suite, name and seed as {first.path}"))
-    return Found(folder, tuple(_labelled(list(students.values()))), tuple(teachers), tuple(aside))
+    shown = tuple(_changed(_labelled(list(students.values()))))
+    directions = tuple(read_directions([(s.place, s.run) for s in shown], notes))
+    return Found(folder, shown, tuple(teachers), tuple(progress), tuple(aside), tuple(notes.found), directions)
+
+
+def _remembered(place: Path, name: str, memory: Memory) -> Opened:
+    now = mark(place)
+    known = memory.get(place)
+    if known is None or known[0] != now:
+        notes = Notes()
+        memory[place] = known = (now, (_open(Folder(place), name, notes), tuple(notes.found)))
+    return known[1]
 
 
 def _labelled(students: list[Student]) -> list[Student]:
@@ -95,51 +144,61 @@ def _labelled(students: list[Student]) -> list[Student]:
     return sorted(students, key=lambda s: (s.run.suite, rank.get(s.run.name, len(rank)), s.run.name, s.run.seed))
 
 
-def _open(folder: Folder, name: str) -> Student | Aside:
+def _changed(students: list[Student]) -> Iterable[Student]:
+    """With the relative change of each projection against the baseline of the same suite and seed."""
+    base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
+    for s in students:
+        theirs = base.get((s.run.suite, s.run.seed), {})
+        changes = {
+            f"{name}_change": s.values[name] / theirs[name] - 1
+            for name in s.values
+            if name.startswith(f"{MECHANISM} ") and name.endswith(" projection") and theirs.get(name)
+        }
+        own = {name: value for name, value in s.values.items() if not name.endswith(" projection_change")}
+        yield replace(s, values=own | (changes if s.run.name != BASELINE else {}))
+
+
+def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside:
     try:
         run, execution = folder.read()
         if not folder.finished:
-            return Aside(name, f"unfinished{_reached(folder, run)}")
-        return _student(folder, name, run, execution)
-    except (UserError, OSError) as error:
-        return Aside(name, f"damaged: {error}")
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:  # files that are JSON, but not ours
-        return Aside(name, f"damaged: {type(error).__name__}: {error}")
+            return _progress(folder, name, run)
+        return _student(folder, name, run, execution, notes)
+    except ODD as error:  # a UserError among them; files that are JSON, but not ours
+        told = str(error) if isinstance(error, UserError | OSError) else said(error)
+        return Aside(name, f"damaged: {told}")
 
 
-def _reached(folder: Folder, run: Run) -> str:
-    rows = [row for row in folder.history() if isinstance(row, dict)]
-    epoch = number(rows[-1].get("epoch")) if rows else None
-    return "" if epoch is None else f", epoch {epoch:.3g} of {run.epochs}"
+def _progress(folder: Folder, name: str, run: Run) -> Progress:
+    rows = history(folder.metrics)
+    epochs = [epoch for row in rows if (epoch := number(row.get("epoch"))) is not None]
+    judge = next((row["set"] for row in reversed(rows) if "set" in row), None)
+    when = folder.metrics.stat().st_mtime if rows else None
+    return Progress(name, run, epochs[-1] if epochs else 0.0, curve(rows, judge), when)
 
 
-def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any]) -> Student:
+def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
     result = folder.result()
-    history = [row for row in folder.history() if isinstance(row, dict)]
-    scores = folder.scores()
-    views = scores.pop("mechanism", {"values": {}})["values"]
-    view = next((view for view in ("raw", "aligned") if view in views), None)
+    rows = history(folder.metrics)
+    scores = read_scores(folder.path, name, notes)
     values = {kind: _accuracy(result, kind) for kind in ("last", "best")}
-    for key, score in scores.items():
-        values |= {f"{key} {what}": value for what, value in _plain(score["values"])}
     return Student(
         path=name,
+        place=folder.path,
         method=run.name,
         run=run,
         judge=str(result["set"]),
-        values=values | (_mechanism(views[view]) if view else {}),
-        view=view,
+        values=values | scores.values,
+        sources=scores.sources,
+        marks=scores.marks,
+        errors=scores.errors,
+        groups=scores.groups,
+        histograms=read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=execution,
         versions=dict(read_json(folder.path / "run.json").get("versions", {})),
-        curve=tuple(_curve(history, result["set"])),
-        terms=tuple(_terms(history, run.epochs)),
+        curve=curve(rows, result["set"]),
+        terms=terms(rows, run.epochs),
     )
 
 
@@ -148,43 +207,3 @@ def _accuracy(result: dict[str, Any], kind: str) -> float:
     if value is None:
         raise UserError(f"result.json: {kind} accuracy is {result[kind]['accuracy']!r}, not a number")
     return value
-
-
-def _mechanism(values: dict[str, Any]) -> dict[str, float]:
-    numbers = {f"mechanism {what}": number(values.get(what)) for what in MECHANISM}
-    numbers[RANDOM] = number(values.get("projection_random"))
-    return {key: value for key, value in numbers.items() if value is not None}
-
-
-def _plain(values: dict[str, Any]) -> list[tuple[str, float]]:
-    """The numbers of a score file that a table shows."""
-    found = [(key, value) for key, raw in values.items() if (value := number(raw)) is not None]
-    return [pair for pair in found if pair[0] in SHOWN] or found[:FEW]
-
-
-def _curve(history: list[dict[str, Any]], judge: str) -> Iterator[tuple[float, float]]:
-    for row in history:
-        if row.get("set") == judge:
-            epoch, value = number(row.get("epoch")), number(row["scores"].get("accuracy"))
-            if epoch is not None and value is not None:
-                yield epoch, value
-
-
-def _terms(history: list[dict[str, Any]], epochs: int) -> Iterator[tuple[float, str, float]]:
-    """Means of the loss terms over at most BINS equal parts of the training, each at its end."""
-    sums: dict[tuple[str, int], tuple[float, int]] = {}
-    for row in history:
-        if "terms" in row and (epoch := number(row.get("epoch"))) is not None:
-            part = math.ceil(epoch / epochs * BINS)
-            for term, value in row["terms"].items():
-                if math.isfinite(value):
-                    total, count = sums.get((term, part), (0.0, 0))
-                    sums[term, part] = total + value, count + 1
-    for (term, part), (total, count) in sums.items():
-        yield part * epochs / BINS, term, total / count
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None: NaN has no place in JSON nor in a mean."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and math.isfinite(value) else None

@@ -4,138 +4,137 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterator
+from datetime import datetime
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from antishortcut.folder import replacing
-from antishortcut.report.charts import Figure, style
-from antishortcut.report.collect import Found, Student
-from antishortcut.report.table import BASELINE, Table, interval, signed
+from antishortcut.report.charts import style
+from antishortcut.report.collect import BASELINE, Curve, Found
+from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
+from antishortcut.report.corrupted import corruption_table
+from antishortcut.report.figures import Drawn
+from antishortcut.report.libraries import libraries
+from antishortcut.report.scores import MECHANISM
+from antishortcut.report.settings import settings, subtitle, tally, warnings
+from antishortcut.report.table import Table, interval, signed
 
-ASIDE = {"name", "seed"}  # differ between runs by design
-Fields = list[tuple[str, str]]
+SPARK = (120, 28)  # pixels of a curve in a line of text
 
 
-def write_page(found: Found, table: Table, figures: list[Figure], path: Path) -> None:
-    """report.html from the template; everything from outside is escaped there, in text and in JSON alike."""
+def render(found: Found, table: Table, drawn: Drawn, live: str | None = None) -> tuple[str, str]:
+    """The page and its security policy; `live` names the edition a server shows, which the page then follows.
+
+    Everything from outside is escaped in the template, in text and in JSON alike.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"csp": _csp, "interval": interval, "signed": signed}
-    specs = [panel.spec() for figure in figures for panel in figure.panels]
+    environment.filters |= {
+        "interval": interval, "signed": signed, "words": words, "arrow": arrow, "better": better,
+        "score": lambda column: parts(column)[1], "spark": _spark, "clock": _clock,
+    }  # fmt: skip
+    scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
+    scripts += [Markup(environment.get_template("live.html").render())] if live else []
+    policy = _policy([str(script) for script in scripts], bool(live))
+    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy, live=live)
+    return environment.get_template("template.html").render(page=page), policy
+
+
+def _policy(scripts: list[str], live: bool) -> str:
+    """Only the page's own scripts run, known by their hashes; nothing is fetched, save news from the server it is from.
+
+    The charts' expressions go through Vega's interpreter, so 'unsafe-eval' is not needed. Vega writes styles inline.
+    """
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    connect = " connect-src 'self';" if live else ""
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
     methods = list(found.groups)
     different, same = settings(found)
-    page = environment.get_template("template.html").render(
-        title=found.folder.resolve().name,
-        subtitle=_subtitle(found),
-        found=found,
-        table=table,
-        figures=figures,
-        specs=specs,
-        methods=methods,
-        number={method: index for index, method in enumerate(methods)},
-        style=style(methods),
-        baseline=BASELINE,
-        compared=[name for name in table.columns if any(name in values for values in table.differences.values())],
-        views=sorted({s.view for s in found.students if s.view}),
-        notes=_notes(found),
-        different=different,
-        same=same,
-        execution=_tally(s.execution for s in found.students),
-        versions=_tally(s.versions for s in found.students),
-        libraries=_libraries(),
-        made_by=f"antishortcut {version('antishortcut')}",
+    corruptions, errors = corruption_table(found)
+    charts = {id(panel): number for number, panel in enumerate(p for f in drawn.all() for p in f.panels)}
+    sets = table.sets()
+    return {
+        "title": found.folder.resolve().name,
+        "subtitle": subtitle(found),
+        "found": found,
+        "table": table,
+        "drawn": drawn,
+        "chart": lambda panel: charts[id(panel)],
+        "data": {"methods": methods, "charts": [p.spec() for f in drawn.all() for p in f.panels]},
+        "methods": methods,
+        "number": {method: index for index, method in enumerate(methods)},
+        "style": style(methods),
+        "baseline": BASELINE,
+        "heads": heads,
+        "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
+        "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
+        "view": view_of(table.every),
+        "known_views": VIEWS,
+        "corruptions": corruptions,
+        "errors": errors,
+        "notes": warnings(found),
+        "skipped": (*found.aside, *found.notes, *drawn.notes),
+        "different": different,
+        "same": same,
+        "execution": tally(s.execution for s in found.students),
+        "versions": tally(s.versions for s in found.students),
+        "made_by": f"antishortcut {version('antishortcut')}",
+        "contents": list(_contents(found, table, drawn)),
+    }
+
+
+def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
+    """Columns that follow each other under one set: its name, how its images came about, how many."""
+    grouped = ((name, len(list(held))) for name, held in groupby(columns, key=lambda column: parts(column)[0]))
+    return [(name, table.source(name), count) for name, count in grouped]
+
+
+def _contents(found: Found, table: Table, drawn: Drawn) -> Iterator[tuple[str, str]]:
+    """(anchor, title) of the parts the page has."""
+    if found.students:
+        yield "results", "Results"
+    if found.progress:
+        yield "progress", "In progress"
+    if found.students:
+        if table.differences:
+            yield "differences", f"Difference to {BASELINE}"
+        yield "leaning", "What the student leans on"
+        if drawn.mechanism or drawn.embeddings or drawn.teachers:
+            yield "mechanism", "Mechanism"
+        if drawn.training:
+            yield "training", "Training"
+        yield "settings", "Settings"
+    if found.teachers:
+        yield "teachers", "Teachers"
+    if found.aside or found.notes or drawn.notes:
+        yield "aside", "Not shown"
+
+
+def _spark(curve: Curve) -> str:
+    """The points of a small curve, for an SVG polyline."""
+    width, height = SPARK
+    first, last = curve[0][0], curve[-1][0]
+    low, high = min(v for _, v in curve), max(v for _, v in curve)
+    across, up = (last - first) or 1.0, (high - low) or 1.0
+    step = -(-len(curve) // width)
+    return " ".join(
+        f"{2 + (epoch - first) / across * (width - 4):.1f},{height - 3 - (value - low) / up * (height - 6):.1f}"
+        for epoch, value in curve[::-1][::step][::-1]
     )
-    with replacing(path) as file:
-        file.write(page.encode(errors="replace"))
 
 
-@lru_cache(maxsize=1)
-def _libraries() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script, fit to stand inside an HTML page."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return Markup(bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
-
-
-def _csp(script: str) -> str:
-    """The hash by which the page's security policy knows its own scripts; no other script runs."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
-    """Settings in which methods differ (field → method → value), and those all share."""
-    spreads = {method: _spread(students) for method, students in found.groups.items()}
-    fields = dict.fromkeys(field for spread in spreads.values() for field in spread)
-    different, same = {}, []
-    for field in fields:
-        values = {method: ", ".join(spread.get(field, ["–"])) for method, spread in spreads.items()}
-        if len(set(values.values())) == 1:
-            same.append((field, next(iter(values.values()))))
-        else:
-            different[field] = values
-    return different, same
-
-
-def _spread(students: list[Student]) -> dict[str, list[str]]:
-    """The values each setting has among a method's runs; one, unless its seeds differ in more than the seed."""
-    values: dict[str, dict[str, None]] = {}
-    for student in students:
-        for field, value in _flat(student.run.model_dump(mode="json", exclude=ASIDE)):
-            values.setdefault(field, {})[value] = None
-    return {field: list(seen) for field, seen in values.items()}
-
-
-def _flat(tree: Mapping[str, Any], above: str = "") -> Fields:
-    """Dotted names and values of nested settings."""
-    fields: Fields = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            fields += _flat(value, f"{above}{key}.")
-        else:
-            fields.append((above + key, "–" if value is None else str(value)))
-    return fields
-
-
-def _tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
-    """Values of each field over all runs, with how many runs have them where they differ."""
-    counts: dict[str, Counter[str]] = {}
-    for tree in trees:
-        for field, value in _flat(tree):
-            counts.setdefault(field, Counter())[value] += 1
-    return [
-        (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
-        for field, seen in counts.items()
-    ]
-
-
-def _notes(found: Found) -> list[str]:
-    """What a reader must know before comparing."""
-    notes = []
-    for method, students in found.groups.items():
-        fields = [field for field, values in _spread(students).items() if len(values) > 1]
-        if fields:
-            notes.append(f"The seeds of {method} differ in more than the seed: {', '.join(fields)}.")
-    judges = sorted({student.judge for student in found.students})
-    if len(judges) > 1:
-        notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
-    return notes
-
-
-def _subtitle(found: Found) -> str:
-    """What was compared, in a line."""
-    runs = [student.run for student in found.students]
-    parts = [
-        " / ".join(dict.fromkeys(names))
-        for names in ((r.model.name for r in runs), (r.data.name for r in runs), (f"{r.epochs} epochs" for r in runs))
-    ]
-    count, methods = len(runs), len(found.groups)
-    parts += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]
-    return " · ".join(part for part in parts if part)
+def _clock(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"

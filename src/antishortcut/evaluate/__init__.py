@@ -1,0 +1,50 @@
+"""A trained network over sets: one forward pass each, results in scores/<set>.json. Repeating it costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from antishortcut.errors import UserError, near
+from antishortcut.evaluate.between import mechanism
+from antishortcut.evaluate.corrupted import corruptions
+from antishortcut.evaluate.own import clean
+from antishortcut.evaluate.shifted import attack, conflict, groups, renditions, stylized
+from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
+from antishortcut.folder import Folder, write_json
+
+__all__ = ["Bench", "EVALUATIONS", "Subject", "evaluate"]
+
+EVALUATIONS: dict[str, Callable[[Bench], Iterable[Examination]]] = {
+    "clean": clean,
+    "corruptions": corruptions,
+    "stylized": stylized,
+    "cue-conflict": conflict,
+    "imagenet-r": renditions("imagenet-r"),
+    "imagenet-a": renditions("imagenet-a"),
+    "groups": groups,
+    "attack": attack,
+    "mechanism": mechanism,
+}
+
+
+def evaluate(
+    folder: Folder, bench: Bench, on: Iterable[str], state: str = "final", device: str = "cpu"
+) -> dict[str, dict[str, Any]]:
+    """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
+
+    Scores of an earlier state of a teacher are kept as <set>@<state>.
+    """
+    for name in on:
+        if name not in EVALUATIONS:
+            raise UserError(f"unknown evaluation {name!r}{near(name, EVALUATIONS)}")
+    subject = Subject(folder, bench, state, device)
+    for name in on:
+        for examination in EVALUATIONS[name](bench):
+            title = examination.name + mark(state)
+            known = folder.score(title)
+            if known is not None and known.get("fingerprint") == examination.fingerprint:
+                continue
+            kept = {"set": examination.name, "state": state, "fingerprint": examination.fingerprint}
+            write_json(folder.path / "scores" / f"{title}.json", kept | dict(examination.score(subject)))
+    return folder.scores()

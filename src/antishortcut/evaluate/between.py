@@ -1,0 +1,97 @@
+"""Where the student's features stand between the two teacher states."""
+# N images, C classes, D teacher features, d student features
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from antishortcut.diagnose import ridge_map
+from antishortcut.errors import UserError
+from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject, part
+from antishortcut.evaluate.trajectory import POOL, VERSION, classifier, examine_teacher
+from antishortcut.folder import write_json
+from antishortcut.mechanism.directions import head, kinds
+from antishortcut.mechanism.leaning import values_of
+from antishortcut.mechanism.maps import tsne
+from antishortcut.methods import make_method
+from antishortcut.models import probe
+from antishortcut.teachers import Teachers
+from antishortcut.types import Projects, Sizes
+
+
+def mechanism(bench: Bench) -> Iterator[Examination]:
+    """Views of the student's features, as far as they exist:
+
+    raw        as they are: equal widths only, as the paper does; the student's basis is not the teacher's
+    aligned    after a ridge map to the teacher's space, fitted on training images: the ruler for every method and width
+    projector  through the method's own projector, where it has one
+    """
+    yield Scored("mechanism", f"{bench.sets.fingerprint}-{VERSION}", _score)
+
+
+def _score(subject: Subject) -> Mapping[str, Any]:
+    sets = subject.bench.sets
+    if subject.run.teacher is None:
+        raise UserError(f"{subject.folder.path} is a teacher; the mechanism is measured on students")
+    teachers = Teachers(subject.run, subject.bench.runs, len(sets.classes), sets.image_size)
+    pool = part(subject.bench.headline[1], POOL)
+    final, early = teachers.network("final"), teachers.network("early")
+    seen = subject.features({"final": final, "early": early, "student": subject.network}, pool)
+    values: dict[str, Any] = {}
+    made: dict[str, Any] = {"views": {}}
+    for view, rows in _views(subject, teachers, seen).items():
+        values[view], histograms = values_of({**seen, "student": rows})
+        made["views"][view] = {"histograms": histograms}
+    if "raw" in values:
+        values["raw"] |= _head(subject.network, len(sets.classes), kinds(seen, "early")["displaced"])
+    made["embedding"] = tsne({"teacher": seen["final"], "student": seen["student"]}, pool.label, sets.classes)
+    write_json(subject.folder.path / "artifacts" / "mechanism.json", made)
+    examine_teacher(teachers, subject)
+    return {"count": len(pool), "values": values}
+
+
+def _views(subject: Subject, teachers: Teachers, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The pool's student features, each (N, D) in the teacher's space."""
+    student, final = subject.network, teachers.network("final")
+    fitted = subject.features({"student": student, "final": final}, part(subject.bench.sets.train, POOL))
+    matrix, offset = ridge_map(fitted["student"], fitted["final"])
+    views = {"aligned": seen["student"] @ matrix + offset}
+    if seen["student"].shape[1] == seen["final"].shape[1]:
+        views["raw"] = seen["student"]
+    method = _method(subject, teachers)
+    if isinstance(method, Projects) and "raw" not in views:
+        with torch.no_grad():
+            views["projector"] = method.project(seen["student"])
+    return views
+
+
+def _method(subject: Subject, teachers: Teachers) -> nn.Module | None:
+    """The run's method with what it had learned, in evaluation mode; None when it kept nothing."""
+    run, sets = subject.run, subject.bench.sets
+    if not subject.folder.method.exists():
+        return None
+    shapes = {role: teachers.shapes[role] for role in run.roles}
+    student = probe(subject.network, sets.image_size)
+    sizes = Sizes(len(sets.classes), len(sets.train), student, shapes, sets.train.label)
+    method = make_method(run.method, sizes, run.options)
+    method.load_state_dict(load_file(subject.folder.method))
+    return method.eval()
+
+
+def _head(network: nn.Module, classes: int, basis: Tensor) -> dict[str, float]:
+    """How much the student's classifier reads the shortcut directions, beside random ones (S-Prop. 3)."""
+    weight = classifier(network, classes, basis.shape[0])
+    if weight is None:
+        return {}
+    found = head(weight, basis)
+    return {
+        "head_share": found["share"]["spectral_share"],
+        "head_random": found["share"]["random_spectral_share"],
+        "shift_largest": found["shift"]["largest"],
+        "shift_bound": found["shift"]["bound"],
+    }

@@ -1,0 +1,109 @@
+"""Error on corrupted copies of the test set, official ones when they are there, otherwise made here."""
+# N images, C classes
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from antishortcut.console import Watch
+from antishortcut.data import corruptions as made
+from antishortcut.data.parts import limited, set_mark
+from antishortcut.data.sources import held
+from antishortcut.errors import UserError
+from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
+from antishortcut.folder import Folder, write_json
+from antishortcut.scorers import accuracy, corruption_error
+
+RELEASED = {  # folders below the data root, as the official archives unpack
+    "cifar100": ("CIFAR-100-C",),
+    "tiny-imagenet": ("Tiny-ImageNet-C",),
+    "imagenet100": ("ImageNet-C", "imagenet-c"),
+}
+SEED = 0  # of the copies made here: one set of images for every run
+
+
+def corruptions(bench: Bench) -> Iterator[Examination]:
+    """The fifteen of CIFAR-C at five severities."""
+    yield Corruptions(bench)
+
+
+@dataclass(frozen=True)
+class Corruptions:
+    bench: Bench
+    name: str = "corruptions"
+
+    @cached_property
+    def _place(self) -> Path | None:
+        return self.bench.place(self.name, *RELEASED.get(self.bench.sets.name, ()))
+
+    @cached_property
+    def _home(self) -> Path:
+        """Where copies made here are kept, by what they are copies of."""
+        return self.bench.runs / "shifted" / f"corruptions-{set_mark(self.bench.headline[1])}"
+
+    @cached_property
+    def copies(self) -> made.Copies:
+        """Opened; made first when there are none."""
+        classes = self.bench.sets.classes
+        if self._place is not None:
+            copies = made.find_copies(self._place, classes)
+            self.bench.belongs(copies.facts, self._place)
+            return copies
+        made.write_copies(
+            self.bench.headline[1],
+            self.bench.sets.image_size,
+            self._home,
+            seed=SEED,
+            facts={"set": self.bench.sets.name, "fingerprint": set_mark(self.bench.headline[1])},
+            quiet=self.bench.quiet,
+        )
+        return made.find_copies(self._home, classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        images = f"{made.VERSION} {SEED} {self._home.name}" if self._place is None else self.copies.fingerprint
+        return hashlib.sha256(f"{self.bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
+
+    def score(self, subject: Subject) -> Mapping[str, Any]:
+        copies = self.copies
+        data = subject.run.data
+        errors: dict[str, list[float]] = {}
+        total = len(made.CORRUPTIONS) * len(made.SEVERITIES)
+        with Watch("corruptions", total, self.bench.quiet) as watch:
+            for corruption in made.CORRUPTIONS:
+                errors[corruption] = []
+                for severity in made.SEVERITIES:
+                    images = limited(copies.part(corruption, severity), data.test_limit, data.seed)
+                    logits, _ = subject.outputs(held(images, self.bench.sets.image_size, None))  # no cache: 75 sets
+                    errors[corruption].append(1 - dict(accuracy(logits, images.label))["accuracy"])
+                    watch.update(len(made.SEVERITIES) * (len(errors) - 1) + severity, {})
+        values = dict(corruption_error(errors, made.GROUPS)) | {"clean_error": 1 - subject.clean_accuracy}
+        facts = {"source": copies.source, "facts": dict(copies.facts)}
+        return {"count": len(images), "values": values, "errors": errors} | facts
+
+
+def relate(folder: Folder, reference: Folder, state: str = "final") -> None:
+    """Add to a run's corruption score the error relative to a reference run's, as Hendrycks & Dietterich 2019 do.
+
+    mCE = mean over corruptions of Σ_severities error / Σ_severities error of the reference, and the same at severity 5.
+    """
+    title = "corruptions" + mark(state)
+    own, other = folder.score(title), reference.score("corruptions")
+    if own is None or other is None:
+        raise UserError(f"{(folder if own is None else reference).path} has no corruption score yet")
+    if own["fingerprint"] != other["fingerprint"]:
+        raise UserError(f"{folder.path} and {reference.path} were scored on different corrupted images")
+    if any(sum(errors) == 0 or errors[-1] == 0 for errors in other["errors"].values()):
+        raise UserError(f"{reference.path} makes no error on some corruption, so nothing can be relative to it")
+    pairs = [(errors, other["errors"][corruption]) for corruption, errors in own["errors"].items()]
+    own["values"] |= {
+        "mce_relative": sum(sum(ours) / sum(theirs) for ours, theirs in pairs) / len(pairs),
+        "mce_relative_5": sum(ours[-1] / theirs[-1] for ours, theirs in pairs) / len(pairs),
+    }
+    own["reference"] = {"run": str(reference.path), "hash": reference.read()[0].hash}
+    write_json(folder.path / "scores" / f"{title}.json", own)

@@ -1,0 +1,144 @@
+"""What is examined, and where evaluations find their images."""
+# N images, C classes, D features
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from antishortcut.data import Loader, order
+from antishortcut.data.parts import take
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.mechanism.features import features
+from antishortcut.models import Network
+from antishortcut.run import Run
+from antishortcut.scorers import accuracy
+from antishortcut.teachers import Trajectory, network_of
+from antishortcut.types import AnySet, Sets
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The images a run was trained for, and where others lie."""
+
+    sets: Sets
+    runs: Path  # where run folders lie; generated copies are kept below it
+    root: Path = field(default_factory=lambda: Path(os.environ.get("ANTISHORTCUT_DATA") or "data"))
+    at: Mapping[str, Path] = field(default_factory=dict)  # places given by hand, by evaluation
+    quiet: bool = True
+
+    @property
+    def headline(self) -> tuple[str, AnySet]:
+        """Name and images of the first test set."""
+        return next(iter(self.sets.tests.items()))
+
+    def place(self, evaluation: str, *usual: str) -> Path | None:
+        """The folder given by hand, or the first usual one below the data root that is there."""
+        if evaluation in self.at:
+            given = self.at[evaluation]
+            if not given.is_dir():
+                raise UserError(f"--at {evaluation}={given}: no such folder")
+            return given
+        return next((self.root / name for name in usual if (self.root / name).is_dir()), None)
+
+    def belongs(self, facts: Mapping[str, Any], place: Path) -> None:
+        """Refuse copies of another data set; folders are known by kind alone, for their paths differ by machine."""
+        other = str(facts.get("set", self.sets.name))
+        if other.partition(":")[0] != self.sets.name.partition(":")[0]:
+            raise UserError(f"{place} holds copies of {other}, not of {self.sets.name}")
+
+
+class Subject:
+    """A finished run, opened to be examined; of a teacher, any state it kept."""
+
+    def __init__(self, folder: Folder, bench: Bench, state: str = "final", device: str = "cpu") -> None:
+        if not folder.finished:
+            raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
+        self.folder, self.bench, self.state, self.device = folder, bench, state, device
+        self.run, _ = folder.read()
+        if self.run.fingerprint != bench.sets.fingerprint:
+            raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
+
+    @cached_property
+    def network(self) -> Network:
+        """Loaded when the first score is wanted: a repeated evaluation touches no weights."""
+        return _network(self.run, self.folder, self.bench.sets, self.state).eval()
+
+    @torch.no_grad()
+    def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) and embeddings (N, D) of a set, in its order; of another network than its own when given."""
+        network = (network or self.network).to(self.device)
+        size = self.bench.sets.image_size
+        loader = Loader(images, batch=256, seed=0, image_size=size, augment="none", shuffle=False)
+        seen = [network(batch.image.to(self.device)) for batch in loader.epoch(0)]
+        return torch.cat([s.logits.cpu() for s in seen]), torch.cat([s.embedding.cpu() for s in seen])
+
+    def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:
+        """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar when it has a title."""
+        quiet = self.bench.quiet or not title
+        return features(networks, images, self.bench.sets.image_size, self.device, title, quiet)
+
+    @cached_property
+    def clean_accuracy(self) -> float:
+        """On the headline test set: as scored before, or now."""
+        name, images = self.bench.headline
+        known = self.folder.score(name + mark(self.state))
+        if known is not None and known["fingerprint"] == self.bench.sets.fingerprint:
+            return float(known["values"]["accuracy"])
+        return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
+
+
+class Examination(Protocol):
+    """Images opened for scoring, and how they are scored."""
+
+    @property
+    def name(self) -> str:
+        """Of the score file, scores/<name>.json."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the images and of how they are scored: a score that carries it stands."""
+        ...
+
+    def score(self, subject: Subject) -> Mapping[str, Any]:
+        """`count`, `values` (numbers by name) and what else belongs to the score."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An examination that is one function."""
+
+    name: str
+    fingerprint: str
+    score: Callable[[Subject], Mapping[str, Any]]
+
+
+def mark(state: str) -> str:
+    """Scores of an earlier state of a teacher are kept as <set>@<state>."""
+    return "" if state == "final" else f"@{state}"
+
+
+def part(images: AnySet, count: int) -> AnySet:
+    """A fixed random part of a set, the same for every run."""
+    if len(images) <= count:
+        return images
+    return take(images, order(len(images), 0, 0)[:count].sort().values)
+
+
+def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
+    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
+    network = network_of(blank, len(sets.classes), sets.image_size)
+    weights = load_file(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
+    network.load_state_dict(weights)
+    return network

@@ -1,0 +1,74 @@
+"""Figures of the training: accuracy over epochs, loss terms over time."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from antishortcut.report.charts import Figure, Panel, Rows, axes, lines, method_colour
+from antishortcut.report.collect import Found
+
+POINTS = 20_000  # in the lines of single seeds; more make a page slow and no line clearer
+
+
+def training(found: Found) -> list[Figure]:
+    methods = list(found.groups)
+    return [_accuracy(found, methods), _losses(found, methods)]
+
+
+def judges(found: Found) -> str:
+    return " / ".join(dict.fromkeys(student.judge for student in found.students))
+
+
+def _accuracy(found: Found, methods: list[str]) -> Figure:
+    points = [(s.method, str(s.run.seed), epoch, value) for s in found.students for epoch, value in s.curve]
+    panels: tuple[Panel, ...] = ()
+    if points:
+        schema = {"method": pl.String, "seed": pl.String, "epoch": pl.Float64, "value": pl.Float64}
+        seeds = pl.DataFrame(points, schema=schema, orient="row")
+        data = {"mean": _means(seeds), "seeds": _thinned(seeds)}
+        thin = axes("seeds", "epoch", "accuracy").mark_line(strokeWidth=1, strokeOpacity=0.5)
+        bold, hover = lines(methods, "mean", data["mean"], "epoch", "accuracy")
+        layers = (thin.encode(detail=alt.Detail("seed:N"), color=method_colour(methods)), bold)
+        panels = (Panel(f"{judges(found)} set", 300, layers, data, (hover,), _ends(data["mean"])),)
+    note = "Bold: mean over seeds; thin: single seeds. Point at a line for its numbers."
+    return Figure("accuracy", f"Accuracy on the {judges(found)} set during training", note, panels)
+
+
+def _losses(found: Found, methods: list[str]) -> Figure:
+    points = [(s.method, term, epoch, value) for s in found.students for epoch, term, value in s.terms]
+    schema = {"method": pl.String, "term": pl.String, "epoch": pl.Float64, "value": pl.Float64}
+    panels: list[Panel] = []
+    for (term,), part in pl.DataFrame(points, schema=schema, orient="row").group_by("term", maintain_order=True):
+        name = f"term{len(panels)}"
+        rows = _means(part)
+        line, hover = lines(methods, name, rows, "epoch", "loss")
+        panels.append(Panel(str(term), 160, (line,), {name: rows}, (hover,), _ends(rows)))
+    note = (
+        "The weighted terms that are summed, mean over seeds and over the steps since the point before; of runs "
+        "with very many logged steps, over an even part of them. A method shows where it has the term."
+    )
+    return Figure("losses", "Loss terms over time", note, tuple(panels))
+
+
+def _means(seeds: pl.DataFrame) -> Rows:
+    value = pl.col("value")
+    means = seeds.group_by("method", "epoch").agg(value.mean(), value.std().alias("std"), pl.len().alias("seeds"))
+    rows = means.with_columns(value.round_sig_figs(5), pl.col("std").round_sig_figs(3)).sort("method", "epoch")
+    return [{key: x for key, x in row.items() if x is not None} for row in rows.iter_rows(named=True)]
+
+
+def _thinned(seeds: pl.DataFrame) -> Rows:
+    """Every n-th epoch of all seeds' lines, counted from the last, so that POINTS are enough."""
+    every = -(-len(seeds) // POINTS)
+    rank = pl.col("epoch").rank("dense", descending=True).over("method", "seed") - 1  # 0 is the last epoch
+    return seeds.filter(rank % every == 0).with_columns(pl.col("value").round_sig_figs(5)).to_dicts()
+
+
+def _ends(rows: Rows) -> str:
+    """Where each line ends, in words; rows are sorted by epoch."""
+    return "At the end: " + ", ".join(f"{method} {value:.3g}" for method, value in _last(rows).items())
+
+
+def _last(rows: Rows) -> dict[str, float]:
+    return {row["method"]: row["value"] for row in rows}

@@ -1,0 +1,54 @@
+"""All figures of a report, in the order of its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antishortcut.report.charts import Figure
+from antishortcut.report.collect import Found
+from antishortcut.report.corrupted import corrupted
+from antishortcut.report.curves import training
+from antishortcut.report.directions import Directions
+from antishortcut.report.leaning import differences, leaning
+from antishortcut.report.mechanism import embeddings, mechanism
+from antishortcut.report.reading import Aside, Notes
+from antishortcut.report.table import Table
+from antishortcut.report.trajectory import trajectory
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Figures by the part of the page they stand in; those there are data for."""
+
+    differences: list[Figure]
+    leaning: list[Figure]
+    corrupted: list[Figure]
+    mechanism: list[Figure]
+    embeddings: list[Figure]
+    teachers: list[tuple[Directions, list[Figure]]]
+    training: list[Figure]
+    notes: tuple[Aside, ...]  # on what could not be drawn
+
+    def all(self) -> list[Figure]:
+        """In the order of the page."""
+        teachers = [figure for _, figures in self.teachers for figure in figures]
+        students = [self.differences, self.leaning, self.corrupted, self.mechanism, self.embeddings]
+        return [figure for figures in (*students, teachers, self.training) for figure in figures]
+
+
+def figures(found: Found, table: Table) -> Drawn:
+    notes = Notes()
+    return Drawn(
+        differences=_full(differences(found, table)),
+        leaning=_full(leaning(found, table)),
+        corrupted=_full(corrupted(found, table)),
+        mechanism=_full(mechanism(found, table)),
+        embeddings=embeddings(found, notes),
+        teachers=[(held, trajectory(held, number)) for number, held in enumerate(found.directions)],
+        training=_full(training(found)),
+        notes=tuple(notes.found),
+    )
+
+
+def _full(drawn: list[Figure]) -> list[Figure]:
+    return [figure for figure in drawn if figure.panels]

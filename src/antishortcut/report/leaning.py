@@ -1,0 +1,223 @@
+"""Figures of what a student leans on: test sets, decisions between shape and texture, groups, an attack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import altair as alt
+
+from antishortcut.report.charts import (
+    CUES,
+    ONE,
+    Figure,
+    Panel,
+    Rows,
+    bars,
+    base,
+    colour,
+    lines,
+    method_colour,
+    tooltips,
+    upright,
+)  # fmt: skip
+from antishortcut.report.collect import BASELINE, Found, Student
+from antishortcut.report.columns import better, parts, words
+from antishortcut.report.curves import judges
+from antishortcut.report.table import Table
+from antishortcut.stats import summary
+
+MOST_GROUPS = 24  # groups of images drawn; the worst when there are more
+BAR = 26  # pixels
+
+
+def differences(found: Found, table: Table) -> list[Figure]:
+    """Paired differences with their intervals, a panel per score."""
+    methods = list(found.groups)  # for their colours
+    panels = []
+    firsts = {parts(column)[0]: column for column in reversed(table.compared())}  # of every set its first score
+    for number, column in enumerate(reversed(firsts.values())):
+        name = f"difference{number}"
+        held = {method: values.get(column) for method, values in table.differences.items()}
+        rows: Rows = [
+            {"method": method, "difference": value.difference, "pairs": value.count}
+            | ({} if value.low is None else {"low": value.low, "high": value.high})
+            for method, value in held.items()
+            if value
+        ]
+        way = "right is better" if better(column) > 0 else "left is better"
+        told = ", ".join(f"{row['method']} {row['difference']:+.3f}" for row in rows)
+        group, score = parts(column)
+        title = f"{score if group == 'training' else f'{titled(table, group)}, {words(score)}'}: {way}"
+        layers = _whiskers(methods, name, any("low" in row for row in rows))
+        panels.append(Panel(title, BAR * len(held), layers, {name: rows} | ONE, told=told))
+    note = (
+        f"Mean difference to {BASELINE} seed by seed, and its 95 % interval where there are two pairs or more; of "
+        "every set its first score. The grey line is no difference."
+    )
+    return [Figure("differences", f"Difference to {BASELINE}, drawn", note, tuple(panels))]
+
+
+def _whiskers(methods: Sequence[str], data: str, wide: bool) -> tuple[alt.Chart, ...]:
+    """A dot per method and, where there are intervals, its whisker."""
+    start = base(data).encode(
+        y=alt.Y("method:N", sort=list(methods), title=None), color=method_colour(methods).legend(None)
+    )
+    shown = ("difference", "low", "high") if wide else ("difference",)
+    tips = [alt.Tooltip("method:N"), *(alt.Tooltip(f"{key}:Q", format="+.3f") for key in shown)]
+    across = alt.X("difference:Q", title=None, axis=alt.Axis(tickCount=5, format="+~g", grid=True))
+    whisker = start.mark_rule(strokeWidth=3, opacity=0.55).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high"))
+    dot = start.mark_point(size=90, filled=True, opacity=1).encode(x=across, tooltip=tips)
+    return (upright(0.0), whisker, dot) if wide else (upright(0.0), dot)
+
+
+def leaning(found: Found, table: Table) -> list[Figure]:
+    methods = list(found.groups)
+    figures = [_sets(found, table, methods), _decisions(found, table, methods)]
+    return [*figures, _groups(found, methods), _attack(found, methods)]
+
+
+def titled(table: Table, words: str, group: str | None = None) -> str:
+    """A set, by its name or in other words, with how its images came about."""
+    source = table.source(group or words)
+    return f"{words} ({source})" if source else words
+
+
+def seeds(found: Found, value: Callable[[Student], float | None]) -> Rows:
+    """A row per run that has the value."""
+    held = ((s, value(s)) for s in found.students)
+    return [{"method": s.method, "seed": str(s.run.seed), "value": x} for s, x in held if x is not None]
+
+
+def _means(rows: Rows) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append(row["value"])
+    return {method: summary(values).mean for method, values in found.items()}
+
+
+def told(rows: Rows) -> str:
+    return ", ".join(f"{method} {mean:.3f}" for method, mean in _means(rows).items())
+
+
+def _sets(found: Found, table: Table, methods: list[str]) -> Figure:
+    columns = [name for name in table.every if name.endswith(" accuracy")]
+    shown = {name: titled(table, parts(name)[0]) for name in columns} or {"last": judges(found)}
+    panels: list[Panel] = []
+    for column, title in shown.items():
+        rows = seeds(found, lambda s, column=column: s.values.get(column))  # type: ignore[misc]
+        if rows:
+            name = f"scores{len(panels)}"
+            layers = bars(methods, name, "accuracy")
+            panels.append(Panel(title, BAR * len(methods), layers, {name: rows}, told=told(rows)))
+    return Figure("scores", "Accuracy by test set", "Bars: mean over seeds; dots: single seeds.", tuple(panels))
+
+
+def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
+    """Images whose shape is of one class and whose texture of another: what decides."""
+    panels: list[Panel] = []
+    for group in dict.fromkeys(parts(name)[0] for name in table.every):
+        rows: Rows = []
+        for method, cells in table.cells.items():
+            shares = {cue: cells.get(f"{group} by_{cue}") for cue in ("shape", "texture")}
+            means = {cue: cell.mean for cue, cell in shares.items() if cell}
+            if len(means) == 2:
+                means["neither"] = max(0.0, 1 - sum(means.values()))
+                rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in means.items()]
+        if rows:
+            name = f"decisions{len(panels)}"
+            text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
+            panels.append(
+                Panel(titled(table, group), BAR * len(methods), _stack(methods, name), {name: rows}, told=text)
+            )
+    note = (
+        "Images whose shape belongs to one class and whose texture to another: the share that was called by its "
+        "shape, by its texture, and by neither; mean over seeds."
+    )
+    return Figure("decisions", "Shape or texture", note, tuple(panels), CUES)
+
+
+def _stack(methods: Sequence[str], data: str) -> tuple[alt.Chart, ...]:
+    order = "indexof(['shape', 'texture', 'neither'], datum['decided by'])"
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
+    return (
+        base(data)
+        .mark_bar(size=17)
+        .transform_calculate(order=order)
+        .encode(
+            y=alt.Y("method:N", sort=list(methods), title=None),
+            x=alt.X("share:Q", stack="zero", title="share of images", scale=alt.Scale(domain=[0, 1]), axis=axis),
+            color=colour(CUES, "decided by"),
+            order=alt.Order("order:Q"),
+            tooltip=[*tooltips("method:N", "decided by:N"), alt.Tooltip("share:Q", format=".3f")],
+        ),
+    )
+
+
+def dots(methods: Sequence[str], data: str, field: str, order: list[str], title: str) -> tuple[alt.Chart, ...]:
+    """A row per word of a field, a dot per method."""
+    tips = [*tooltips("method:N", f"{field}:N", "seeds:Q"), alt.Tooltip("value:Q", format=".3f")]
+    axis = alt.Axis(grid=True, labelLimit=220)
+    return (
+        base(data)
+        .mark_point(size=70, filled=True, opacity=0.9)
+        .encode(
+            y=alt.Y(f"{field}:N", sort=order or None, title=None, axis=axis),
+            x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6, format="~g")),
+            color=method_colour(methods),
+            tooltip=tips,
+        ),
+    )
+
+
+def _groups(found: Found, methods: list[str]) -> Figure:
+    points: dict[tuple[str, str], list[float]] = {}
+    for s in found.students:
+        for group, value in s.groups.items():
+            points.setdefault((group, s.method), []).append(value)
+    lowest: dict[str, float] = {}
+    for (group, _), values in points.items():
+        lowest[group] = min(summary(values).mean, lowest.get(group, 1.0))
+    order = sorted(lowest, key=lambda group: (lowest[group], group))[:MOST_GROUPS]
+    rows: Rows = [
+        {"method": method, "group": group, "value": round(summary(x).mean, 5), "seeds": len(x)}
+        for (group, method), x in points.items()
+        if group in order
+    ]
+    few = "" if len(lowest) <= MOST_GROUPS else f" The {MOST_GROUPS} worst of {len(lowest)} groups."
+    note = f"Accuracy on images of one class that share a second fact, the worst group first; mean over seeds.{few}"
+    layers = dots(methods, "groups", "group", order, "accuracy")
+    text = "Worst group: " + ", ".join(_lowest(rows, method) for method in dict.fromkeys(r["method"] for r in rows))
+    panels = (Panel("groups", 20 * len(order) + 20, layers, {"groups": rows}, told=text),)
+    return Figure("groups", "Groups of images", note, panels if rows else (), wide=True)
+
+
+def _lowest(rows: Rows, method: str) -> str:
+    worst = min((row for row in rows if row["method"] == method), key=lambda row: float(row["value"]))
+    return f"{method} {worst['value']:.3f} on {worst['group']}"
+
+
+def _attack(found: Found, methods: list[str]) -> Figure:
+    points: dict[tuple[str, float], list[float]] = {}
+    for s in found.students:
+        for radius, value in _radii(s.values.items()):
+            points.setdefault((s.method, radius), []).append(value)
+    rows: Rows = [
+        {"method": method, "radius": radius, "value": round(summary(x).mean, 5), "seeds": len(x)}
+        for (method, radius), x in sorted(points.items(), key=lambda item: item[0][1])
+    ]
+    line, hover = lines(methods, "attack", rows, "radius", "accuracy", zero=True) if rows else (None, None)
+    note = (
+        "Accuracy when every pixel may be moved by up to radius/255 against the model (projected gradient descent), "
+        "mean over seeds. The method does not aim at this: it shows where its claim ends."
+    )
+    panels = () if line is None or hover is None else (Panel("attack", 200, (line,), {"attack": rows}, (hover,)),)
+    return Figure("attack", "Under attack", note, panels)
+
+
+def _radii(values: Iterable[tuple[str, float]]) -> Iterable[tuple[float, float]]:
+    for name, value in values:
+        if name == "attack clean":
+            yield 0.0, value
+        elif found := re.fullmatch(r"attack ([0-9.]{1,8})/255", name):
+            yield float(found[1]), value

@@ -1,0 +1,149 @@
+"""Files from outside → plain values. What cannot be read leaves a note and stops nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+LARGEST = 32 * 2**20  # bytes of a JSON file that is read whole
+MANY = 2_000  # lines of metrics.jsonl above which only some of the steps are read
+KEPT = 1_000  # of them, evenly spread; every evaluation is read
+BINS = 120  # points of a loss curve; a run logs thousands
+ODD = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+# what files that are JSON, but not ours, can lead to
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A run folder or a file that is not shown, and why."""
+
+    run: str
+    state: str
+
+
+class Notes:
+    """What could not be read."""
+
+    def __init__(self) -> None:
+        self.found: list[Aside] = []
+
+    def add(self, name: str, why: str) -> None:
+        self.found.append(Aside(name, why))
+
+    def attempt(self, name: str, read: Callable[[], T], otherwise: T) -> T:
+        """What `read` gives; where it fails `otherwise`, with a note. What is not there needs no note."""
+        try:
+            return read()
+        except FileNotFoundError:
+            return otherwise
+        except ODD as error:
+            self.add(name, f"skipped: {said(error)}")
+            return otherwise
+
+
+def said(error: BaseException) -> str:
+    """An error in one short line."""
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, OSError):
+        return error.strerror or text
+    return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None: NaN has no place in JSON nor in a mean."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and abs(value) <= 1e300 else None
+
+
+def numbers(value: Any, most: int) -> tuple[float, ...]:
+    """A list of finite numbers, no longer than `most`."""
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"expected a list of at most {most} numbers")
+    found = tuple(x for raw in value if (x := number(raw)) is not None)
+    if len(found) != len(value):
+        raise ValueError("a list has an entry that is no finite number")
+    return found
+
+
+def tree(path: Path) -> Row:
+    """The JSON object in a file."""
+    if os.path.getsize(path) > LARGEST:
+        raise ValueError(f"larger than {LARGEST >> 20} MB")
+    found = parse(path.read_bytes())
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def parse(data: bytes) -> Any:
+    """JSON, also with the NaN and Infinity of Python's own writer."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise ValueError("not JSON; restore or remove it") from None
+
+
+def history(path: Path) -> list[Row]:
+    """Logged rows up to the first that is damaged (a kill cuts the last one short).
+
+    Of a long file all evaluations and every n-th step: 240 epochs hold thousands, a curve has BINS points.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    every = -(-len(lines) // KEPT) if len(lines) > MANY else 1
+    if every > 1:
+        last = len(lines) - 1
+        lines = [line for at, line in enumerate(lines) if (last - at) % every == 0 or b'"scores"' in line]
+    return [row for row in _rows(lines) if isinstance(row, dict)]
+
+
+def _rows(lines: Sequence[bytes]) -> list[Any]:
+    try:
+        return list(orjson.loads(b"[" + b",".join(lines) + b"]"))  # one call is twice as fast as one a line
+    except ValueError:
+        rows = []
+        for line in lines:
+            try:
+                rows.append(parse(line))
+            except ValueError:
+                break
+        return rows
+
+
+def curve(rows: list[Row], judge: Any) -> tuple[tuple[float, float], ...]:
+    """(epoch, accuracy) on the set that was scored during training."""
+    found = [(number(row.get("epoch")), _accuracy(row)) for row in rows if "set" in row and row["set"] == judge]
+    return tuple((epoch, value) for epoch, value in found if epoch is not None and value is not None)
+
+
+def _accuracy(row: Row) -> float | None:
+    scores = row.get("scores")
+    return number(scores.get("accuracy")) if isinstance(scores, dict) else None
+
+
+def terms(rows: list[Row], epochs: int) -> tuple[tuple[float, str, float], ...]:
+    """(epoch, term, mean): the loss terms over at most BINS equal parts of the training, each at its end."""
+    sums: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        logged, epoch = row.get("terms"), number(row.get("epoch"))
+        if isinstance(logged, dict) and epoch is not None:
+            part = math.ceil(epoch / epochs * BINS)
+            for term, raw in logged.items():
+                if (value := number(raw)) is not None:
+                    sums.setdefault((term, part), []).append(value)
+    return tuple((part * epochs / BINS, term, math.fsum(values) / len(values)) for (term, part), values in sums.items())

@@ -1,0 +1,91 @@
+"""Settings, execution and versions of many runs: where they differ, and what a reader must know of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from antishortcut.report.collect import Found, Student
+
+ASIDE = {"name", "seed"}  # differ between runs by design
+Fields = list[tuple[str, str]]
+
+
+def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
+    """Settings in which methods differ (field → method → value), and those all share."""
+    spreads = {method: _spread(students) for method, students in found.groups.items()}
+    fields = dict.fromkeys(field for spread in spreads.values() for field in spread)
+    different, same = {}, []
+    for field in fields:
+        values = {method: ", ".join(spread.get(field, ["–"])) for method, spread in spreads.items()}
+        if len(set(values.values())) == 1:
+            same.append((field, next(iter(values.values()))))
+        else:
+            different[field] = values
+    return different, same
+
+
+def _spread(students: list[Student]) -> dict[str, list[str]]:
+    """The values each setting has among a method's runs; one, unless its seeds differ in more than the seed."""
+    values: dict[str, dict[str, None]] = {}
+    for student in students:
+        for field, value in _flat(student.run.model_dump(mode="json", exclude=ASIDE)):
+            values.setdefault(field, {})[value] = None
+    return {field: list(seen) for field, seen in values.items()}
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Fields:
+    """Dotted names and values of nested settings."""
+    fields: Fields = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            fields += _flat(value, f"{above}{key}.")
+        else:
+            fields.append((above + key, "–" if value is None else str(value)))
+    return fields
+
+
+def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
+    """Values of each field over all runs, with how many runs have them where they differ."""
+    counts: dict[str, Counter[str]] = {}
+    for tree in trees:
+        for field, value in _flat(tree):
+            counts.setdefault(field, Counter())[value] += 1
+    return [
+        (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
+        for field, seen in counts.items()
+    ]
+
+
+def warnings(found: Found) -> list[str]:
+    """What a reader must know before comparing."""
+    notes = []
+    for method, students in found.groups.items():
+        fields = [field for field, values in _spread(students).items() if len(values) > 1]
+        if fields:
+            notes.append(f"The seeds of {method} differ in more than the seed: {', '.join(fields)}.")
+    judges = sorted({student.judge for student in found.students})
+    if len(judges) > 1:
+        notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
+    for kind, told in (("sources", "come from different places"), ("marks", "are not the same")):
+        seen: dict[tuple[str, str], set[str]] = {}
+        for student in found.students:
+            for name, value in getattr(student, kind).items():
+                seen.setdefault((student.run.suite, name), set()).add(value)
+        sets = sorted({name for (_, name), values in seen.items() if len(values) > 1})
+        if sets:
+            notes.append(f"The images of {', '.join(sets)} {told} for all runs: their numbers do not compare.")
+    return notes
+
+
+def subtitle(found: Found) -> str:
+    """What was compared, in a line."""
+    runs = [student.run for student in found.students]
+    parts = [
+        " / ".join(dict.fromkeys(names))
+        for names in ((r.model.name for r in runs), (r.data.name for r in runs), (f"{r.epochs} epochs" for r in runs))
+    ]
+    count, methods = len(runs), len(found.groups)
+    parts += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,113 @@
+"""The tables as text for other documents: table.md and table.tex."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+from antishortcut.folder import replacing
+from antishortcut.report.collect import BASELINE, Found
+from antishortcut.report.columns import arrow, parts, words
+from antishortcut.report.table import Table, interval, signed
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "''", "[": "{[}", "*": "{*}", "±": r"$\pm$", "−": "$-$",
+    "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "…": r"\dots{}", "`": r"\`{}",
+}  # fmt: skip
+LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
+
+
+def write_markdown(found: Found, table: Table, path: Path) -> None:
+    """The tables as Markdown, the best of a column in bold."""
+    lines = [f"# {_plain(found.folder.resolve().name)}", ""]
+    if table.cells:
+        head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
+        lines += _grid(head, [_row(table, method) for method in table.cells])
+        lines += ["Mean ± standard deviation over seeds (ddof 1); last: after the last epoch; **bold**: best."]
+    else:
+        lines += ["No finished student yet."]
+    for name in table.columns:
+        if name in table.random:
+            lines += [f"{_plain(name)}: a random direction has {table.random[name]:.3f}."]
+    sets = dict.fromkeys(parts(name)[0] for name in table.columns)
+    lines += [f"{_plain(name)}: {_plain(table.source(name))} images." for name in sets if table.source(name)]
+    rows = [
+        [method, column, signed(value.difference), interval(value), signed(value.effect, 2), str(value.count)]
+        for method, values in table.differences.items()
+        for column in table.compared()
+        if (value := values.get(column))
+    ]
+    if rows:
+        lines += ["", f"## Difference to {BASELINE}, seed by seed", ""]
+        lines += _grid(["method", "score", "difference", "95 % interval", "effect d_z", "pairs"], rows)
+    states = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
+    states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
+    if states:
+        lines += ["", "## Not in the table", "", *(f"- {_plain(run)}: {_plain(state)}" for run, state in states)]
+    with replacing(path) as file:
+        file.write(("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
+
+
+def _row(table: Table, method: str) -> list[str]:
+    texts = {name: " ".join(table.texts(method, name)).strip() for name in table.columns}
+    marked = [f"**{text}**" if method in table.best(name) else text for name, text in texts.items()]
+    return [method, str(table.seeds[method]), *marked]
+
+
+def _grid(head: list[str], rows: list[list[str]]) -> list[str]:
+    marks = ["---", *("---:" for _ in head[1:])]
+    return ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in (head, marks, *rows)] + [""]
+
+
+def _plain(text: str) -> str:
+    """Names from outside stay in their cell and start no markup."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+
+
+def write_latex(table: Table, path: Path) -> None:
+    """The first table for a paper: booktabs, columns under the set they belong to, the best in bold."""
+    heads, rules, at = ["", ""], [], 3
+    for group, columns in groupby(table.columns, key=lambda name: parts(name)[0]):
+        count = len(list(columns))
+        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(_set(table, group))}}}")
+        rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
+        at += count
+    names = ["method", "seeds", *(f"{words(parts(name)[1])} {arrow(name)}".strip() for name in table.columns)]
+    lines = [
+        r"% Made by asd report. Needs \usepackage{booktabs} and, before TeX Live 2018, \usepackage[utf8]{inputenc}.",
+        rf"\begin{{tabular}}{{l{'r' * (1 + len(table.columns))}}}",
+        r"\toprule",
+        *([" & ".join(heads) + r" \\", " ".join(rules)] if table.columns else []),
+        " & ".join(tex(name) for name in names) + r" \\",
+        r"\midrule",
+        *(" & ".join(_latex_row(table, method)) + r" \\" for method in table.cells),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    random = {name: table.random[name] for name in table.columns if name in table.random}
+    notes = [f"% {name}: a random direction has {value:.3f}" for name, value in random.items()]
+    with replacing(path) as file:
+        file.write(("\n".join([*lines, *(" ".join(note.split()) for note in notes)]) + "\n").encode(errors="replace"))
+
+
+def _set(table: Table, group: str) -> str:
+    source = table.source(group)
+    return f"{group} ({source})" if source else group
+
+
+def _latex_row(table: Table, method: str) -> list[str]:
+    cells = [tex(method), str(table.seeds[method])]
+    for name in table.columns:
+        mean, spread = (tex(text) for text in table.texts(method, name))
+        bold = rf"\textbf{{{mean}}}" if method in table.best(name) else mean
+        cells.append(bold + (rf" {{\scriptsize {spread}}}" if spread else ""))
+    return cells
+
+
+def tex(text: str) -> str:
+    """Text from outside that LaTeX sets as it stands: nothing in it is a command."""
+    plain = " ".join(text.split())
+    return "".join(TEX.get(letter) or LATIN.sub("?", letter) for letter in plain)

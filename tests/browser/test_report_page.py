@@ -1,0 +1,231 @@
+"""The page in a real browser: offline and silent, for keyboard and screen reader, phone and desktop, light and dark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from antishortcut.report import make_report
+from antishortcut.report.serve import HOST, Show, _Server
+from tests.browser.fake_runs import SCRIPT, full, student
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, ViewportSize
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'")
+expect = sync_api.expect
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+PHONE: ViewportSize = {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
+
+
+@dataclass
+class Opened:
+    """A page, what its console said, and what it asked for."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything a report reads, hostile names among it; and the report on it."""
+    suite = full(tmp_path_factory.mktemp("page"))
+    make_report(suite)
+    return suite
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_api.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+def opened(browser: Browser, address: str, size: ViewportSize, scheme: Literal["light", "dark"] = "light") -> Opened:
+    page = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce").new_page()
+    page.set_default_timeout(30_000)
+    found = Opened(page)
+    page.on("console", lambda message: found.said.append(message.text))
+    page.on("pageerror", lambda error: found.said.append(str(error)))
+    page.on("dialog", lambda dialog: found.said.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: found.asked.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("body[data-drawn]")
+    return found
+
+
+@pytest.fixture(scope="module")
+def desktop(browser: Browser, runs: Path) -> Opened:
+    return opened(browser, (runs / "report.html").as_uri(), DESKTOP)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_it_opens_silently_and_fits(
+    browser: Browser, runs: Path, size: ViewportSize, scheme: Literal["light", "dark"]
+) -> None:
+    address = (runs / "report.html").as_uri()
+    found = opened(browser, address, size, scheme)
+    page = found.page
+    assert found.said == []
+    assert [url for url in found.asked if url != address and not url.startswith("data:")] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    wide = (
+        "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg') && e.getClientRects().length"
+    )
+    assert page.evaluate(f"{wide} && e.getBoundingClientRect().right > innerWidth + 1).length") == 0
+    light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    assert light == (scheme == "light")
+    charts = "[...document.querySelectorAll('.chart')].filter(e => !e.closest('details:not([open])'))"
+    assert page.evaluate(f"{charts}.every(e => e.querySelector('svg.marks').getBoundingClientRect().width > 150)")
+    page.context.close()
+
+
+def test_hostile_names_are_words(desktop: Opened) -> None:
+    page = desktop.page
+    assert page.locator("tbody th", has_text=SCRIPT).count() > 1
+    assert page.locator("script").count() == 3  # data, libraries, our own
+    assert page.locator(".toggles label", has_text=SCRIPT).count() == 1
+
+
+def test_headings_images_and_regions_have_names(desktop: Opened) -> None:
+    page = desktop.page
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4, h5')].map(e => Number(e.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.locator("img").count() == 16  # eight directions, two ends
+    assert page.evaluate("[...document.images].every(e => e.alt.length > 20 && e.naturalWidth > 100)")
+    assert page.evaluate("[...document.querySelectorAll('[role=img], [role=region], nav')].every(e => e.ariaLabel)")
+    assert page.evaluate("[...document.querySelectorAll('table')].every(e => e.querySelector('th[scope]'))")
+    links = page.evaluate("[...document.querySelectorAll('nav a')].map(e => e.getAttribute('href'))")
+    assert len(links) == 8
+    assert all(page.locator(link).count() == 1 for link in links)
+
+
+def test_a_method_goes_and_comes_by_keyboard(desktop: Opened) -> None:
+    page = desktop.page
+    rows = page.locator("#results tbody tr:visible")
+    bars = page.locator("#leaning .chart").first.locator("path[aria-roledescription=bar]")
+    assert (rows.count(), bars.count()) == (4, 4)
+    box = page.get_by_role("checkbox", name="asd", exact=True)
+    box.focus()
+    page.keyboard.press("Space")
+    expect(bars).to_have_count(3)
+    assert rows.count() == 3
+    assert not box.is_checked()
+    page.keyboard.press("Space")
+    expect(bars).to_have_count(4)
+    page.get_by_role("button", name="none", exact=True).press("Enter")
+    assert rows.count() == 0
+    assert page.locator("#mechanism .teacher .chart:visible").count() > 3  # a teacher belongs to no method
+    page.get_by_role("button", name="all", exact=True).press("Enter")
+    expect(bars).to_have_count(4)
+    assert desktop.said == []
+
+
+def test_a_table_is_sorted_by_its_heads(desktop: Opened) -> None:
+    page = desktop.page
+    head = page.locator("#results th", has_text="mCE").first
+    cells = "[...document.querySelectorAll('#results tbody tr')].map(r => Number(r.cells[n].dataset.value))"
+    column = head.evaluate("e => e.cellIndex")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    values = page.evaluate(cells.replace("n]", f"{column}]"))
+    assert values == sorted(values, reverse=True)
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert page.evaluate(cells.replace("n]", f"{column}]")) == sorted(values)
+    name = page.locator("#results th", has_text="method").first
+    name.get_by_role("button").click()
+    assert (name.get_attribute("aria-sort"), head.get_attribute("aria-sort")) == ("ascending", "none")
+
+
+def test_folded_parts_are_drawn_when_opened(desktop: Opened) -> None:
+    page = desktop.page
+    assert page.locator("details[open] summary").all_inner_texts() == [f"Teacher beside {SCRIPT}"]  # one, to begin with
+    part = page.locator("details", has=page.locator("summary", has_text="Teacher beside kd"))
+    assert part.locator("svg.marks").count() == 0
+    part.locator("summary").press("Enter")
+    expect(part.locator("svg.marks")).to_have_count(2)
+    box = part.locator("svg.marks").first.bounding_box()
+    assert box is not None
+    assert box["width"] > 300
+    assert desktop.said == []
+
+
+def test_numbers_are_told_where_one_points(desktop: Opened) -> None:
+    page = desktop.page
+    bar = page.locator("#leaning .chart path[aria-roledescription=bar]").first
+    bar.scroll_into_view_if_needed()
+    bar.hover(force=True)
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    expect(tooltip).to_contain_text("accuracy")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Show, str]]:
+    root = tmp_path / "P2"
+    for name, last in (("ce", 0.4), ("kd", 0.5), ("asd", 0.6), (SCRIPT, 0.55)):
+        student(root / name.strip("<>/()")[:3], name, 1, last)
+    show = Show(root)
+    show.look()
+    server = _Server((HOST, 0), show)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield show, f"http://{HOST}:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_served_page_follows_and_keeps_what_was_chosen(browser: Browser, served: tuple[Show, str]) -> None:
+    show, address = served
+    found = opened(browser, address, PHONE)
+    page = found.page
+    page.get_by_role("checkbox", name="kd", exact=True).uncheck()
+    head = page.locator("#results th", has_text="last").first
+    head.get_by_role("button").click()
+    page.locator("summary", has_text="Every run").click()
+    student(show.folder / "new", "a new method", 1, 0.7)
+    show.look()
+    expect(page.locator("#results tbody th", has_text="a new method")).to_be_visible(timeout=15_000)
+    page.wait_for_selector("body[data-drawn]")
+    assert page.locator("#results tbody tr:visible th").all_inner_texts() == ["a new method", "asd", SCRIPT, "ce"]
+    assert not page.get_by_role("checkbox", name="kd", exact=True).is_checked()
+    assert page.locator("details", has=page.locator("summary", has_text="Every run")).get_attribute("open") is not None
+    assert found.said == []
+    assert {url.removeprefix(address) for url in found.asked if not url.startswith("data:")} == {"", "news"}
+    page.locator("a", has_text="LaTeX").scroll_into_view_if_needed()
+    assert page.evaluate("fetch('figures/scores.svg').then(answer => answer.status)") == 200
+    refused = page.evaluate("fetch('news', {method: 'POST'}).then(answer => answer.status)")
+    assert refused == 405
+    page.context.close()
+
+
+def test_a_page_whose_server_is_gone_says_so(browser: Browser, served: tuple[Show, str]) -> None:
+    _, address = served
+    page = opened(browser, address, DESKTOP).page
+    expect(page.locator("#live")).to_have_text("Following the runs in this folder.")
+    page.route("**/news", lambda route: route.abort())
+    expect(page.locator("#live")).to_contain_text("The server is gone", timeout=15_000)
+    page.context.close()
+
+
+def test_the_data_in_the_page_is_all_there(desktop: Opened) -> None:
+    found = json.loads(desktop.page.locator("#specs").text_content() or "")
+    assert len(found["charts"]) == desktop.page.locator(".chart").count() > 50

@@ -1,0 +1,123 @@
+"""Variance explained by a factor against loops and scipy's analysis of variance; ends and class means by hand."""
+# N samples, K directions, G groups
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antishortcut.diagnose import class_means, ends, explained, plain
+from tests.test_subspace import close, normal, orthonormal, seeds, several
+
+
+def draw(count: int, groups: int, seed: int) -> torch.Tensor:
+    return torch.randint(groups, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@several
+@given(count=st.integers(3, 40), groups=st.integers(1, 5), k=st.integers(1, 3), seed=seeds)
+def test_explained_equals_its_loop(count: int, groups: int, k: int, seed: int) -> None:
+    x, factor = normal(count, k, seed=seed), draw(count, groups, seed + 1)
+    x[:, 0] += factor
+    found = explained(x, factor)
+    between, total = [], []
+    for column in x.T.tolist():
+        mean = math.fsum(column) / count
+        total.append(math.fsum((value - mean) ** 2 for value in column))
+        parts = [[v for v, g in zip(column, factor.tolist(), strict=True) if g == group] for group in range(groups)]
+        between.append(math.fsum(len(p) * (math.fsum(p) / len(p) - mean) ** 2 for p in parts if p))
+    close(found.each, [b / t for b, t in zip(between, total, strict=True)], 1e-10)
+    assert found.pooled == pytest.approx(sum(between) / sum(total), abs=1e-10)
+    g = len(set(factor.tolist()))
+    assert (found.count, found.groups) == (count, g)
+    if count > g:
+        close(found.adjusted, [eta - (g - 1) / (count - g) * (1 - eta) for eta in found.each], 1e-10)  # Kelley's ε²
+
+
+def test_explained_agrees_with_the_f_statistic() -> None:
+    x, factor = normal(60, 1), draw(60, 4, 1)
+    x[:, 0] += 0.7 * factor
+    f = scipy.stats.f_oneway(*(x[factor == g, 0].numpy() for g in range(4))).statistic
+    assert explained(x, factor).each[0] == pytest.approx(3 * f / (3 * f + 56))
+
+
+def test_explained_by_hand() -> None:
+    x = torch.tensor([[1.0, 5.0], [1.0, 7.0], [3.0, 5.0], [3.0, 7.0]])
+    found = explained(x, torch.tensor([0, 0, 9, 9]))
+    assert found.each == (1.0, 0.0)
+    assert found.adjusted == pytest.approx((1.0, -0.5))  # 1 − 1 · 3/2
+    assert found.pooled == 0.5
+
+
+def test_chance_is_taken_out() -> None:
+    """Without any relation η² is (G − 1)/(N − 1) on average, ε² is 0."""
+    found = [explained(normal(50, 8, seed=i), draw(50, 10, 1000 + i)) for i in range(60)]
+    assert np.mean([each.each for each in found]) == pytest.approx(9 / 49, abs=0.01)
+    assert np.mean([each.adjusted for each in found]) == pytest.approx(0, abs=0.01)
+    assert np.mean([each.pooled_adjusted for each in found]) == pytest.approx(0, abs=0.01)
+
+
+@several
+@given(scale=st.floats(1e-3, 1e3), shift=st.floats(-1e3, 1e3), seed=seeds)
+def test_the_pooled_share_does_not_depend_on_the_basis(scale: float, shift: float, seed: int) -> None:
+    x, factor = normal(20, 3, seed=seed), draw(20, 3, seed + 1)
+    moved = scale * x @ orthonormal(3, 3, seed=seed) + shift
+    assert explained(moved, factor).pooled == pytest.approx(explained(x, factor).pooled, abs=1e-6)
+    close(explained(scale * x + shift, factor).each, explained(x, factor).each, 1e-6)
+
+
+def test_ends_by_hand() -> None:
+    x = torch.tensor([[0.0, 1.0], [5.0, -1.0], [-2.0, 1.0], [5.0, 0.0]])
+    found = ends(x, 2)
+    assert found.positive == ((1, 3), (0, 2))  # ties by number
+    assert found.negative == ((2, 0), (1, 3))
+    assert ends(x, 9).positive[0] == (1, 3, 0, 2)
+    assert ends(x[:, :0], 2).values() == {"positive": [], "negative": []}
+    assert ends(x[:0], 2).values() == {"positive": [[], []], "negative": [[], []]}
+
+
+@several
+@given(count=st.integers(1, 20), most=st.integers(0, 6), seed=seeds)
+def test_ends_are_sorted_by_python(count: int, most: int, seed: int) -> None:
+    x = normal(count, 2, seed=seed).round(decimals=1)
+    found = ends(x, most)
+    for column, positive, negative in zip(x.T.tolist(), found.positive, found.negative, strict=True):
+        assert list(positive) == sorted(range(count), key=lambda i: (-column[i], i))[:most]
+        assert list(negative) == sorted(range(count), key=lambda i: (column[i], i))[:most]
+
+
+def test_class_means_by_hand() -> None:
+    x = torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]])
+    found = class_means(x, torch.tensor([2, 2, 0]), 3)
+    assert plain(found) == [[5.0, 5.0], [None, None], [2.0, 1.0]]
+    with pytest.raises(ValueError, match="0 … 1"):
+        class_means(x, torch.tensor([2, 2, 0]), 2)
+
+
+def test_what_is_undefined_is_null() -> None:
+    constant, factor = torch.full((8, 1), 0.1), torch.arange(8) % 2
+    found = [
+        explained(constant, factor).values(),
+        explained(torch.cat([constant, normal(8, 1).float()], dim=1), factor).values(),
+        explained(normal(3, 2), torch.arange(3)).values(),
+        explained(normal(0, 2), torch.arange(0)).values(),
+        explained(normal(4, 0), torch.arange(4)).values(),
+        explained(normal(1, 2), torch.tensor([5])).values(),
+    ]
+    json.dumps(found, allow_nan=False)
+    assert found[0]["each"] == found[0]["adjusted"] == [None]
+    assert found[1]["each"][0] is None
+    assert found[1]["pooled"] == pytest.approx(found[1]["each"][1])
+    assert found[2]["each"] == pytest.approx([1, 1])
+    assert found[2]["adjusted"] == [None, None]
+    with pytest.raises(ValueError, match="do not belong"):
+        explained(normal(3, 2), torch.arange(4))
+    with pytest.raises(ValueError, match="must be"):
+        ends(normal(3), 2)

@@ -1,0 +1,37 @@
+"""Memory does not grow with the number of rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "diagnose.py"
+
+
+def measured(*words: str) -> dict[str, float]:
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARK), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    found: dict[str, float] = json.loads(result.stdout)
+    return found
+
+
+def test_a_stream_costs_its_moments_and_a_few_blocks() -> None:
+    found = measured("20000", "256")  # 41 MB of features; three moments are 1.5 MB
+    assert found["shortcut_mb"] - found["import_mb"] < 40
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_wide_rows_need_less_than_a_gigabyte() -> None:
+    found = measured("100000", "2048")  # 1.6 GB of features
+    assert found["shortcut_mb"] < 1000, found
+    assert found["moments_mb"] - found["import_mb"] < 300, found

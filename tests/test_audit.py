@@ -1,0 +1,481 @@
+"""The audit: a planted direction is found, measured and shown; what is wrong is one line and leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from antishortcut.audit import audit, fate
+from antishortcut.audit.measure import part
+from antishortcut.cli import app, main
+from antishortcut.diagnose import parts
+from antishortcut.errors import UserError
+from antishortcut.models import Network, build
+from antishortcut.report.audit_page import drawn, render, write_page
+from antishortcut.run import Recipe
+from antishortcut.types import Features, ImageSet, Sets
+from antishortcut.workflow import Workshop, distill, teach
+
+CLASSES = ("red", "green", "blue")
+HOSTILE = "<img src=x onerror=alert(1)>"
+PLANTED = 4  # the channel that final states lose
+
+
+class Quadrants(nn.Module):
+    """Features: the mean colours of an image's quadrants, each times a factor; logits: the first three."""
+
+    factors: Tensor
+
+    def __init__(self, factors: Tensor, classes: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("factors", factors)
+        self.head = nn.Linear(len(factors), classes)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.eye(classes, len(factors)))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Features:
+        means = nn.functional.adaptive_avg_pool2d(x, 2).flatten(2).transpose(1, 2).flatten(1)  # (B, 4 · 3)
+        embedding = means[:, : len(self.factors)] * self.factors
+        return Features(self.head(embedding), embedding)
+
+
+def network(width: int = 12, classes: int = 3, **factors: float) -> Network:
+    """`c4=0.0` makes channel 4 disappear."""
+    scale = torch.ones(width)
+    for name, value in factors.items():
+        scale[int(name[1:])] = value
+    return Network(Quadrants(scale, classes), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def colours(count: int, seed: int = 0) -> ImageSet:
+    """Images of four quadrants, each of one colour; the class is the strongest colour of the first."""
+    drawn = torch.randint(0, 256, (count, 3, 2, 2), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    image = drawn.repeat_interleave(8, dim=2).repeat_interleave(8, dim=3)  # (N, 3, 16, 16)
+    return ImageSet(image, drawn[:, :, 0, 0].long().argmax(dim=1))
+
+
+def sets_of(count: int = 60, classes: tuple[str, ...] = CLASSES) -> Sets:
+    return Sets("colours", classes, 16, colours(80, 1), None, {"test": colours(count), "other": colours(9, 2)}, "f")
+
+
+def rows_of(net: Network, images: ImageSet) -> Tensor:
+    seen: Features = net(images.image.float() / 255)
+    return seen.embedding.detach().double()
+
+
+def audited(tmp_path: Path, final: Network, early: Network, count: int = 60, **more: Any) -> dict[str, Any]:
+    found = audit(final, {"early": early}, sets_of(count), tmp_path, **more)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert all(line["name"] and line["value"] and line["means"] for line in found["findings"])
+    return found
+
+
+def paged(found: dict[str, Any], folder: Path) -> str:
+    found = found | {"model": "m", "files": {"final": "f"}}
+    return render(found, drawn(found), folder)
+
+
+def test_a_planted_direction_is_found_measured_and_shown(tmp_path: Path) -> None:
+    early, final = network(), network(c4=0.0)
+    found = audited(tmp_path, final, early)
+    h = rows_of(early, colours(60))
+    share = float(h[:, PLANTED].square().sum() / h.square().sum())
+    high, low = (h[:, PLANTED].argsort(descending=way, stable=True).tolist()[:12] for way in (True, False))
+    for kind in ("displaced", "abandoned"):
+        (one,) = found["directions"][kind]  # nothing else moved
+        assert one["energy_early"] == pytest.approx(share, rel=1e-5)
+        assert one["energy_final"] == pytest.approx(0, abs=1e-12)
+        assert one["kept"] == pytest.approx(0, abs=1e-12)
+        assert one["fate"] == "abandoned"
+        assert one["images_high"] == high
+        assert one["images_low"] == low
+        for end in ("high", "low"):
+            assert Image.open(tmp_path / one[end]).size == (12 * 48 + 11 * 2, 48)
+    size = float(h[:, PLANTED].square().sum() / rows_of(final, colours(60)).square().sum())
+    assert found["moved"]["size"] == pytest.approx(size, rel=1e-5)
+    assert [row["accuracy"] for row in found["energy"]] == [1.0, 1.0]
+    assert [row["shortcut"] > 0.01 for row in found["energy"]] == [True, False]
+    assert found["overlap"]["variance_displaced"] == pytest.approx(0, abs=1e-9)
+    assert found["overlap"]["displaced_abandoned"]["mean"] == pytest.approx(0, abs=1e-3)
+    assert found["notes"] == ["The features moved along 1 of the 4 directions asked for, and along no other."]
+    assert found["head"]["share"]["frobenius"] == pytest.approx(0, abs=1e-9)  # the head reads the first three alone
+
+
+def test_the_pictures_are_of_the_images_at_the_ends(tmp_path: Path) -> None:
+    found = audited(tmp_path, network(c4=0.0), network())
+    (one,) = found["directions"]["displaced"]
+    strip = np.asarray(Image.open(tmp_path / one["high"]))
+    image = colours(60).image
+    for at, number in enumerate(one["images_high"]):
+        tile = strip[:, at * 50 : at * 50 + 48]
+        assert (tile[::3, ::3] == image[number].permute(1, 2, 0).numpy()).all()
+
+
+@pytest.mark.parametrize(("factor", "word"), [(0.0, "abandoned"), (0.9, "reused"), (1.1, "reused"), (3.0, "grown")])
+def test_what_became_of_a_direction(tmp_path: Path, factor: float, word: str) -> None:
+    found = audited(tmp_path, network(c4=factor), network())
+    (one,) = found["directions"]["displaced"]
+    early, final = (rows_of(net, colours(60)).square() for net in (network(), network(c4=factor)))
+    kept = (final[:, PLANTED].sum() / final.sum()) / (early[:, PLANTED].sum() / early.sum())
+    assert one["kept"] == pytest.approx(float(kept), rel=1e-5, abs=1e-12)
+    assert one["fate"] == word
+
+
+def test_the_limits_are_plain_arithmetic() -> None:
+    assert [fate(kept) for kept in (0.0, 0.499, 0.5, 1.0, 2.0, 2.001)] == [
+        *("abandoned", "abandoned", "reused", "reused", "reused", "grown")
+    ]
+    assert fate(None) is None
+    assert fate(math.nan) is None
+
+
+def test_candidates_are_judged_on_the_other_half(tmp_path: Path) -> None:
+    states = {"a": network(c4=2.0), "b": network(c5=3.0)}
+    found = audit(network(), states, sets_of(), tmp_path, early="b")
+    assert found["early"] == "b"
+    assert [row["state"] for row in found["candidates"]] == ["a", "b"]
+    half = (parts(60, 2) == 1).nonzero().flatten()
+    for row, channel in zip(found["candidates"], (4, 5), strict=True):
+        judged = row["displaced"]
+        for state, net in (("early", states[row["state"]]), ("final", network())):
+            h = rows_of(net, colours(60))[half]
+            slow = sum(float(one[channel] ** 2 / (one**2).sum()) for one in h) / len(h)
+            assert judged[state] == pytest.approx(slow, rel=1e-5)
+        assert judged["lost"] == pytest.approx(1 - judged["final"] / judged["early"], rel=1e-9)
+        assert judged["explained"] == pytest.approx(1)
+        assert judged["agreement"]["mean"] == pytest.approx(0, abs=1e-3)
+    assert [row["state"] for row in found["energy"]] == ["a", "b", "final"]
+
+
+def test_a_student_of_the_same_width_is_measured_as_it_is(tmp_path: Path) -> None:
+    found = audited(tmp_path, network(c4=0.5), network(), student=network(c4=2.0))
+    held = found["student"]
+    assert held["view"] == "raw"
+    h = rows_of(network(c4=2.0), colours(60))
+    slow = sum(float(one[PLANTED].abs() / one.norm()) for one in h) / len(h)
+    assert held["projections"]["raw"]["displaced"] == pytest.approx(slow, rel=1e-5)
+    assert held["projections"]["raw"]["random"] == pytest.approx(math.sqrt(1 / 12))
+    # a linear map can undo the factor: aligned, the student is T_final
+    aligned, final = held["projections"]["aligned"]["displaced"], held["projections"]["final"]["displaced"]
+    assert aligned == pytest.approx(final, rel=0.05)
+    assert [point["projection"] for point in held["paper"]] == [0.21, 0.07]
+    assert held["accuracy"] == 1.0
+
+
+def test_a_student_of_another_width_is_measured_through_the_linear_map(tmp_path: Path) -> None:
+    found = audited(tmp_path, network(c4=0.5), network(), student=network(width=6))
+    assert found["student"]["view"] == "aligned"
+    assert set(found["student"]["projections"]) == {"aligned", "final", "early"}
+    assert "projection, raw" not in {line["name"] for line in found["findings"]}
+
+
+def test_the_same_state_twice(tmp_path: Path) -> None:
+    net = network()
+    found = audited(tmp_path, net, net, student=net)
+    assert found["directions"] == {"displaced": [], "abandoned": []}
+    assert found["moved"]["size"] == 0
+    assert found["angles"]["shortcut_final"]["mean"] is None
+    assert "nothing moved" in found["notes"][0]
+    text = paged(found, tmp_path)
+    assert "nothing moved" in text
+    assert "–" in text
+
+
+def test_a_final_state_without_features(tmp_path: Path) -> None:
+    gone = {f"c{channel}": 0.0 for channel in range(12)}
+    found = audited(tmp_path, network(**gone), network(), student=network())  # type: ignore[arg-type]
+    assert found["moved"]["size"] is None
+    assert any("are zero for all these images" in note for note in found["notes"])
+    assert {one["fate"] for one in found["directions"]["displaced"]} == {None}
+    assert "are zero for all these images" in paged(found, tmp_path)
+
+
+@pytest.mark.parametrize("width", [3, 4])
+def test_no_more_features_than_directions(tmp_path: Path, width: int) -> None:
+    found = audited(tmp_path, network(width, c1=0.5, c2=3.0), network(width))
+    assert any("whole space" in note for note in found["notes"])
+    assert "whole space" in paged(found, tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fewer_images_than_directions(tmp_path: Path, count: int) -> None:
+    early = network(c0=2.0, c1=3.0, c2=4.0, c3=5.0, c4=6.0)
+    found = audited(tmp_path, network(), early, count, limit=count, student=network(width=6))
+    assert any(f"Only {count} image" in note for note in found["notes"])
+    assert len(found["directions"]["displaced"]) <= count
+    assert len(found["candidates"]) == (count > 1)
+    assert len(found["directions"]["displaced"][0]["images_high"]) == count
+    if count == 1:
+        assert "Two images are the least" in paged(found, tmp_path)
+
+
+def test_features_that_are_not_finite_name_their_state(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="features of 'early' are not finite"):
+        audit(network(), {"early": network(c4=math.nan)}, sets_of(), tmp_path)
+    with pytest.raises(UserError, match="features of 'student' are not finite"):
+        audit(network(), {"early": network(c4=0.0)}, sets_of(), tmp_path, student=network(c1=math.inf))
+
+
+def test_wrong_files_are_noticed(tmp_path: Path) -> None:
+    swapped = audited(tmp_path, network(c0=0.0), network())
+    assert "Were the two files swapped?" in swapped["notes"][0]
+    guessing = audited(tmp_path, network(c0=-1.0, c1=-1.0, c2=-1.0), network(c0=-1.0, c1=-1.0, c2=-1.0, c4=0.0))
+    assert "guessing would do as much (33.3 %)" in guessing["notes"][0]
+    other = audit(network(classes=5), {"e": network(classes=5, c4=0.0)}, sets_of(), tmp_path)
+    assert [row["accuracy"] for row in other["energy"]] == [None, None]
+    assert "outputs are not the data’s classes" in other["notes"][0]
+
+
+def test_states_must_be_of_one_model_and_have_names_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="different widths"):
+        audit(network(), {"early": network(8)}, sets_of(), tmp_path)
+    for name in ("final", "student"):
+        with pytest.raises(UserError, match="cannot be called"):
+            audit(network(), {name: network()}, sets_of(), tmp_path)
+    with pytest.raises(UserError, match="no early state"):
+        audit(network(), {}, sets_of(), tmp_path)
+    with pytest.raises(UserError, match="no early state 'erly'; did you mean 'early'"):
+        audit(network(), {"early": network()}, sets_of(), tmp_path, early="erly")
+    with pytest.raises(UserError, match="no test set 'othr'; did you mean 'other'"):
+        audit(network(), {"early": network()}, sets_of(), tmp_path, set_name="othr")
+
+
+def test_another_set_and_a_part_of_it(tmp_path: Path) -> None:
+    found = audited(tmp_path, network(c4=0.0), network(), set_name="other", limit=6)
+    assert (found["set"], found["count"], found["training_images"]) == ("other", 6, 6)
+    pool, places = part(colours(9, 2), 6)
+    assert isinstance(pool, ImageSet)
+    assert (pool.image == colours(9, 2).image[places]).all()
+    assert set(found["directions"]["displaced"][0]["images_high"]) == set(places.tolist())
+
+
+class Page(HTMLParser):
+    """The elements of a page, its scripts, and what it would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.attributes: set[str] = set()
+        self.images: list[dict[str, str | None]] = []
+        self.fetched: list[str] = []
+        self.scripts: list[str] = []
+        self.policy, self.inside = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes |= {name for name, _ in attrs}
+        self.images += [dict(attrs)] if tag == "img" else []
+        self.fetched += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith(("#", "data:"))]
+        if ("http-equiv", "Content-Security-Policy") in attrs:
+            self.policy = dict(attrs)["content"] or ""
+        if tag == "script":
+            self.scripts.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def test_the_page_stands_alone_and_names_from_outside_are_text(tmp_path: Path) -> None:
+    classes = (HOSTILE, "a&b", '"><b>')
+    states = {"2%": network(c4=4.0, c5=2.0), HOSTILE: network(c4=3.0, c6=2.0)}
+    found = audit(network(), states, sets_of(classes=classes), tmp_path, early=HOSTILE, student=network())
+    write_page(found | {"model": HOSTILE, "files": {HOSTILE: HOSTILE}}, tmp_path)
+    text = (tmp_path / "audit.html").read_text()
+    page = Page(text)
+    assert "onerror" not in page.attributes
+    assert page.fetched == []
+    assert len(page.images) == 8  # two kinds of two directions with two ends
+    assert all((image["src"] or "").startswith("data:image/png;base64,") and image["alt"] for image in page.images)
+    assert any(HOSTILE in (image["alt"] or "") for image in page.images)
+    data, *code = page.scripts
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in code]
+    assert len(code) == 2
+    assert all(f"'sha256-{known}'" in page.policy for known in hashes)
+    assert page.policy.startswith("default-src 'none'; ")
+    assert len(json.loads(data)["charts"]) == text.count('class="chart"')
+    for needed in ('name="viewport"', "prefers-color-scheme: dark", "@media print", '<html lang="en">'):
+        assert needed in text
+    assert "<img src=x" not in (tmp_path / "figures" / "course.svg").read_text()
+    names = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert names == {"course", "directions", "student", "angles", "spectrum", "steadiness"}
+
+
+def test_without_the_libraries_of_a_report_there_is_no_page(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.delitem(sys.modules, "antishortcut.report.audit_page")
+    early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
+    found = asd("audit", "--final", str(final), "--early", str(early), "--model", "cnn-2-8", *OWN)
+    assert found["page"] is None
+    assert {path.name for path in (here / "audit").iterdir()} == {"audit.json", "pictures"}
+
+
+def test_the_page_needs_no_torch() -> None:
+    code = "import sys, antishortcut.report.audit_page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def asd(*words: str) -> Any:
+    """Standard output of a command that must succeed, as JSON."""
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images of your own, of two classes."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 6)):
+        for name in ("ape", HOSTILE.replace("/", "")):
+            folder = tmp_path / "own" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    return tmp_path
+
+
+def saved(path: Path, model: str, zeroed: int | None = None, classes: int = 2) -> Path:
+    """Weights of a network of seed 0; `zeroed` names a channel of its embedding that is gone."""
+    torch.manual_seed(0)
+    net = build(model, classes, image_size=16)
+    state = net.state_dict()
+    if zeroed is not None:
+        last = max(key for key in state if key.endswith("last.1.weight"))
+        for key in (last, last.replace("weight", "bias")):
+            state[key][zeroed] = 0
+    torch.save(state, path)
+    return path
+
+
+OWN = ("--data", "folder:own", "--image-size", "16", "--threads", "1")
+
+
+def test_your_own_files(here: Path) -> None:
+    early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
+    words = ("--final", str(final), "--early", f"start={early}", "--early", str(final), "--model", "cnn-2-8", *OWN)
+    found = asd("audit", *words)
+    assert (found["early"], found["out"], found["page"]) == ("start", "audit", "audit/audit.html")
+    assert [row["state"] for row in found["candidates"]] == ["start", "f"]
+    (one,) = found["directions"]["displaced"]
+    assert one["fate"] == "abandoned"
+    assert sorted(one["images_high"]) == list(range(12))  # small images are held in memory: places in the set
+    kept = json.loads((here / "audit" / "audit.json").read_text())
+    assert kept == {key: value for key, value in found.items() if key not in ("out", "page")}
+    text = (here / "audit" / "audit.html").read_text()
+    assert "onerror" not in Page(text).attributes
+    assert "&lt;img src=x onerror" in text
+    assert {path.name for path in (here / "audit").iterdir()} == {"audit.json", "audit.html", "figures", "pictures"}
+    result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)  # again, into the same folder
+    assert "displaced directions that training abandoned: 1 of 1" in result.stdout
+    assert not [path for path in here.iterdir() if path.name.startswith(".")]
+
+
+def test_a_timm_model_and_a_student_of_another_width(here: Path) -> None:
+    torch.manual_seed(0)
+    for name in ("a", "b"):
+        torch.save(build("timm:resnet18", 2, image_size=80).state_dict(), here / f"{name}.pt")
+    student = saved(here / "s.pt", "cnn-2-8")
+    words = ("--final", "a.pt", "--early", "b.pt", "--model", "timm:resnet18", "--data", "folder:own")
+    found = asd("audit", *words, "--image-size", "80", "--student", str(student), "--student-model", "cnn-2-8")
+    assert (found["model"], found["width"], found["early"]) == ("timm:resnet18", 512, "b")
+    assert found["student"]["view"] == "aligned"
+    assert len(found["directions"]["displaced"]) == 4
+    assert "head" in found
+    assert all(Path(name).is_file() for name in found["directions"]["displaced"][0]["images_high"])
+
+
+def test_a_teacher_with_all_it_kept_and_its_student(
+    here: Path, recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = teach(recipe, shop)
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    home = str(teacher.folder(shop.runs))
+    found = asd("audit", "--teacher", home, "--student", str(run.folder(shop.runs)), "--out", "here", "--threads", "1")
+    states = [row["state"] for row in found["candidates"]]  # 10 % and 15 % are one, called as asked for
+    assert states == ["2%", "15%", "20%", "30%", "50%", "75%"]
+    assert [row["state"] for row in found["energy"]] == [*states, "final"]
+    assert found["early"] == "15%"
+    assert found["student"]["view"] == "raw"
+    assert set(found["explained"]) == {"displaced", "abandoned"}
+    assert "texture" in found["directions"]["displaced"][0]["explained"]["early"]
+    assert found["notes"] == [note for note in found["notes"] if "fingerprints" not in note]
+    assert asd("audit", "--teacher", teacher.hash, "--early", "50%", "--limit", "30")["early"] == "50%"
+    for words, message in (
+        (("--early", "16%"), "kept no state '16%'; did you mean"),
+        (("--early", "100%"), "cannot be the early one too"),
+        (("--model", "cnn-2-8"), "leave out --model"),
+    ):
+        fails(monkeypatch, message, "audit", "--teacher", home, *words)
+    fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(shop.runs)))
+    fails(monkeypatch, "is not a finished student", "audit", "--teacher", home, "--student", home)
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, message: str, *words: str) -> None:
+    """Exit code 2 and one line that says what is wrong; nothing is left behind."""
+    before = sorted(str(path) for path in Path().rglob("*"))
+    told: list[str] = []
+    with monkeypatch.context() as inside:
+        inside.setattr(sys, "argv", ["asd", *words])
+        inside.setattr("builtins.print", lambda *texts, **_: told.append(" ".join(map(str, texts))))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    assert stopped.value.code == 2
+    assert message in told[-1]
+    assert "\n" not in told[-1]
+    assert sorted(str(path) for path in Path().rglob("*")) == before
+
+
+class Code:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (print, ("pickles can run code",))
+
+
+def test_what_is_wrong_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = saved(here / "e.pt", "cnn-2-8")
+    saved(here / "more.pt", "cnn-2-8", classes=5)
+    state = torch.load(good, weights_only=True)
+    torch.save({key: each * math.nan if each.is_floating_point() else each for key, each in state.items()}, "nan.pt")
+    torch.save({"model": Code()}, "code.pt")
+    Path("text.pt").write_text("no weights")
+    Path("full").mkdir()
+    Path("full/mine.txt").touch()
+    for message, words in {
+        "missing: --model, --data, --early": ("--final", "e.pt"),
+        "no weights at gone.pt": ("--final", "gone.pt", "--early", "e.pt"),
+        "no weights at gone.safetensors": ("--final", "e.pt", "--early", "x=gone.safetensors"),
+        "code.pt holds no plain tensors": ("--final", "code.pt", "--early", "e.pt"),
+        "text.pt holds no plain tensors": ("--final", "text.pt", "--early", "e.pt"),
+        "folder:own has 2 classes: where the model has other outputs": ("--final", "more.pt", "--early", "e.pt"),
+        "features of 'nan' are not finite": ("--final", "e.pt", "--early", "nan.pt"),
+        "two early states are called 'e'": ("--final", "e.pt", "--early", "e.pt", "--early", "e.pt"),
+        "call the state something else": ("--final", "e.pt", "--early", "final=e.pt"),
+        "--out full holds other things": ("--final", "e.pt", "--early", "e.pt", "--out", "full"),
+        "needs --student-model": ("--final", "e.pt", "--early", "e.pt", "--student", "e.pt"),
+        "--student-model needs --student": ("--final", "e.pt", "--early", "e.pt", "--student-model", "cnn-2-8"),
+        "no run.json": ("--final", "e.pt", "--early", "e.pt", "--student", "full"),
+        "no test set 'test2'": ("--final", "e.pt", "--early", "e.pt", "--set-name", "test2"),
+    }.items():  # fmt: skip
+        usual = () if message.startswith("missing") else ("--model", "cnn-2-8", *OWN)
+        fails(monkeypatch, message, "audit", *words, *usual)

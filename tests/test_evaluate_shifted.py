@@ -1,0 +1,191 @@
+"""Scores on shifted images: the numbers of a loop, with their source, not twice, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.data import corruptions as made
+from antishortcut.errors import UserError
+from antishortcut.evaluate import Bench, Subject, evaluate
+from antishortcut.evaluate.corrupted import relate
+from antishortcut.folder import Folder
+from antishortcut.run import Recipe
+from antishortcut.types import ImageSet
+from antishortcut.workflow import Workshop, distill
+
+
+@pytest.fixture
+def folder(recipe: Recipe, shop: Workshop) -> Folder:
+    return Folder(distill(recipe, shop, method="kd", seed=1, suite="s").folder(shop.runs))
+
+
+@pytest.fixture
+def bench(recipe: Recipe, shop: Workshop, tmp_path: Path) -> Bench:
+    return Bench(shop.sets(recipe.data), shop.runs, root=tmp_path / "data")
+
+
+def released(folder: Path, images: ImageSet, change: int = 0) -> Path:
+    """A folder as CIFAR-100-C is released: severity s of every corruption is darker by s."""
+    folder.mkdir(parents=True)
+    plain = images.image.permute(0, 2, 3, 1).numpy().astype(int)  # (N, S, S, 3)
+    for number, name in enumerate(made.CORRUPTIONS):
+        rows = [(plain - 10 * severity - number - change).clip(0, 255) for severity in made.SEVERITIES]
+        np.save(folder / f"{name}.npy", np.concatenate(rows).astype(np.uint8))
+    np.save(folder / "labels.npy", np.tile(images.label.numpy(), 5))
+    return folder
+
+
+def test_corruptions_are_scored_as_a_loop_does(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    images = bench.headline[1]
+    assert isinstance(images, ImageSet)
+    place = released(tmp_path / "CIFAR-100-C", images)
+    bench = Bench(bench.sets, bench.runs, at={"corruptions": place})
+    score = evaluate(folder, bench, ["corruptions"])["corruptions"]
+    assert (score["source"], score["count"]) == ("official", 100)
+    network = Subject(folder, bench).network
+    for number, name in enumerate(made.CORRUPTIONS):
+        for severity in made.SEVERITIES:
+            dark = (images.image.int() - 10 * severity - number).clamp(0, 255).float() / 255
+            with torch.no_grad():
+                wrong = network(dark).logits.argmax(1) != images.label
+            assert score["errors"][name][severity - 1] == pytest.approx(float(wrong.float().mean()))
+    values = score["values"]
+    assert values["mce"] == pytest.approx(np.mean([errors[4] for errors in score["errors"].values()]))
+    assert values["mce_all"] == pytest.approx(np.mean(list(score["errors"].values())))
+    assert values["noise"] == pytest.approx(np.mean([score["errors"][name][4] for name in made.GROUPS["noise"]]))
+    assert values["clean_error"] == pytest.approx(1 - folder.result()["last"]["accuracy"])
+
+
+def test_copies_are_made_once_where_none_are(folder: Folder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = evaluate(folder, bench, ["corruptions"])["corruptions"]
+    assert first["source"] == "generated"
+    (home,) = (bench.runs / "shifted").iterdir()
+    assert np.load(home / "fog.npy").shape == (500, 32, 32, 3)
+    before = (home / "fog.npy").stat().st_mtime_ns
+    (folder.path / "scores" / "corruptions.json").unlink()
+    assert evaluate(folder, bench, ["corruptions"])["corruptions"] == first
+    assert (home / "fog.npy").stat().st_mtime_ns == before
+    monkeypatch.setattr(Subject, "outputs", None)  # scored already: not asked again
+    assert evaluate(folder, bench, ["corruptions"])["corruptions"] == first
+
+
+def test_the_released_files_are_preferred(
+    folder: Folder, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import antishortcut.evaluate.corrupted as room
+
+    monkeypatch.setitem(room.RELEASED, "cues", ("CUES-C",))
+    images = bench.headline[1]
+    assert isinstance(images, ImageSet)
+    released(bench.root / "CUES-C", images)
+    assert evaluate(folder, bench, ["corruptions"])["corruptions"]["source"] == "official"
+    assert not (bench.runs / "shifted").exists()
+
+
+def test_errors_relative_to_a_reference(
+    folder: Folder, bench: Bench, recipe: Recipe, shop: Workshop, tmp_path: Path
+) -> None:
+    images = bench.headline[1]
+    assert isinstance(images, ImageSet)
+    at = {"corruptions": released(tmp_path / "c", images)}
+    bench = Bench(bench.sets, bench.runs, at=at)
+    other = Folder(distill(recipe, shop, method="ce", seed=1, suite="s").folder(shop.runs))
+    with pytest.raises(UserError, match="no corruption score yet"):
+        relate(folder, other)
+    ours, theirs = (evaluate(each, bench, ["corruptions"])["corruptions"] for each in (folder, other))
+    relate(folder, other)
+    score = folder.score("corruptions")
+    assert score is not None
+    shares = [sum(ours["errors"][name]) / sum(theirs["errors"][name]) for name in made.CORRUPTIONS]
+    assert score["values"]["mce_relative"] == pytest.approx(np.mean(shares))
+    assert score["reference"]["hash"] == other.read()[0].hash
+    relate(other, other)
+    assert (other.score("corruptions") or {})["values"]["mce_relative_5"] == pytest.approx(1.0)
+    changed = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "d", images, change=1)})
+    evaluate(other, changed, ["corruptions"])
+    with pytest.raises(UserError, match="different corrupted images"):
+        relate(folder, other)
+
+
+def test_stylised_copies(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="asd stylize cues OUT --train"):
+        evaluate(folder, bench, ["stylized"])
+    images = bench.headline[1]
+    assert isinstance(images, ImageSet)
+    place = tmp_path / "styled"
+    place.mkdir()
+    dark = (images.image // 2).permute(0, 2, 3, 1).numpy()
+    style = (images.label + 1) % 10
+    np.save(place / "stylized.npy", dark)
+    np.save(place / "labels.npy", images.label.numpy())
+    np.save(place / "style.npy", np.arange(100))
+    np.save(place / "style_label.npy", style.numpy())
+    facts = {"kind": "stylized", "source": "generated", "count": 100, "side": 32, "set": "cues", "styles": "train"}
+    (place / "facts.json").write_text(json.dumps(facts))
+    bench = Bench(bench.sets, bench.runs, at={"stylized": place})
+    score = evaluate(folder, bench, ["stylized"])["stylized"]
+    with torch.no_grad():
+        guess = Subject(folder, bench).network((images.image // 2).float() / 255).logits.argmax(1)
+    assert score["values"]["accuracy"] == pytest.approx(float((guess == images.label).float().mean()))
+    assert score["values"]["by_style"] == pytest.approx(float((guess == style).float().mean()))
+    assert score["values"]["gap"] == pytest.approx(folder.result()["last"]["accuracy"] - score["values"]["accuracy"])
+    assert score["source"] == "generated"
+    (place / "facts.json").write_text(json.dumps(facts | {"set": "cifar100"}))
+    with pytest.raises(UserError, match="copies of cifar100, not of cues"):
+        evaluate(folder, bench, ["stylized"])
+
+
+def test_groups_and_attack(folder: Folder, bench: Bench) -> None:
+    scores = evaluate(folder, bench, ["groups", "attack"])
+    groups = scores["groups"]["groups"]
+    assert sum(each["count"] for each in groups.values()) == scores["groups"]["count"] == 100
+    assert scores["groups"]["values"]["worst_group"] == min(each["accuracy"] for each in groups.values())
+    attack = scores["attack"]["values"]
+    assert attack["clean"] == pytest.approx(folder.result()["last"]["accuracy"])
+    assert list(attack.values()) == sorted(attack.values(), reverse=True)
+
+
+def test_cue_conflict_stimuli(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    place = tmp_path / "cue-conflict"
+    (place / "cat").mkdir(parents=True)
+    for n in range(4):
+        noise = np.random.default_rng(n).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(place / "cat" / f"cat{n}-dog{n}.png")
+    (place / "mapping.toml").write_text('cat = ["A", "E"]\ndog = ["H", "J"]\n')
+    bench = Bench(bench.sets, bench.runs, at={"cue-conflict": place})
+    score = evaluate(folder, bench, ["cue-conflict"])["cue-conflict"]
+    assert score["count"] == 4
+    assert score["values"]["by_shape"] + score["values"]["by_texture"] == pytest.approx(1.0)  # only two categories
+
+
+def test_sets_that_are_not_there_or_do_not_fit(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    for name in ("imagenet-r", "imagenet-a", "cue-conflict"):
+        with pytest.raises(UserError, match="no folder"):
+            evaluate(folder, bench, [name])
+    with pytest.raises(UserError, match="no such folder"):
+        evaluate(folder, Bench(bench.sets, bench.runs, at={"imagenet-r": tmp_path / "none"}), ["imagenet-r"])
+    assert [path.name for path in (folder.path / "scores").glob("*")] == []
+
+
+def test_the_command(folder: Folder, tmp_path: Path) -> None:
+    command = ["evaluate", str(folder.path), "--on", "groups,corruptions", "--reference", str(folder.path), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    scores = json.loads(result.stdout)["runs"][0]["scores"]
+    assert scores["corruptions"]["values"]["mce_relative"] == pytest.approx(1.0)
+    for wrong, complaint in (
+        (["--at", "corruptions"], "write NAME=FOLDER"),
+        (["--at", "corruption=x"], "did you mean 'corruptions'"),
+        (["--reference", str(folder.path)], "--reference is for --on corruptions"),
+    ):
+        failed = CliRunner().invoke(app, ["evaluate", str(folder.path), *wrong])
+        assert isinstance(failed.exception, UserError)
+        assert complaint in str(failed.exception)

@@ -1,0 +1,160 @@
+"""From networks to directions: planted ones are found, named, drawn; a teacher is examined once for all students."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antishortcut.data.cues import make_cues
+from antishortcut.evaluate import Bench, evaluate
+from antishortcut.evaluate.trajectory import classifier
+from antishortcut.folder import Folder
+from antishortcut.mechanism import features as room
+from antishortcut.mechanism.directions import describe, geometry, kinds, meaning, stability, strip, written
+from antishortcut.mechanism.features import features
+from antishortcut.mechanism.leaning import values_of
+from antishortcut.mechanism.maps import places, tsne
+from antishortcut.models import build
+from antishortcut.run import Recipe
+from antishortcut.types import FileSet, ImageSet
+from antishortcut.workflow import Workshop, distill
+
+N, D = 600, 12
+
+
+def planted() -> dict[str, torch.Tensor]:
+    """Training forgets coordinate 0 (abandoned), reuses coordinate 1 (its sign turns), keeps the rest."""
+    rng = torch.Generator().manual_seed(0)
+    rest = torch.randn(N, D, generator=rng, dtype=torch.float64)
+    early, final = rest.clone(), rest.clone()
+    early[:, 0], final[:, 0] = 5 * rest[:, 0], 0.05 * rest[:, 0]
+    early[:, 1], final[:, 1] = 4 * rest[:, 1], -4 * rest[:, 1]
+    return {"early": early, "final": final, "halfway": (early + final) / 2}
+
+
+def test_planted_directions_are_told_apart() -> None:
+    pool = planted()
+    found = kinds(pool, "early")
+    displaced = found["displaced"].abs()
+    assert displaced[:2].square().sum(dim=0)[:2].tolist() == pytest.approx([1, 1], abs=1e-6)  # 0 and 1, in some order
+    assert displaced[1, 0] > 0.99  # what turned moved farthest
+    assert found["abandoned"].abs()[0, 0] > 0.99
+    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
+    told = describe(pool, "early", images, ["a", "b", "c"], None)
+    first, second = told["displaced"][:2]
+    assert first["kept"] > 1  # reused: it holds a larger share of the smaller final energy
+    assert second["kept"] < 0.1  # abandoned; the sample correlates a little
+    assert told["abandoned"][0]["kept"] < 0.1
+    assert "high" not in first  # no folder, no pictures
+
+
+def test_geometry_and_stability_are_complete_and_plain() -> None:
+    pool = planted()
+    found = written(geometry(pool, "early") | stability({"final": pool["final"], "early": pool["early"]}))
+    json.dumps(found, allow_nan=False)
+    energy = {row["state"]: row["shortcut"] for row in found["energy"]}
+    assert energy["early"] > energy["halfway"]
+    assert (found["width"], found["K"], found["count"]) == (D, 4, N)
+    assert found["bootstrap"]["pairs"] == 45
+    assert [row["batch"] for row in found["batches"]] == [32, 64, 128, 256]
+    assert found["batches"][1]["reference"] == pytest.approx(found["batches"][0]["to_whole"] / 2**0.5)
+
+
+def test_states_that_are_equal_say_so_without_falling_over() -> None:
+    rows = planted()["final"]
+    pool = {"early": rows, "final": rows.clone()}
+    found = written(geometry(pool, "early") | stability(pool))
+    json.dumps(found, allow_nan=False)
+    assert found["moved"]["size"] == 0
+    assert found["angles"]["shortcut_final"]["mean"] is None
+    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.zeros(N, dtype=torch.int64))
+    assert describe(pool, "early", images, ["a"], None) == {"displaced": [], "abandoned": []}
+    numbers, _ = values_of({"student": rows, **pool})
+    assert numbers["projection"] is None
+    assert numbers["cos_final"] == pytest.approx(1)
+
+
+def test_factors_are_read_from_directions() -> None:
+    pool = planted()
+    texture, shape = torch.arange(N) % 4, torch.arange(N) // 4 % 5
+    rows = {"early": torch.zeros(N, D).double(), "final": torch.zeros(N, D).double()}
+    rows["early"][:, 0], rows["final"][:, 0] = texture.double(), shape.double()
+    told = meaning({"displaced": torch.eye(D).double()[:, :1]}, rows, {"texture": texture, "shape": shape})
+    each = told["displaced"]["each"][0]
+    assert each["early"] == {"texture": pytest.approx(1), "shape": pytest.approx(0, abs=0.02)}
+    assert each["final"] == {"texture": pytest.approx(0, abs=0.02), "shape": pytest.approx(1)}
+    assert pool["final"].shape == (N, D)
+
+
+def test_strips_show_the_very_images(tmp_path: Path) -> None:
+    image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
+    drawn = np.asarray(strip(ImageSet(image, torch.zeros(3))))
+    assert drawn.shape == (48, 3 * 48 + 2 * 2, 3)  # enlarged three times, two pixels between
+    assert np.array_equal(drawn[::3, :48:3], image[0].permute(1, 2, 0).numpy())
+    Image.fromarray(np.full((300, 200, 3), 7, np.uint8)).save(tmp_path / "a.png")
+    drawn = np.asarray(strip(FileSet((tmp_path / "a.png",), torch.zeros(1))))
+    assert drawn.shape == (96, 96, 3)
+    assert (drawn == 7).all()
+
+
+def test_features_are_the_networks_and_many_rows_lie_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = make_cues("iid", 300, seed=0)
+    torch.manual_seed(0)
+    nets = {"a": build("cnn-4-16", 10).eval(), "b": build("cnn-4-8", 10).eval()}
+    seen = features(nets, images, 32)
+    with torch.no_grad():
+        for role, net in nets.items():
+            assert torch.allclose(seen[role], net(images.image.float() / 255).embedding, atol=1e-5)
+    monkeypatch.setattr(room, "IN_MEMORY", 0)
+    again = features(nets, images, 32)
+    assert all(torch.equal(again[role], seen[role]) for role in nets)
+
+
+def test_a_map_draws_the_same_images_in_both_planes() -> None:
+    label = torch.arange(200) % 4
+    rows = torch.nn.functional.one_hot(label, 8).float() * 10 + torch.randn(200, 8)
+    found = tsne({"teacher": rows, "student": rows[:, :5]}, label, ["a", "b", "c", "d"])
+    assert found is not None
+    assert len(found["label"]) == len(found["teacher"]) == len(found["student"]) == len(places(label)) == 200
+    at = np.array(found["teacher"])
+    middle = np.stack([at[np.array(found["label"]) == each].mean(axis=0) for each in range(4)])
+    near = ((at[:, None] - middle) ** 2).sum(axis=2).argmin(axis=1)
+    assert (near == np.array(found["label"])).mean() > 0.95  # classes far apart stay apart
+    assert tsne({"teacher": rows[:3]}, label[:3], ["a", "b", "c", "d"]) is None
+
+
+def test_the_head_is_the_layer_of_the_right_sizes() -> None:
+    net = build("resnet8", 7)
+    weight = classifier(net, 7, 64)
+    assert weight is not None
+    assert weight.shape == (7, 64)
+    assert classifier(net, 8, 64) is None
+
+
+def test_a_teacher_is_examined_once(recipe: Recipe, shop: Workshop) -> None:
+    bench = Bench(shop.sets(recipe.data), shop.runs)
+    for method in ("kd", "asd"):
+        folder = Folder(distill(recipe, shop, method=method, seed=1, suite="s").folder(shop.runs))
+        evaluate(folder, bench, ["mechanism"])
+        made = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
+        assert sum(made["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
+        assert len(made["embedding"]["teacher"]) == 100
+        (path,) = (shop.runs / "teachers").glob("*/artifacts/directions-15.json")
+        if method == "kd":
+            first = path.stat().st_mtime_ns
+    assert path.stat().st_mtime_ns == first
+    found = json.loads(path.read_text())
+    assert found["early"] == "15%"
+    assert [row["state"] for row in found["energy"]][-1] == "100%"
+    assert [row["epoch"] for row in found["energy"]] == sorted(row["epoch"] for row in found["energy"])
+    for kind in ("displaced", "abandoned"):
+        for direction in found["directions"][kind]:
+            assert set(direction["explained"]["early"]) == {"texture", "shape"}
+            for end in ("high", "low"):
+                with Image.open(path.parent / direction[end]) as picture:
+                    assert picture.size[1] == 64  # 32 pixels, doubled

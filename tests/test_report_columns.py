@@ -1,0 +1,161 @@
+"""What columns mean, how they are chosen, and the tables as text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.errors import UserError
+from antishortcut.report.collect import collect
+from antishortcut.report.columns import arrow, better, chosen, ordered, parts, shown, view_of
+from antishortcut.report.table import Table
+from antishortcut.report.texts import tex, write_latex, write_markdown
+from tests.browser.fake_runs import SCRIPT, full, score, student
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Table]:
+    """Four methods, two seeds, every score there is."""
+    place = full(tmp_path_factory.mktemp("runs"))
+    return place, Table.of(collect(place))
+
+
+@pytest.mark.parametrize(
+    ("column", "way"),
+    [
+        ("last", 1), ("best", 1), ("conflict accuracy", 1), ("cue-conflict shape_bias", 1), ("groups worst_group", 1),
+        ("attack 8/255", 1), ("imagenet-r accuracy_overlap", 1), ("corruptions mce", -1), ("corruptions texture", -1),
+        ("corruptions noise_all", -1), ("corruptions clean_error", -1), ("stylized gap", -1),
+        ("cue-conflict by_texture", 0), ("mechanism aligned projection", 0), ("mechanism raw accuracy", 0),
+        ("my set texture", 0),
+    ],
+)  # fmt: skip
+def test_which_way_is_better(column: str, way: int) -> None:
+    assert better(column) == way
+    assert arrow(column) == {1: "↑", -1: "↓", 0: ""}[way]
+
+
+def test_the_best_of_a_column_is_the_highest_or_the_lowest(suite: tuple[Path, Table]) -> None:
+    _, table = suite
+    for column in ("conflict accuracy", "corruptions mce", "stylized gap", "groups worst_group"):
+        means = {method: cells[column].mean for method, cells in table.cells.items()}
+        pick = max if better(column) > 0 else min
+        assert table.best(column) == {pick(means, key=lambda method: means[method])}
+    assert table.best("mechanism aligned projection") == set()
+    assert table.best("attack 8/255") == set()  # the same for all: nobody is best
+
+
+def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, Table]) -> None:
+    _, table = suite
+    groups = list(dict.fromkeys(parts(name)[0] for name in table.columns))
+    assert groups[:2] == ["training", "conflict"]
+    assert groups[-3:] == ["groups", "attack", "mechanism aligned"]
+    assert [name for name in table.columns if name.startswith("corruptions")] == [
+        "corruptions mce",
+        "corruptions mce_relative",
+    ]
+    assert "corruptions texture_all" in table.sets()["corruptions"]
+    assert set(table.sets()) >= {"mechanism aligned", "mechanism raw", "mechanism projector", "stylized"}
+    assert not [name for name in table.columns if "random" in name]
+    assert table.random["mechanism raw robust_projection"] == pytest.approx(0.354)
+
+
+def test_the_view_is_one_for_all() -> None:
+    names = ["mechanism raw projection", "mechanism projector projection"]
+    assert view_of(names) == "raw"
+    assert view_of([*names, "mechanism aligned cos_final"]) == "aligned"
+    assert view_of(["mechanism odd x"]) == "odd"
+    assert view_of(["last"]) is None
+    assert shown(ordered(names)) == ["mechanism raw projection"]
+
+
+def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: Path) -> None:
+    for name, seed, value in (("kd", 1, 0.5), ("kd", 2, 0.8), ("asd", 1, 0.4), ("asd", 2, 0.6), ("asd", 3, 0.1)):
+        folder = student(tmp_path / f"{name}-s{seed}", name, seed, 0.5)
+        score(folder, "mechanism", {"aligned": {"projection": value, "projection_change": 9.0}})
+    found = collect(tmp_path)
+    name = "mechanism aligned projection_change"
+    assert [s.values.get(name) for s in found.students] == [None, None, pytest.approx(-0.2), pytest.approx(-0.25), None]
+    mean, spread = Table.of(found).texts("asd", name)
+    assert (mean, spread.partition(" (")[2]) == ("−0.225", "2 of 3)")
+
+
+def test_columns_by_whole_name_or_by_end() -> None:
+    names = ["last", "conflict accuracy", "iid accuracy", "corruptions mce"]
+    assert chosen(" mce , last,mce", names) == ["corruptions mce", "last"]
+    for wanted, said in (
+        ("lost", "did you mean 'last'"),
+        ("mcee", "did you mean 'mce'"),
+        ("accuracy", "'conflict accuracy' or 'iid accuracy'; write it out"),
+        ("  , ", "names no column"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            chosen(wanted, names)
+
+
+def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, Table], tmp_path: Path) -> None:
+    place, table = suite
+    short = table.choose("last,conflict accuracy,mce")
+    assert set(short.rows()[0]) == {
+        *("method", "seeds", "last", "last ±", "conflict accuracy", "conflict accuracy ±", "corruptions mce"),
+        *("corruptions mce ±", "vs kd", "vs kd low", "vs kd high"),
+    }
+    write_markdown(collect(place), short, tmp_path / "table.md")
+    text = (tmp_path / "table.md").read_text()
+    assert "| method | seeds | last ↑ | conflict accuracy ↑ | corruptions mce ↓ |" in text
+    assert "corruptions: generated images." in text
+    assert "stylized" not in text
+
+
+def test_latex(suite: tuple[Path, Table], tmp_path: Path) -> None:
+    _, table = suite
+    write_latex(table.choose("last,mce,aligned projection"), tmp_path / "table.tex")
+    text = (tmp_path / "table.tex").read_text()
+    assert r"\begin{tabular}{lrrrr}" in text
+    assert r" &  & \multicolumn{1}{c}{training} & \multicolumn{1}{c}{corruptions (generated)} &" in text
+    assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4} \cmidrule(lr){5-5}" in text
+    assert r"method & seeds & last $\uparrow$ & mCE $\downarrow$ & on shortcut directions \\" in text
+    assert r"\textless{}script\textgreater{}alert(1)\textless{}/script\textgreater{} & 2 & \textbf{0." in text
+    assert "% mechanism aligned projection: a random direction has 0.250" in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {len(re.split(r"(?<!\\)&", line)) for line in body} == {5}
+    assert "<script>" not in text
+
+
+@given(st.text(max_size=30))
+def test_nothing_from_outside_is_a_command_in_latex(text: str) -> None:
+    for known in ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar", "dots"):
+        assert known not in text
+    left = re.sub(
+        r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|dots|`)\{\}", "", tex(text)
+    )
+    left = re.sub(r"\\[&%$#_{}]|\$(\\pm|-|\\uparrow|\\downarrow)\$|\{\[\}|\{\*\}", "", left)
+    assert not set(left) & set("\\&%$#_{}~^[*\n")
+
+
+def test_the_command_chooses_columns_and_names_near_ones(suite: tuple[Path, Table], tmp_path: Path) -> None:
+    student(tmp_path / "kd-s1", "kd", 1, 0.5)
+    made = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "best"])
+    assert made.exit_code == 0
+    assert "best" in made.output
+    assert "last" not in (tmp_path / "table.md").read_text().splitlines()[2]
+    wrong = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "lasst"])
+    assert isinstance(wrong.exception, UserError)
+    assert "did you mean 'last'" in str(wrong.exception)
+    both = CliRunner().invoke(app, ["report", str(tmp_path), "--serve", "--json"])
+    assert isinstance(both.exception, UserError)
+
+
+def test_where_images_come_from_stands_beside_their_set(suite: tuple[Path, Table]) -> None:
+    _, table = suite
+    expected: dict[str, Any] = {"corruptions": "generated", "stylized": "generated", "cue-conflict": "official"}
+    assert table.sources == expected | {"imagenet-r": "official"}
+    assert table.source("iid") == ""
+    assert SCRIPT in table.cells

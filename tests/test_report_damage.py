@@ -1,0 +1,319 @@
+"""Files that are missing, damaged, hostile or of another form: they are noted, and stop nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from antishortcut.report import build
+from antishortcut.report import libraries as bundles
+from antishortcut.report.collect import Found, Memory, collect, mark
+from antishortcut.report.directions import PICTURE
+from antishortcut.report.figures import figures
+from antishortcut.report.page import render
+from antishortcut.report.reading import MANY, Notes, history, number, parse, terms
+from antishortcut.report.scores import read_embedding
+from antishortcut.report.table import Table
+from tests.browser.fake_runs import TEACHER, directions, full, score, student
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FILES = (
+    "P2/kd-s1/scores/corruptions.json", "P2/kd-s1/scores/groups.json", "P2/kd-s1/scores/mechanism.json",
+    "P2/kd-s1/scores/conflict.json", "P2/kd-s1/artifacts/mechanism.json", "P2/kd-s1/run.json", "P2/kd-s1/result.json",
+    f"teachers/{TEACHER}/artifacts/directions-a1b2.json",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs with everything."""
+    root = tmp_path_factory.mktemp("whole")
+    full(root, ("kd", "asd"))
+    return root
+
+
+def shown(found: Found) -> str:
+    """All that a report makes of it, undrawn; the JSON in it must hold."""
+    table = Table.of(found)
+    drawn = figures(found, table)
+    page, _ = render(found, table, drawn)
+    data = page.partition('id="specs">')[2].partition("</script>")[0]
+    json.loads(data, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    return page
+
+
+def mangle(tree: Any, path: list[int], value: Any) -> Any:
+    """`tree` with another value at a place that `path` leads to."""
+    if not path or not isinstance(tree, dict | list) or not tree:
+        return value
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    key = keys[path[0] % len(keys)]
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    kept = {k: mangle(v, path[1:], value) if k == key else v for k, v in pairs}
+    return kept if isinstance(tree, dict) else list(kept.values())
+
+
+@contextmanager
+def mangled(file: Path, path: list[int], value: Any) -> Iterator[None]:
+    """A file with something else in it, for a while."""
+    before = file.read_text()
+    file.write_text(json.dumps(mangle(json.loads(before), path, value)))
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(FILES), st.lists(st.integers(0, 60), max_size=5), JSON)
+@example(FILES[-1], [0], float("nan"))
+@example(FILES[0], [4, 1], [1, 2, 3, 4, float("inf")])
+def test_any_value_in_any_file_stops_nothing(whole: Path, name: str, path: list[int], value: Any) -> None:
+    with mangled(whole / name, path, value):
+        found = collect(whole / "P2")
+        rows = Table.of(found).rows()
+    assert {row["method"] for row in rows} >= {"asd"}
+    json.dumps(rows, allow_nan=False)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(FILES), st.lists(st.integers(0, 60), min_size=1, max_size=4), JSON)
+@example(FILES[-1], [9, 0, 1], [])  # no batches
+@example(FILES[0], [6], {})  # no errors
+def test_what_is_left_can_be_drawn(whole: Path, name: str, path: list[int], value: Any) -> None:
+    with mangled(whole / name, path, value):
+        found = collect(whole / "P2")
+        drawn = figures(found, Table.of(found))
+    for figure in drawn.all():
+        json.dumps([panel.data for panel in figure.panels], allow_nan=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"values": 3}', b"[" * 100_000])
+def test_files_that_are_something_else_are_noted(whole: Path, tmp_path: Path, content: bytes) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    place = tmp_path / "runs" / "P2"
+    hurt = [place / "kd-s1" / "scores" / name for name in ("conflict.json", "mechanism.json", "corruptions.json")]
+    hurt += [place / "kd-s1" / "artifacts" / "mechanism.json"]
+    hurt += [tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"]
+    for file in hurt:
+        file.write_bytes(content)
+    found = collect(place)
+    assert len(found.students) == 4
+    noted = {note.run for note in found.notes}
+    assert {"kd-s1/scores/conflict.json", "kd-s1/scores/mechanism.json", "kd-s1/scores/corruptions.json"} <= noted
+    assert all("\n" not in note.state and len(note.state) < 300 for note in found.notes)
+    assert "kd-s1/scores/conflict.json" in shown(found)
+
+
+def test_what_is_not_there_needs_no_note(tmp_path: Path) -> None:
+    student(tmp_path / "kd-s1", "kd", 1, 0.5, teacher=TEACHER)
+    found = collect(tmp_path)
+    assert (found.notes, found.aside, found.directions) == ((), (), ())
+    assert "Mechanism" not in shown(found)
+
+
+def test_a_folder_or_a_loop_in_place_of_a_file(tmp_path: Path) -> None:
+    folder = student(tmp_path / "kd-s1", "kd", 1, 0.5)
+    (folder.path / "scores" / "iid.json").mkdir(parents=True)
+    (folder.path / "scores" / "loop.json").symlink_to("loop.json")
+    notes = {note.run for note in collect(tmp_path).notes}
+    assert notes == {"kd-s1/scores/iid.json", "kd-s1/scores/loop.json"}
+
+
+HURT: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "angles": lambda tree: tree["angles"].update(shortcut_final={"each": ["x"]}),
+    "spectrum": lambda tree: tree["spectrum"].update(uncentred=[1.0] * 1000),
+    "energy": lambda tree: tree.update(energy=3),
+    "batches": lambda tree: tree.update(batches=[1]),
+    "bootstrap": lambda tree: tree.update(bootstrap=[1]),
+    "explained": lambda tree: tree.update(explained=[1]),
+    "directions": lambda tree: tree.update(directions=[1]),
+}
+
+
+@pytest.mark.parametrize("part", HURT)
+def test_one_damaged_part_leaves_the_others(whole: Path, tmp_path: Path, part: str) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    file = tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+    tree = json.loads(file.read_text())
+    HURT[part](tree)
+    file.write_text(json.dumps(tree))
+    found = collect(tmp_path / "runs" / "P2")
+    assert [note.run.rpartition(", ")[2] for note in found.notes] == [part]
+    held = found.directions[0]
+    kept = {
+        "angles": held.angles, "spectrum": held.spectrum, "energy": held.energy, "batches": held.batches,
+        "bootstrap": held.bootstrap, "explained": held.pooled, "directions": held.each,
+    }  # fmt: skip
+    assert {name for name, value in kept.items() if not value} == {part}
+
+
+def test_pictures_only_from_inside_only_png_and_not_too_large(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    artifacts = tmp_path / "runs" / "teachers" / TEACHER / "artifacts"
+    secret = tmp_path / "secret.png"
+    shutil.copy(artifacts / "directions-a1b2" / "displaced-1-high.png", secret)
+    (artifacts / "link.png").symlink_to(secret)
+    (artifacts / "text.png").write_text("no picture at all, only text")
+    (artifacts / "large.png").write_bytes(secret.read_bytes() + b"\0" * PICTURE)
+    file = artifacts / "directions-a1b2.json"
+    tree = json.loads(file.read_text())
+    names = ("../../../../secret.png", str(secret), "link.png", "text.png", "large.png", "gone.png", 7, [1])
+    for at, name in enumerate(names):
+        tree["directions"]["displaced" if at < 4 else "abandoned"][at % 4]["high"] = name
+    file.write_text(json.dumps(tree))
+    found = collect(tmp_path / "runs" / "P2")
+    assert [set(each.ends) for each in found.directions[0].each] == [{"low"}] * 8
+    assert [note.state for note in found.notes].count(
+        "skipped: a picture outside its artifacts folder is not shown"
+    ) == 3
+    assert sum("no PNG" in note.state or "too large" in note.state for note in found.notes) == 2
+
+
+def test_a_teacher_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    directions(tmp_path / "elsewhere", ["a"] * 8)
+    student(tmp_path / "runs" / "P2" / "kd-s1", "kd", 1, 0.5, teacher="../../elsewhere")
+    assert collect(tmp_path / "runs" / "P2").directions == ()
+
+
+def test_of_several_files_for_one_early_state_the_newest_counts(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    teacher = tmp_path / "runs" / "teachers" / TEACHER
+    later = directions(teacher, ["a"] * 8, key="zz")
+    tree = json.loads(later.read_text()) | {"count": 77}
+    later.write_text(json.dumps(tree))
+    directions(teacher, ["a"] * 8, key="other", early="20%")
+    found = collect(tmp_path / "runs" / "P2")
+    assert [held.facts["count"] for held in found.directions] == [77]
+    assert [note.state for note in found.notes] == ["left out: directions-zz.json is newer and of the same early state"]
+
+
+def test_angles_in_radians_are_shown_in_degrees(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    file = tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+    tree = json.loads(file.read_text())
+    tree["angles"] = {"final_early": {"each": [0.5, 1.5]}, "random": 1.3}
+    tree |= {
+        "bootstrap": {"mean": 0.5, "std": 0.1, "pairs": 45, "random": 1.3},
+        "batches": [{"batch": 64, "between": 1.0}],
+        "batches_random": 1.3,
+    }
+    file.write_text(json.dumps(tree))
+    held = collect(tmp_path / "runs" / "P2").directions[0]
+    assert held.angles["final_early"] == pytest.approx((28.65, 85.94), abs=0.01)
+    assert held.bootstrap == pytest.approx({"mean": 28.65, "std": 5.73, "pairs": 45, "random": 74.48}, abs=0.01)
+    assert held.batches[0]["between"] == pytest.approx(57.3, abs=0.01)
+
+
+def test_labels_may_number_all_classes(tmp_path: Path) -> None:
+    held = {"label": [57, 3, 57], "classes": ["cat", "dog"], "teacher": [[0, 1]] * 3, "student": [[0, 1]] * 3}
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "mechanism.json").write_text(json.dumps({"embedding": held}))
+    notes = Notes()
+    found = read_embedding(tmp_path, "kd-s1", notes)
+    assert found is not None
+    assert found.label == ("dog", "cat", "dog")
+    (tmp_path / "artifacts" / "mechanism.json").write_text(json.dumps({"embedding": held | {"teacher": [[0, 1]]}}))
+    assert read_embedding(tmp_path, "kd-s1", notes) is None
+    assert len(notes.found) == 1
+
+
+def test_runs_scored_on_different_images_are_told_apart(tmp_path: Path) -> None:
+    for name, source, fingerprint in (("kd", "official", "one"), ("asd", "generated", "two")):
+        folder = student(tmp_path / name, name, 1, 0.5)
+        score(folder, "stylized", {"accuracy": 0.5}, source=source, fingerprint=fingerprint)
+    page = shown(collect(tmp_path))
+    assert "The images of stylized come from different places for all runs" in page
+    assert "The images of stylized are not the same for all runs" in page
+    assert "official / generated images" in page
+
+
+def test_long_logs_are_read_in_part_and_evaluations_whole(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows: list[dict[str, Any]] = []
+    for step in range(1, 3 * MANY + 1):
+        rows.append({"step": step, "epoch": step / 100, "terms": {"task": 1.0}})
+        if step % 100 == 0:
+            rows.append({"step": step, "epoch": step / 100, "set": "iid", "scores": {"accuracy": 0.5}})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = history(file)
+    assert len(read) < MANY
+    assert sum("scores" in row for row in read) == 3 * MANY // 100
+    assert read[-1] == rows[-1]
+    assert read == history(file)
+    assert {value for _, _, value in terms(read, 60)} == {1.0}
+    file.write_text(file.read_text() + '{"step": 9, "ep')
+    assert history(file)[-1]["epoch"] > 59
+
+
+def test_numbers_as_python_writes_them() -> None:
+    assert parse(b'{"a": NaN, "b": [Infinity]}')["b"] == [float("inf")]
+    assert [number(x) for x in (1, 2.5, True, "3", None, float("nan"), 10**400)] == [
+        1.0,
+        2.5,
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_what_has_not_changed_is_not_read_again(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "runs")
+    place = tmp_path / "runs" / "P2"
+    memory: Memory = {}
+    first = collect(place, memory)
+    again = collect(place, memory)
+    assert [a.curve is b.curve for a, b in zip(first.students, again.students, strict=True)] == [True] * 4
+    before = mark(place / "kd-s1")
+    score(student(place / "kd-s1", "kd", 1, 0.9), "new", {"accuracy": 0.25})
+    assert mark(place / "kd-s1") != before
+    assert "new accuracy" in collect(place, memory).students[0].values
+
+
+def test_figures_are_drawn_again_only_when_they_change(tmp_path: Path) -> None:
+    folder = student(tmp_path / "kd-s1", "kd", 1, 0.5)
+    build(tmp_path)
+    figure = tmp_path / "figures" / "scores.svg"
+    first = figure.stat().st_ino, (tmp_path / "figures" / "scores.png").stat().st_ino
+    build(tmp_path)
+    assert (figure.stat().st_ino, (tmp_path / "figures" / "scores.png").stat().st_ino) == first
+    score(folder, "iid", {"accuracy": 0.25})
+    build(tmp_path)
+    assert figure.stat().st_ino != first[0]
+
+
+def test_the_kept_bundle_may_be_missing_damaged_or_unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def bundle(snippet: str) -> str:
+        calls.append(snippet)
+        return "a</script>b<!--c\r\n"
+
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = bundles.libraries.__wrapped__
+    assert made() == made() == "a<\\/script>b<\\!--c\r\n"
+    assert len(calls) == 1
+    kept = next((tmp_path / "cache" / "antishortcut").iterdir())
+    kept.write_bytes(kept.read_bytes()[:-3])
+    assert made() == "a<\\/script>b<\\!--c\r\n"
+    assert len(calls) == 2
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert made() == "a<\\/script>b<\\!--c\r\n"
+    assert len(calls) == 3

@@ -1,0 +1,573 @@
+"""Stylised copies: the mathematics, both sources of weights, who gets which style, what lies on disk, the command."""
+# B batch, C channels, H × W places, N images
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from antishortcut.cli import app, main
+from antishortcut.data import open_sets
+from antishortcut.errors import UserError
+from antishortcut.models import build
+from antishortcut.stylize import open_stylized, write_stylized
+from antishortcut.stylize.adain import adain, blend, statistics, style_loss
+from antishortcut.stylize.nets import Stylizer, depth_for, encoder_from, own_decoder, reference_decoder, reference_vgg
+from antishortcut.stylize.pairing import another_class, any_style
+from antishortcut.stylize.training import Training, decoder_losses, train_decoder, train_stylizer
+from antishortcut.stylize.weights import load, network_from, reference
+from antishortcut.types import FileSet, ImageSet, Sets
+
+# ---------------------------------------------------------------------------------------------- the mathematics
+
+
+def slow_statistics(maps: Tensor, eps: float) -> tuple[list[list[float]], list[list[float]]]:
+    means, deviations = [], []
+    for image in maps.double():
+        rows = [channel.flatten().tolist() for channel in image]
+        mean = [sum(row) / len(row) for row in rows]
+        var = [sum((x - m) ** 2 for x in row) / (len(row) - 1) for row, m in zip(rows, mean, strict=True)]
+        means.append(mean)
+        deviations.append([(v + eps) ** 0.5 for v in var])
+    return means, deviations
+
+
+def slow_adain(content: Tensor, style: Tensor, eps: float) -> Tensor:
+    (cm, cs), (sm, ss) = slow_statistics(content, eps), slow_statistics(style, eps)
+    out = torch.empty(content.shape, dtype=torch.float64)
+    for b, c, i, j in np.ndindex(*content.shape):
+        out[b, c, i, j] = (content[b, c, i, j].item() - cm[b][c]) / cs[b][c] * ss[b][c] + sm[b][c]
+    return out
+
+
+def test_adain_is_the_slow_one() -> None:
+    content, style = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 3, 6) * 3 + 1  # the maps may differ in size
+    assert torch.allclose(adain(content, style, 1e-3).double(), slow_adain(content, style, 1e-3), atol=1e-5)
+
+
+def test_adain_by_hand() -> None:
+    content = torch.tensor([0.0, 3.0, 6.0]).view(1, 1, 1, 3)  # mean 3, deviation 3
+    style = torch.tensor([1.0, 1.0, 4.0]).view(1, 1, 1, 3)  # mean 2, variance (1 + 1 + 4) / 2 = 3
+    root = 3**0.5
+    assert torch.allclose(adain(content, style, 0.0).flatten(), torch.tensor([2 - root, 2.0, 2 + root]))
+
+
+def test_adain_properties() -> None:
+    content, style = torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8) * 2 - 1
+    made = adain(content, style)
+    for one, two in zip(statistics(made), statistics(style), strict=True):
+        assert torch.allclose(one, two, atol=1e-4)  # the style's statistics
+    turned = content.flip(3)  # the same statistics in another arrangement
+    assert torch.allclose(adain(content, turned), content, atol=1e-5)
+    assert torch.equal(blend(content, style, 0.0), content)
+    assert torch.allclose(blend(content, style, 0.25), 0.75 * content + 0.25 * made, atol=1e-6)
+    flat = torch.full((1, 1, 4, 4), 2.0)
+    assert torch.isfinite(adain(flat, flat)).all()  # a dead channel divides by nothing
+
+
+def test_style_loss_by_hand_and_by_loops() -> None:
+    assert style_loss([torch.ones(1, 1, 2, 2)], [torch.full((1, 1, 2, 2), 3.0)]) == pytest.approx(4)  # only the mean
+    made, style = [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)], [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)]
+    total = 0.0
+    for one, two in zip(made, style, strict=True):
+        for ours, theirs in zip(slow_statistics(one, 1e-5), slow_statistics(two, 1e-5), strict=True):
+            errors = [(a - b) ** 2 for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)]
+            total += sum(errors) / len(errors)
+    assert style_loss(made, style).item() == pytest.approx(total, rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------ the reference's weights
+
+# what naoto0804/pytorch-AdaIN writes: number of the layer in its nn.Sequential → widths in and out
+VGG = {0: (3, 3), 2: (3, 64), 5: (64, 64), 9: (64, 128), 12: (128, 128), 16: (128, 256), 19: (256, 256),
+       22: (256, 256), 25: (256, 256), 29: (256, 512), 32: (512, 512), 35: (512, 512), 38: (512, 512),
+       42: (512, 512), 45: (512, 512), 48: (512, 512), 51: (512, 512)}  # fmt: skip
+POOLED = (9, 16, 29)  # convolutions that follow a pooling
+DECODER = {1: (512, 256), 5: (256, 256), 8: (256, 256), 11: (256, 256), 14: (256, 128), 18: (128, 128), 21: (128, 64),
+           25: (64, 64), 28: (64, 3)}  # fmt: skip
+RAISED = (5, 18, 25)  # convolutions that follow an upsampling
+
+
+def random_state(table: dict[int, tuple[int, int]]) -> dict[str, Tensor]:
+    state = {}
+    for number, (c_in, c_out) in table.items():
+        side = 1 if number == 0 else 3
+        state[f"{number}.weight"] = torch.randn(c_out, c_in, side, side) * (2 / (c_in * side**2)) ** 0.5
+        state[f"{number}.bias"] = torch.rand(c_out) * 0.1
+    return state
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("public")
+    torch.save(random_state(VGG), folder / "vgg_normalised.pth")
+    torch.save(random_state(DECODER), folder / "decoder.pth")
+    return folder / "vgg_normalised.pth", folder / "decoder.pth"
+
+
+def twin(image: Tensor, style: Tensor, vgg: dict[str, Tensor], decoder: dict[str, Tensor]) -> Tensor:
+    """The reference's stylisation, written down again from its table of layers."""
+    codes = []
+    for x in (image, style):
+        for number in [n for n in VGG if n < 31]:
+            x = F.max_pool2d(x, 2, ceil_mode=True) if number in POOLED else x
+            x = F.pad(x, (1, 1, 1, 1), mode="reflect") if number else x
+            x = F.conv2d(x, vgg[f"{number}.weight"], vgg[f"{number}.bias"])
+            x = x.relu() if number else x
+        codes.append(x)
+    x = slow_adain(codes[0], codes[1], 1e-5).float()
+    for number in DECODER:
+        x = x.repeat_interleave(2, 2).repeat_interleave(2, 3) if number in RAISED else x
+        x = F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), decoder[f"{number}.weight"], decoder[f"{number}.bias"])
+        x = x.relu() if number != 28 else x
+    return x.clamp(0, 1)
+
+
+def test_reference_nets_have_the_keys_and_shapes_of_the_files() -> None:
+    assert (len(reference_vgg()), len(reference_decoder())) == (53, 29)
+    for net, table in ((reference_vgg(), VGG), (reference_decoder(), DECODER)):
+        shapes = {key: value.shape for key, value in random_state(table).items()}
+        assert {key: value.shape for key, value in net.state_dict().items()} == shapes
+
+
+def test_reference_forward_is_the_twin(public: tuple[Path, Path]) -> None:
+    stylizer = reference(*public)
+    content, style = torch.rand(2, 3, 24, 24), torch.rand(2, 3, 24, 24)
+    states = [torch.load(path, weights_only=True) for path in public]
+    assert torch.allclose(stylizer(content, style), twin(content, style, *states), atol=1e-4)
+    assert stylizer.facts["weights"] == "reference"
+    assert len(stylizer.facts["digests"]["encoder"]) == 64
+    odd = stylizer(torch.rand(1, 3, 20, 20), torch.rand(1, 3, 20, 20))  # no multiple of 8
+    assert odd.shape == (1, 3, 20, 20)
+    assert reference(*public, magnify=2)(content[:1], style[:1]).shape == (1, 3, 24, 24)
+
+
+def test_reference_weights_that_do_not_fit_get_one_line(public: tuple[Path, Path], tmp_path: Path) -> None:
+    vgg, decoder = public
+    with pytest.raises(UserError, match="no weights at"):
+        reference(vgg, tmp_path / "nothing.pth")
+    with pytest.raises(UserError, match="of another network"):
+        reference(decoder, vgg)
+    (tmp_path / "text.pth").write_text("no weights")
+    with pytest.raises(UserError, match="no plain tensors"):
+        reference(vgg, tmp_path / "text.pth")
+    save_file(random_state(DECODER) | {"28.bias": torch.zeros(4)}, tmp_path / "four.safetensors")
+    with pytest.raises(UserError, match=r"28\.bias \(4,\) for \(3,\)"):
+        reference(vgg, tmp_path / "four.safetensors")
+
+
+# ---------------------------------------------------------------------------------------------- who gets which style
+
+
+def test_every_image_gets_another_class_and_all_others_are_drawn() -> None:
+    rng = np.random.default_rng(0)
+    label, train = rng.integers(0, 5, 3000), rng.integers(0, 5, 40)
+    place = np.arange(3000)
+    style = another_class(label, place, train, seed=3)
+    assert (train[style] != label).all()
+    for number in range(5):
+        drawn = np.bincount(style[label == number], minlength=40)
+        assert ((drawn > 0) == (train != number)).all()  # each of the others, and none of its own
+    assert (another_class(label, place, train, seed=4) != style).any()
+    some = rng.permutation(3000)[:50]
+    assert (another_class(label[some], place[some], train, seed=3) == style[some]).all()  # a part is like the whole
+    with pytest.raises(UserError, match="one class"):
+        another_class(np.zeros(3, dtype=np.int64), place[:3], np.zeros(9, dtype=np.int64), seed=0)
+
+
+def test_another_class_is_the_slow_one() -> None:
+    from antishortcut.data.draws import uniform
+    from antishortcut.stylize.pairing import STREAM, VERSION
+
+    label, train = np.array([2, 0, 1, 2]), np.array([1, 0, 2, 2, 0, 1, 1])
+    for at, got in enumerate(another_class(label, np.arange(4), train, seed=7)):
+        others = [i for c in range(3) if c != label[at] for i in range(len(train)) if train[i] == c]
+        assert got == others[int(float(uniform(7, VERSION, at, STREAM)) * len(others))]
+
+
+def test_any_style_covers_the_folder() -> None:
+    style = any_style(np.arange(2000), 20, seed=0)
+    assert set(style.tolist()) == set(range(20))
+
+
+# ---------------------------------------------------------------------------------------------- our own stylizer
+
+
+@pytest.fixture(scope="module")
+def sets() -> Sets:
+    """Embedded images of 16 × 16, so that everything takes a second."""
+    return open_sets("cues", None, image_size=16, options={"count": 200, "test_count": 60})
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    torch.manual_seed(0)
+    return build("vgg8", 10).eval()
+
+
+@pytest.fixture(scope="module")
+def stylizer(network: Any, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Stylizer:
+    torch.set_num_threads(1)
+    folder = train_stylizer(network, sets, tmp_path_factory.mktemp("runs"), Training(steps=4), quiet=True)
+    return load(folder)
+
+
+def test_depth_follows_the_size() -> None:
+    assert [depth_for(side) for side in (16, 31, 32, 64, 96, 128, 224)] == [2, 2, 2, 3, 3, 4, 4]
+    with pytest.raises(UserError, match="too small"):
+        depth_for(15)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("vgg8", 3), ("vgg13", 2)])
+def test_own_encoder_is_the_classifier_s_stages(name: str, depth: int) -> None:
+    whole = build(name, 10).eval()
+    image = torch.rand(2, 3, 32, 32)
+    encoder = encoder_from(whole, depth)
+    maps = encoder(image)
+    assert len(maps) == depth
+    for ours, stage in zip(maps, whole(image).stages, strict=False):
+        inner = (..., slice(4, -4), slice(4, -4)) if stage.shape[-1] > 8 else (..., slice(3, -3), slice(3, -3))
+        assert torch.allclose(ours[inner], stage[inner], atol=1e-5)  # the frame differs: reflection, not zeros
+    flat = encoder(torch.full((1, 3, 32, 32), 0.3))
+    assert all(m.std(dim=(2, 3)).max() < 1e-5 for m in flat)  # a plain image has no frame
+    assert all(m.padding_mode == "zeros" for m in whole.modules() if isinstance(m, torch.nn.Conv2d))  # left alone
+    assert own_decoder([m.shape[1] for m in maps])(maps[-1]).shape == image.shape
+
+
+def test_only_vggs_of_ours_are_encoders(sets: Sets, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="vgg8 or vgg13"):
+        train_stylizer(build("cnn-4", 10), sets, tmp_path, Training(steps=1), quiet=True)
+
+
+def test_losses_fall_and_the_encoder_stays(network: Any, sets: Sets) -> None:
+    torch.set_num_threads(1)
+    encoder = encoder_from(network, 2)
+    before = {key: value.clone() for key, value in encoder.state_dict().items()}
+    decoder, curve = train_decoder(encoder, sets.train, 16, Training(steps=60), quiet=True)
+    for term in ("content", "style", "pixel"):
+        assert curve[-1][term] < 0.6 * curve[0][term], term
+    assert curve[-1]["step"] == 60
+    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+    assert all(value.grad is None for value in encoder.parameters())
+    again, _ = train_decoder(encoder, sets.train, 16, Training(steps=60), quiet=True)
+    assert all(torch.equal(a, b) for a, b in zip(decoder.parameters(), again.parameters(), strict=True))
+
+
+def test_decoder_losses_of_a_perfect_decoder_are_zero_on_images_of_one_style(network: Any) -> None:
+    encoder = encoder_from(network, 2)
+    image = torch.rand(1, 3, 16, 16).expand(8, 3, 16, 16)  # every image has the style of every other
+
+    class Perfect(torch.nn.Module):
+        def forward(self, code: Tensor) -> Tensor:
+            return image
+
+    assert all(loss.item() == pytest.approx(0, abs=1e-6) for loss in decoder_losses(encoder, Perfect(), image))
+
+
+def test_a_stylizer_is_kept_reused_and_checked(network: Any, sets: Sets, tmp_path: Path) -> None:
+    folder = train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True)
+    facts = json.loads((folder / "facts.json").read_text())
+    assert facts["settings"]["data"] == sets.fingerprint
+    assert facts["losses"][-1]["step"] == 2
+    stamp = (folder / "decoder.safetensors").stat().st_mtime_ns
+    assert train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True) == folder
+    assert (folder / "decoder.safetensors").stat().st_mtime_ns == stamp
+    assert train_stylizer(network, sets, tmp_path, Training(steps=2, seed=1), quiet=True) != folder
+    content, style = torch.rand(2, 3, 16, 16), torch.rand(2, 3, 16, 16)
+    opened = load(folder)
+    assert torch.equal(opened(content, style, 0.0), opened.decoder(opened.encoder(content)[-1]).clamp(0, 1))
+    (folder / "decoder.safetensors").write_bytes(b"cut short")
+    with pytest.raises(UserError, match="damaged"):
+        load(folder)
+    with pytest.raises(UserError, match="no stylizer"):
+        load(tmp_path)
+
+
+def test_an_interrupted_training_leaves_nothing_half_written(
+    network: Any, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("antishortcut.stylize.training.style_loss", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {".lock"}
+
+
+# ---------------------------------------------------------------------------------------------- copies on disk
+
+
+def test_copies_are_complete_and_the_same_every_time(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    made = write_stylized(stylizer, sets, tmp_path / "a", quiet=True)
+    write_stylized(stylizer, sets, tmp_path / "b", quiet=True)
+    names = {"stylized.npy", "labels.npy", "style.npy", "style_label.npy", "contact.png", "facts.json"}
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+    assert {path.name for path in (tmp_path / "a").iterdir()} == names | {".lock"}
+    images = np.load(tmp_path / "a" / "stylized.npy")
+    assert (images.shape, images.dtype) == ((60, 16, 16, 3), np.uint8)
+    style, style_label = (np.load(tmp_path / "a" / name) for name in ("style.npy", "style_label.npy"))
+    assert (sets.train.label.numpy()[style] == style_label).all()
+    assert (style_label != sets.tests["iid"].label.numpy()).all()  # of another class, for every image
+    assert made.style_label is not None
+    assert made.style_label.tolist() == style_label.tolist()
+    assert made.label.tolist() == sets.tests["iid"].label.tolist()
+    said = {"kind": "stylized", "source": "generated", "weights": "own", "alpha": 1.0, "seed": 0, "styles": "train",
+            "count": 60, "side": 16, "set": "cues", "part": "iid", "fingerprint": sets.fingerprint}  # fmt: skip
+    assert said.items() <= dict(made.facts).items()
+    assert len(made.fingerprint) == 16
+
+
+def test_an_image_is_its_own_content_in_its_own_style(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    made = write_stylized(stylizer, sets, tmp_path, which="conflict", alpha=0.5, quiet=True)
+    test, train = sets.tests["conflict"], sets.train
+    assert isinstance(test, ImageSet)
+    assert isinstance(train, ImageSet)
+    style = train.image[torch.from_numpy(np.load(tmp_path / "style.npy"))]
+    one = stylizer(test.image[17:18] / 255, style[17:18] / 255, 0.5)[0]
+    assert (made.images.image[17].float() / 255 - one).abs().max() < 1.01 / 255
+
+
+def test_finished_copies_are_kept_and_others_refused(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = write_stylized(stylizer, sets, out, limit=20, quiet=True)
+    stamp = (out / "stylized.npy").stat().st_mtime_ns
+    again = write_stylized(stylizer, sets, out, limit=20, files=True, quiet=True)  # files can be added later
+    assert (out / "stylized.npy").stat().st_mtime_ns == stamp
+    assert again.fingerprint == first.fingerprint
+    for change in ({"alpha": 0.5}, {"seed": 1}, {"limit": 10}, {"which": "conflict", "limit": 20}):
+        with pytest.raises(UserError, match="made otherwise"):
+            write_stylized(stylizer, sets, out, **({"limit": 20} | change), quiet=True)  # type: ignore[arg-type]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(UserError, match=r"not empty \(thesis.tex\)"):
+        write_stylized(stylizer, sets, tmp_path / "full", quiet=True)
+    with pytest.raises(UserError, match="is a file"):
+        write_stylized(stylizer, sets, tmp_path / "full" / "thesis.tex", quiet=True)
+
+
+def test_files_are_the_copies(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    made = write_stylized(stylizer, sets, tmp_path, limit=20, files=True, quiet=True)
+    paths = sorted((tmp_path / "images").rglob("*.png"))
+    assert len(paths) == 20
+    assert {path.name for path in (tmp_path / "images").iterdir()} == set(sets.classes)
+    whole = sets.tests["iid"].label
+    by_number = {int(path.stem): path for path in paths}
+    for (number, path), image in zip(sorted(by_number.items()), made.images.image, strict=True):
+        assert path.parent.name == sets.classes[int(whole[number])]
+        assert (np.asarray(Image.open(path)) == image.permute(1, 2, 0).numpy()).all()
+
+
+def test_styles_from_a_folder(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    styles = tmp_path / "styles"
+    (styles / "more").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number, size in enumerate([(40, 30), (20, 50), (16, 16)]):  # any size and shape
+        picture = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+        picture.save(styles / ("more" if number else ".") / f"{number}.png")
+    made = write_stylized(stylizer, sets, tmp_path / "out", styles=styles, quiet=True)
+    assert made.style_label is None
+    assert not (tmp_path / "out" / "style_label.npy").exists()
+    assert set(np.load(tmp_path / "out" / "style.npy").tolist()) == {0, 1, 2}
+    assert made.facts["style_count"] == 3
+    (styles / "more" / "2.png").unlink()
+    with pytest.raises(UserError, match=r"styles: .* there"):
+        write_stylized(stylizer, sets, tmp_path / "out", styles=styles, quiet=True)
+    (tmp_path / "empty").mkdir()
+    for folder, said in ((tmp_path / "empty", "no pictures"), (tmp_path / "none", "no folder")):
+        with pytest.raises(UserError, match=said):
+            write_stylized(stylizer, sets, tmp_path / "out2", styles=folder, quiet=True)
+
+
+def test_large_images_stay_on_disk(network: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 3), ("val", 2)):
+        for name in ("cat", "dog"):
+            (tmp_path / "data" / part / name).mkdir(parents=True)
+            for number in range(count):
+                picture = Image.fromarray(rng.integers(0, 256, (90, 80, 3), dtype=np.uint8))
+                picture.save(tmp_path / "data" / part / name / f"{number}.png")
+    sets = open_sets(f"folder:{tmp_path / 'data'}", None, image_size=70)
+    assert isinstance(sets.tests["test"], FileSet)
+    stylizer = Stylizer(encoder_from(network, 3), own_decoder((64, 128, 256)), {"weights": "own"})
+    made = write_stylized(stylizer, sets, tmp_path / "out", quiet=True)
+    assert made.images.image.shape == (4, 3, 70, 70)  # poolings round 70 up to 72; the copies are 70 again
+    assert made.style_label is not None
+    assert (made.style_label != made.label).all()
+    assert made.facts["set"] == "folder"
+
+
+def test_what_cannot_be_is_said(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"alpha": 1.5}, "between 0"),
+        ({"which": "conflct"}, "did you mean 'conflict'"),
+        ({"limit": 0}, "--limit"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(UserError, match=said):
+            write_stylized(stylizer, sets, tmp_path / "out", quiet=True, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stop_leaves_no_half_written_copies(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    class Stops:
+        facts, device, calls = stylizer.facts, stylizer.device, 0
+
+        def __call__(self, *arguments: Any) -> Tensor:
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return stylizer(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("antishortcut.stylize.copying.PIXELS", 16 * 16 * 8)  # chunks of eight images
+        with pytest.raises(KeyboardInterrupt):
+            write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
+        assert {path.name for path in tmp_path.iterdir()} == {".lock"}
+        (tmp_path / ".stylized.x.part").write_bytes(b"left by a kill")
+        write_stylized(stylizer, sets, tmp_path, quiet=True)
+    assert not list(tmp_path.glob(".*.part"))
+    assert len(open_stylized(tmp_path, 10).images) == 60
+
+
+def test_bad_copies_get_one_line(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    write_stylized(stylizer, sets, good, limit=20, quiet=True)
+
+    def broken(name: str, data: bytes | None) -> Path:
+        folder = tmp_path / f"broken-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(good, folder)
+        if data is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(data)
+        return folder
+
+    whole = (good / "stylized.npy").read_bytes()
+    np.save(tmp_path / "few.npy", np.zeros(3, dtype=np.int64))
+    few = (tmp_path / "few.npy").read_bytes()
+    cases = [
+        (tmp_path / "nothing", "no folder"),
+        (broken("facts.json", None), "no finished stylised copies"),
+        (broken("facts.json", b"{}"), "not of stylised copies"),
+        (broken("facts.json", b"{"), "cannot be read as JSON"),
+        (broken("stylized.npy", whole[: len(whole) // 2]), "cut short"),
+        (broken("stylized.npy", None), "no file"),
+        (broken("labels.npy", few), "3 labels for 20 images"),
+        (broken("style_label.npy", few), "3 labels for 20 images"),
+    ]
+    for folder, said in cases:
+        with pytest.raises(UserError, match=said) as caught:
+            open_stylized(folder, 10)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="5 classes"):
+        open_stylized(good, 5)
+
+
+def test_reading_loads_no_network() -> None:
+    code = "import sys, antishortcut.stylize; sys.exit('antishortcut.models' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+SMALL = """
+epochs = 1
+[data]
+name = "cues"
+image_size = 16
+options = {count = 128, test_count = 40}
+[teacher]
+name = "cnn-4-16"
+[student]
+name = "cnn-2-16"
+"""
+
+
+def asd(*words: str) -> Any:
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path
+
+
+def test_the_command(here: Path, public: tuple[Path, Path]) -> None:
+    quick = ["--epochs", "1", "--steps", "3", "--threads", "1"]
+    first = asd("stylize", "small.toml", "out", "--train", *quick, "--limit", "20", "--files")
+    assert (first["facts"]["weights"], first["facts"]["count"]) == ("own", 20)
+    assert Path(first["sheet"]).is_file()
+    assert len(list((here / "out/images").rglob("*.png"))) == 20
+    (made,) = (here / "runs/stylizers").iterdir()
+    again = asd("stylize", "small.toml", "again", *quick, "--limit", "20")  # found by its hash, without --train
+    assert again["fingerprint"] == first["fingerprint"]
+    (teacher,) = (here / "runs/teachers").iterdir()
+    weights = next((teacher / "snapshots").iterdir())
+    for number, source in enumerate(
+        (["--stylizer", made.name], ["--encoder", str(teacher)], ["--encoder", str(weights)])
+    ):
+        same = asd("stylize", "small.toml", f"same-{number}", *source, *quick, "--limit", "20")
+        assert same["fingerprint"] == first["fingerprint"]
+    vgg, decoder = (str(path) for path in public)
+    ref = asd("stylize", "small.toml", "ref", "--vgg", vgg, "--decoder", decoder, "--limit", "3", "--threads", "1")
+    assert ref["facts"]["weights"] == "reference"
+    shown = CliRunner().invoke(app, ["stylize", "small.toml", "out", *quick, "--limit", "20"], catch_exceptions=False)
+    assert "stylised copies" in shown.stdout
+
+
+def test_network_from_knows_which_it_is(tmp_path: Path) -> None:
+    for name in ("vgg8", "vgg13"):
+        net = build(name, 7)
+        save_file({key: value.contiguous() for key, value in net.state_dict().items()}, tmp_path / "w.safetensors")
+        opened = network_from(tmp_path / "w.safetensors").state_dict()
+        assert all(torch.equal(value, opened[key]) for key, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["small.toml", "out"], "--train, or give the public weights"),
+        (["small.toml", "out", "--vgg", "v.pth"], "two files"),
+        (["small.toml", "out", "--vgg", "v.pth", "--decoder", "d.pth"], "no weights at v.pth"),
+        (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
+        (["small.toml", "out", "--encoder", "abc"], "no weights at abc"),
+        (["small.toml", "out", "--encoder", "."], "not a run folder"),
+        (["small.toml", "out", "--train", "--steps", "0"], "at least one step"),
+        (["small.toml", "out", "--train", "--depth", "5"], "1 to 4 stages"),
+        (["small.toml", "out", "--train", "--epochs", "0"], "at least 1"),
+        (["small.toml", "out", "--train", "--model", "cnn-4"], "vgg8, vgg13"),
+        (["small.tml", "out"], "unknown data set"),
+        (["cifar100", "out", "--data-root", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    here: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["asd", "stylize", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err.strip().splitlines()[-1]
+    assert not (here / "out").exists()
