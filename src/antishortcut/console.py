@@ -31,7 +31,8 @@ class Watch:
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self.title, self.total, self.quiet = title, total, quiet
-        self.started, self.first, self.last = time.monotonic(), 0, 0.0
+        self.started = self.last = time.monotonic()
+        self.first = 0
         self.bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
             self.bar = _bar()
@@ -62,7 +63,7 @@ class Watch:
         elif time.monotonic() - self.last > EVERY:
             self.last = time.monotonic()
             left = (self.last - self.started) / max(step - self.first, 1) * (self.total - step)
-            self.say(f"step {step}/{self.total}, {left:.0f} s left, {text}")
+            self.say(f"step {step}/{self.total}, {left:.0f} s left" + (f", {text}" if text else ""))
 
     def say(self, text: str) -> None:
         if not self.quiet:

@@ -66,8 +66,8 @@ def test_shift_by_hand() -> None:
     around = np.linspace(0, 2 * np.pi, 100_000)
     assert plane.mean == pytest.approx(np.hypot(3 * np.cos(around), 4 * np.sin(around)).mean(), abs=0.02)
     assert 3.99 < plane.largest <= plane.bound == pytest.approx(4)
-    sphere = head_shift(4 * torch.eye(3), torch.eye(3)[:, :1])
-    assert sphere.random == pytest.approx(4)  # every direction alike
+    sphere = head_shift(4 * torch.eye(3), torch.eye(3)[:, :1], 2.0)
+    assert sphere.random == pytest.approx(8)  # every direction alike
 
 
 def test_no_direction_and_no_head() -> None:

@@ -57,8 +57,15 @@ def test_the_papers_split_has_45_pairs_and_a_planted_direction_is_stable() -> No
 def test_a_part_for_every_row(length: int) -> None:
     with pytest.raises(ValueError, match="assigned to"):
         bootstrap([three(20, 3)], torch.zeros(length, dtype=torch.int64))
-    with pytest.raises(ValueError, match="0 parts"):
+    with pytest.raises(ValueError, match="no part"):
         bootstrap([three(20, 3)], torch.full((20,), -1))
+
+
+def test_wide_features_take_several_passes_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = Chunks(three(100, 6))
+    whole = bootstrap(features, parts(100), k=2)
+    monkeypatch.setattr("antishortcut.diagnose.stability.ROOM", 3 * 8 * 6**2)  # three parts at a time
+    assert bootstrap(features, parts(100), k=2) == whole
 
 
 def test_sizes_double_up_to_half_of_the_rows() -> None:

@@ -7,8 +7,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 
 import torch
 from torch import Tensor
@@ -17,6 +15,8 @@ from antishortcut.diagnose.found import Found
 from antishortcut.diagnose.moments import Scatter, positive
 from antishortcut.diagnose.stream import BLOCK, Stream, basis_of, blocks
 from antishortcut.subspace import principal_angles, random_angle, top_directions
+
+ROOM = 2**27  # bytes of moments held at a time
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,44 @@ class Growth(Found):
 def bootstrap(chunks: Stream, part: Tensor, k: int = 4) -> Bootstrap:
     """Top-K eigenspaces of E[Δh Δhᵀ] of each part, compared (S-Sec. A.3.5). `part` (N,) is from `parts`; −1 is none.
 
-    One pass; a D × D matrix of float64 for each part.
+    A D × D matrix of float64 for each part, as many at a time as ROOM holds: one pass up to D = 1295, then more.
     """
-    scatters: dict[int, Scatter] = {}
+    names = sorted(set(part[part >= 0].tolist()))
+    bases: list[Tensor] = []
+    whole: Scatter | None = None
+    rows, at = len(part), 0
+    while at < len(names):
+        scatters = _scatters(chunks, part, names[at:])
+        for scatter in scatters:
+            bases.append(scatter.directions(k, centred=False))
+            whole = scatter if whole is None else whole + scatter
+            rows = min(rows, scatter.count)
+        at += len(scatters)
+    if whole is None:
+        raise ValueError(f"{len(part)} rows are assigned to no part")
+    space = whole.directions(k, centred=False)
+    between, to_whole = _between(bases), [_angle(basis, space) for basis in bases]
+    return Bootstrap(len(bases), rows, len(between), *_summary(between), *_summary(to_whole), _random(space))
+
+
+def _scatters(chunks: Stream, part: Tensor, names: Sequence[int]) -> list[Scatter]:
+    """One pass: the displacement's moments in the first of the named parts, as many as fit into ROOM."""
+    found: dict[int, Scatter] = {}
     seen = 0
-    for final, early in blocks(
-        chunks, "final", "early", size=4 * BLOCK
-    ):  # a part gets a tenth of it: too small is slow
+    # a part gets a tenth of a block, and small blocks are slow
+    for final, early in blocks(chunks, "final", "early", size=4 * BLOCK):
         delta, own = early - final, part[seen : seen + len(final)].cpu()
         seen += len(final)
         if seen > len(part):
             break
-        for each in sorted(set(own[own >= 0].tolist())):
-            if each not in scatters:
-                scatters[each] = Scatter(delta.shape[1])
-            scatters[each].update(delta[own == each])
-    if seen != len(part) or not scatters:
-        raise ValueError(f"{len(part)} rows are assigned to {len(scatters)} parts, the stream has {seen} or more")
-    bases = [scatter.directions(k, centred=False) for scatter in scatters.values()]
-    whole = reduce(add, scatters.values()).directions(k, centred=False)
-    between, to_whole = _between(bases), [_angle(basis, whole) for basis in bases]
-    rows = min(scatter.count for scatter in scatters.values())
-    random = _random(whole)
-    return Bootstrap(len(bases), rows, len(between), *_summary(between), *_summary(to_whole), random)
+        if not found:
+            width = delta.shape[1]
+            found = {name: Scatter(width) for name in names[: max(1, ROOM // (8 * width**2))]}
+        for name in set(own.tolist()) & found.keys():
+            found[name].update(delta[own == name])
+    if seen != len(part):
+        raise ValueError(f"{len(part)} rows are assigned to parts, the stream has {seen} or more")
+    return list(found.values())
 
 
 def batch_sizes(count: int, smallest: int = 32) -> tuple[int, ...]:
