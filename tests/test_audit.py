@@ -367,6 +367,12 @@ def saved(path: Path, model: str, zeroed: int | None = None, classes: int = 2) -
     return path
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as files cost a second each; one test draws them."""
+    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda figure, folder: None)
+
+
 OWN = ("--data", "folder:own", "--image-size", "16", "--threads", "1")
 
 
@@ -390,6 +396,7 @@ def test_your_own_files(here: Path) -> None:
     assert not [path for path in here.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_timm_model_and_a_student_of_another_width(here: Path) -> None:
     torch.manual_seed(0)
     for name in ("a", "b"):
@@ -404,6 +411,7 @@ def test_a_timm_model_and_a_student_of_another_width(here: Path) -> None:
     assert all(Path(name).is_file() for name in found["directions"]["displaced"][0]["images_high"])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_teacher_with_all_it_kept_and_its_student(
     here: Path, recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,25 @@ def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:
     assert lines[-1][2:] == ("–", "+0.040 (-0.087 … +0.167)")
 
 
+def test_many_methods(tmp_path: Path) -> None:
+    """Tables hold them all; charts those that colours and dashes can tell apart."""
+    for suite in range(1, 12):
+        for name in ("kd", "at", "crd", "asd"):
+            student(tmp_path / f"P{suite}" / name, name, 1, 0.5 + suite / 100, suite=f"P{suite}")
+    made = make_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        "Charts show 40 of 44 methods, those of P1, P2, P3, P4, P5, P6, P7, P8, P9, P10; the tables show all." in page
+    )
+    assert '<th scope="row">P11/crd</th>' in page
+    assert '"method": "P10/crd"' in page
+    assert '"method": "P11/crd"' not in page
+    head, lines = across(made["rows"])
+    assert head[:3] == ["", "seeds", "last"]
+    assert len(lines) == 44
+    assert lines[0][:3] == ("P1/kd", "1", "0.510")
+
+
 def test_torch_is_not_loaded(tmp_path: Path) -> None:
     student(tmp_path / "kd-s1", "kd", 1, 0.5)
     code = (

@@ -110,7 +110,8 @@ def test_glass_of_given_draws(side: int, severity: int) -> None:
 
 @pytest.mark.parametrize(("side", "severity"), [(32, 1), (32, 5), (64, 5)])
 def test_motion_along_given_angles(side: int, severity: int) -> None:
-    images, angle = pictures(3, side), np.array([30.0, -44.9, 0.0])
+    angle = np.array([30.0, -44.9, 0.0])[: 3 if side == 32 else 1]
+    images = pictures(len(angle), side)
     radius, sigma = each(severity, side, "motion_blur")
     made = blur.motion_blur(images, radius, sigma, angle)
     for one, image, turn in zip(made, images, angle, strict=True):
@@ -199,7 +200,7 @@ def moments(name: str, severity: int, value: int, side: int = 32) -> tuple[float
     return values.mean(), values.std(), values
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [1, 3, 5])
 def test_gaussian_and_speckle_noise_in_distribution(severity: int) -> None:
     """Of 6.1 million values a mean is known to sigma / 2478 and a deviation to sigma / 3505; four of those may be."""
     for name, size in (("gaussian_noise", 1.0), ("speckle_noise", 128 / 255)):
@@ -212,7 +213,7 @@ def test_gaussian_and_speckle_noise_in_distribution(severity: int) -> None:
             assert abs(beside.mean()) < 5 * sigma**2 / beside.size**0.5
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [1, 3, 5])
 def test_shot_noise_in_distribution(severity: int) -> None:
     """Bytes are ⌊255 k / photons⌋ with k ~ Poisson(x · photons): their moments are sums over k."""
     photons = each(severity, 32, "shot_noise")
@@ -225,7 +226,7 @@ def test_shot_noise_in_distribution(severity: int) -> None:
     assert made.std() == pytest.approx(spread, rel=4 / made.size**0.5 + 0.002)
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [1, 3, 5])
 def test_impulse_noise_in_distribution(severity: int) -> None:
     amount = each(severity, 32, "impulse_noise")
     made = corrupt(np.full((2000, 32, 32, 3), 128, np.uint8), "impulse_noise", severity)

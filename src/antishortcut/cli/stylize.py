@@ -66,33 +66,48 @@ def stylize(
     """Write stylised copies of a test set: shapes stay, textures change. All methods see the same images."""
     import torch
 
-    from antishortcut.stylize import write_stylized
-    from antishortcut.stylize.training import Training
+    from antishortcut.stylize import check_request, write_stylized
 
     if threads:
         torch.set_num_threads(threads)
     shop = workshop(runs, data_root, download, device, 1, "32-true", threads, 0, 60.0)
-    place = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
-    settings = _data(data)
-    if (vgg is None) != (decoder is None):
-        raise UserError("public weights are two files: give --vgg and --decoder")
-    if vgg is not None and decoder is not None:
-        from antishortcut.stylize.weights import reference
+    settings, place = _data(data), _place(device)
+    request: dict[str, Any] = {"which": set_name, "styles": styles, "alpha": alpha, "seed": seed, "limit": limit}
+    check_request(shop.sets(settings), out, **request)  # what cannot be is said before a stylizer is trained
+    made = _given(runs, vgg, decoder, magnify, stylizer)
+    if made is None:
+        from antishortcut.stylize.training import Training
 
-        made = reference(vgg, decoder, magnify)
-    elif stylizer is not None:
-        from antishortcut.stylize.weights import load
-
-        made = load(stylizer if stylizer.is_dir() else runs / "stylizers" / stylizer)
-    else:
         training = Training(steps=steps, depth=depth)
         recipe = _recipe(settings, shop, model, epochs, train_limit)
         made = _own(recipe, shop, encoder, training, train, place)
-    copies = write_stylized(
-        made.to(place), shop.sets(settings), out,
-        which=set_name, styles=styles, alpha=alpha, seed=seed, limit=limit, files=files,
-    )  # fmt: skip
+    copies = write_stylized(made.to(place), shop.sets(settings), out, files=files, **request)
     _show(out, dict(copies.facts), copies.fingerprint, as_json)
+
+
+def _place(device: str) -> str:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"--device {device}: not here; use cpu")
+    return "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+
+
+def _given(runs: Path, vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Path | None) -> Stylizer | None:
+    """The stylizer that was named: public weights, or one of ours by folder or hash."""
+    from antishortcut.stylize.weights import load, reference
+
+    if (vgg is None) != (decoder is None):
+        raise UserError("public weights are two files: give --vgg and --decoder")
+    if vgg is not None and decoder is not None:
+        return reference(vgg, decoder, magnify)
+    if magnify != 1:
+        raise UserError(
+            "--magnify goes with public weights (--vgg, --decoder); our own are trained at the images' size"
+        )
+    if stylizer is None:
+        return None
+    return load(stylizer if stylizer.is_dir() else runs / "stylizers" / stylizer)
 
 
 def _data(name: str) -> DataSettings:

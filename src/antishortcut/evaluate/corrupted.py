@@ -13,11 +13,12 @@ from typing import Any
 from antishortcut.console import Watch
 from antishortcut.data import corruptions as made
 from antishortcut.data.parts import limited, set_mark
-from antishortcut.data.sources import held
+from antishortcut.data.pictures import decode
 from antishortcut.errors import UserError
 from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
 from antishortcut.folder import Folder, write_json
 from antishortcut.scorers import accuracy, corruption_error
+from antishortcut.types import AnySet, FileSet
 
 RELEASED = {  # folders below the data root, as the official archives unpack
     "cifar100": ("CIFAR-100-C",),
@@ -49,7 +50,7 @@ class Corruptions:
     @cached_property
     def copies(self) -> made.Copies:
         """Opened; made first when there are none."""
-        classes = self.bench.sets.classes
+        classes = self.bench.wnids
         if self._place is not None:
             copies = made.find_copies(self._place, classes)
             self.bench.belongs(copies.facts, self._place)
@@ -79,12 +80,17 @@ class Corruptions:
                 errors[corruption] = []
                 for severity in made.SEVERITIES:
                     images = limited(copies.part(corruption, severity), data.test_limit, data.seed)
-                    logits, _ = subject.outputs(held(images, self.bench.sets.image_size, None))  # no cache: 75 sets
+                    logits, _ = subject.outputs(_whole(images, self.bench.sets.image_size))
                     errors[corruption].append(1 - dict(accuracy(logits, images.label))["accuracy"])
                     watch.update(len(made.SEVERITIES) * (len(errors) - 1) + severity, {})
         values = dict(corruption_error(errors, made.GROUPS)) | {"clean_error": 1 - subject.clean_accuracy}
         facts = {"source": copies.source, "facts": dict(copies.facts)}
         return {"count": len(images), "values": values, "errors": errors} | facts
+
+
+def _whole(images: AnySet, size: int) -> AnySet:
+    """Files brought to size without cutting a margin: released ones were cut before they were corrupted."""
+    return decode(images, size, None) if isinstance(images, FileSet) else images
 
 
 def relate(folder: Folder, reference: Folder, state: str = "final") -> None:

@@ -53,7 +53,7 @@ def renditions(name: str) -> Callable[[Bench], Iterator[Examination]]:
         place = bench.place(name, name)
         if place is None:
             raise UserError(f"no folder {bench.root / name}; unpack {name} there, or add --at {name}=FOLDER")
-        shift = open_renditions(name, place, bench.sets.classes)
+        shift = open_renditions(name, place, bench.wnids)
         yield Scored(name, _joint(bench, shift.fingerprint), partial(_renditions, shift))
 
     return opened
@@ -74,7 +74,7 @@ def conflict(bench: Bench) -> Iterator[Examination]:
             "or add --at cue-conflict=FOLDER"
         )
     mapping = place / "mapping.toml"
-    stimuli = open_stimuli(place, bench.sets.classes, mapping if mapping.exists() else None)
+    stimuli = open_stimuli(place, bench.wnids, mapping if mapping.exists() else None)
     yield Scored("cue-conflict", _joint(bench, stimuli.fingerprint), partial(_conflict, stimuli))
 
 

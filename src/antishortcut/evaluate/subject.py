@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.data import Loader, order
+from antishortcut.data.layouts import tiny_wnids
 from antishortcut.data.parts import take
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
@@ -40,6 +41,11 @@ class Bench:
     def headline(self) -> tuple[str, AnySet]:
         """Name and images of the first test set."""
         return next(iter(self.sets.tests.items()))
+
+    @property
+    def wnids(self) -> tuple[str, ...]:
+        """The classes as folders of released sets are named: TinyImageNet's are known to us by words."""
+        return tiny_wnids(self.root) if self.sets.name == "tiny-imagenet" else self.sets.classes
 
     def place(self, evaluation: str, *usual: str) -> Path | None:
         """The folder given by hand, or the first usual one below the data root that is there."""

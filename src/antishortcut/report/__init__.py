@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from antishortcut.report.figures import Drawn
     from antishortcut.report.table import Table
 
+WIDE = 8  # methods beside each other at a terminal
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
 
@@ -51,9 +53,10 @@ def build(folder: Path, columns: str | None = None, memory: Memory | None = None
     """Collect, draw, write. `memory` keeps what was read for the next time."""
     try:
         from antishortcut.folder import replacing
-        from antishortcut.report.charts import draw
+        from antishortcut.report.charts import draw_all
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
+        from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
         from antishortcut.report.table import Table
         from antishortcut.report.texts import write_latex, write_markdown
@@ -64,14 +67,15 @@ def build(folder: Path, columns: str | None = None, memory: Memory | None = None
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
+    threading.Thread(target=warm, daemon=True).start()  # the libraries take their seconds while folders are read
     found = collect(folder, memory)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
-    drawn = figures(found, table)
+    few = found.drawn
+    drawn = figures(few, table if few is found else Table.of(few))
     write_markdown(found, short, folder / "table.md")
     write_latex(short, folder / "table.tex")
-    for figure in drawn.all():
-        draw(figure, folder / "figures")
+    draw_all(drawn.all(), folder / "figures")
     page, _ = render(found, table, drawn)
     with replacing(folder / "report.html") as file:
         file.write(page.encode(errors="replace"))
@@ -79,8 +83,11 @@ def build(folder: Path, columns: str | None = None, memory: Memory | None = None
 
 
 def across(rows: list[dict[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Rows for a terminal, head and lines: a score per line, a method per column, mean ± deviation in one cell."""
+    """Rows for a terminal, head and lines: a score per line and a method per column, or the other way round when these
+    are more than fit. Mean ± deviation in one cell."""
     keys = [key for key in (rows[0] if rows else {}) if key != "method" and not key.endswith((" ±", " low", " high"))]
+    if len(rows) > WIDE:
+        return ["", *keys], [(row["method"], *(_cell(row, key) for key in keys)) for row in rows]
     return ["", *(row["method"] for row in rows)], [(key, *(_cell(row, key) for row in rows)) for key in keys]
 
 

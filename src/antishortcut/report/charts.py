@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ LOOK: dict[str, Any] = {
     "axis": {"titleFontWeight": "normal", "titlePadding": 8, "labelFontSize": 11, "titleFontSize": 11},
     "title": {"anchor": "start", "fontSize": 13},
 }
+SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
 Rows = list[dict[str, Any]]
 ONE: dict[str, Rows] = {"one": [{"at": 1}]}  # for a mark that is drawn once
 
@@ -83,18 +85,30 @@ def style(methods: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
 
 
 def draw(figure: Figure, folder: Path) -> None:
+    draw_all([figure], folder)
+
+
+def draw_all(figures: Iterable[Figure], folder: Path) -> None:
     """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
-    spec = _whole(figure)
-    content = json.dumps([spec, version("vl-convert-python")]).encode()
-    mark = f"<!-- {hashlib.sha256(content).hexdigest()} -->\n".encode()
-    drawing, picture = (folder / f"{figure.name}.{ending}" for ending in ("svg", "png"))
-    if picture.is_file() and drawing.is_file() and drawing.read_bytes().endswith(mark):
-        return
-    svg = vl_convert.vegalite_to_svg(spec)
-    with replacing(picture) as file:
-        file.write(vl_convert.svg_to_png(svg, scale=2))
-    with replacing(drawing) as file:  # last: its mark says that both are there
-        file.write(svg.encode() + b"\n" + mark)
+    due = []
+    for figure in figures:
+        spec = _whole(figure)
+        content = json.dumps([spec, version("vl-convert-python")]).encode()
+        mark = f"<!-- {hashlib.sha256(content).hexdigest()} -->\n".encode()
+        if not _drawn(folder / figure.name, mark):
+            due.append((folder / figure.name, spec, mark))
+    with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one makes a picture of the last
+        drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
+        for (place, _, mark), svg in zip(due, drawings, strict=True):
+            with replacing(place.with_name(place.name + ".png")) as file:
+                file.write(vl_convert.svg_to_png(svg, scale=2))
+            with replacing(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
+                file.write(svg.encode() + b"\n" + mark)
+
+
+def _drawn(place: Path, mark: bytes) -> bool:
+    drawing, picture = (place.with_name(place.name + ending) for ending in (".svg", ".png"))
+    return picture.is_file() and drawing.is_file() and drawing.read_bytes().endswith(mark)
 
 
 def _whole(figure: Figure) -> dict[str, Any]:
@@ -156,17 +170,23 @@ def lines(
     return drawn, dots.add_params(near)
 
 
-def bars(methods: Sequence[str], data: str, title: str, most: float = 1.0) -> tuple[alt.Chart, ...]:
-    """A bar per method from zero, its mean in figures, and a dot per seed. Rows have method, seed and value."""
+def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> tuple[alt.Chart, ...]:
+    """A bar per method from zero to 1, its mean in figures, and a dot per seed, or their deviation when they are many.
+
+    Rows have method, seed and value.
+    """
     start = base(data).encode(y=alt.Y("method:N", sort=list(methods), title=None))
-    axis = alt.Axis(values=[most * part / 4 for part in range(5)], format="~g")
-    scale = alt.Scale(domain=[0, 1.2 * most])  # room for figures
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~g")
+    scale = alt.Scale(domain=[0, 1.2])  # room for figures
     mean = alt.X("mean(value):Q", title=title, scale=scale, axis=axis)
     count = [alt.Tooltip("mean(value):Q", title="mean", format=".3f"), alt.Tooltip("count():Q", title="seeds")]
     paint = method_colour(methods).legend(None)  # the axis names them
     bar = start.mark_bar(size=17).encode(x=mean, color=paint, tooltip=[alt.Tooltip("method:N"), *count])
     figure = alt.Text("mean(value):Q", format=".3f")
     text = start.mark_text(align="left", dx=8, fontSize=11).encode(x=alt.X("max(value):Q"), text=figure)
+    if len(rows) > SINGLE:
+        spread = start.mark_errorbar(extent="stdev", color="#666", thickness=1.5)
+        return bar, text, spread.encode(x=alt.X("value:Q", title=title))
     dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1)
     tips = [*tooltips("method:N", "seed:N"), alt.Tooltip("value:Q", title=title, format=".3f")]
     return bar, text, dots.encode(x=alt.X("value:Q"), tooltip=tips)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from antishortcut.run import Run
 
 BASELINE = "kd"  # the run that others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name
+DRAWN = 42  # methods in charts: seven colours, three dashes, twice
 Curve = tuple[tuple[float, float], ...]
 Mark = tuple[tuple[str, int, int], ...]
 
@@ -32,6 +34,7 @@ class Student:
     judge: str  # the set that was scored during training
     values: dict[str, float]  # "last", "best", "<set> <score>", "mechanism <view> <measure>"
     sources: dict[str, str]  # set → where its images come from
+    references: dict[str, str]  # set → the run that its relative scores are relative to
     marks: dict[str, str]  # set → fingerprint of what was scored
     errors: dict[str, tuple[float, ...]]  # corruption → error at severity 1 … 5
     groups: dict[str, float]  # group of images → accuracy
@@ -73,6 +76,17 @@ class Found:
         for student in self.students:
             groups.setdefault(student.method, []).append(student)
         return groups
+
+    @property
+    def drawn(self) -> Found:
+        """The same with as many of its first methods, whole suites, as charts can tell apart."""
+        groups = self.groups
+        if len(groups) <= DRAWN:
+            return self
+        kept = list(groups)[:DRAWN]
+        cut = groups[list(groups)[DRAWN]][0].run.suite
+        whole = [method for method in kept if groups[method][0].run.suite != cut] or kept
+        return replace(self, students=tuple(s for s in self.students if s.method in whole))
 
 
 Opened = tuple[Student | Progress | Aside, tuple[Aside, ...]]
@@ -141,7 +155,15 @@ def _labelled(students: list[Student]) -> list[Student]:
     if len({s.run.suite for s in students}) > 1:
         students = [replace(s, method=f"{s.run.suite}/{s.run.name}") for s in students]
     rank = {name: number for number, name in enumerate(FIRST)}
-    return sorted(students, key=lambda s: (s.run.suite, rank.get(s.run.name, len(rank)), s.run.name, s.run.seed))
+    return sorted(
+        students,
+        key=lambda s: (natural(s.run.suite), rank.get(s.run.name, len(rank)), natural(s.run.name), s.run.seed),
+    )
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """For sorting P2 before P10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]{1,18})", text)]
 
 
 def _changed(students: list[Student]) -> Iterable[Student]:
@@ -190,6 +212,7 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         judge=str(result["set"]),
         values=values | scores.values,
         sources=scores.sources,
+        references=scores.references,
         marks=scores.marks,
         errors=scores.errors,
         groups=scores.groups,

@@ -24,7 +24,7 @@ def _kinds(found: Found, table: Table, methods: list[str]) -> Figure:
         rows = seeds(found, lambda s, score=score: s.values.get(f"{CORRUPTIONS} {score}"))  # type: ignore[misc]
         if rows:
             name = f"kinds{len(panels)}"
-            layers = bars(methods, name, "error")
+            layers = bars(methods, name, rows, "error")
             panels.append(Panel(f"{title} ↓", BAR * len(methods), layers, {name: rows}, told=told(rows)))
     note = (
         "Share of wrong answers at the strongest severity, less is better. Bars: mean over seeds; dots: single seeds. "

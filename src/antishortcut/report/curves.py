@@ -5,10 +5,8 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from antishortcut.report.charts import Figure, Panel, Rows, axes, lines, method_colour
+from antishortcut.report.charts import SINGLE, Figure, Panel, Rows, axes, base, lines, method_colour
 from antishortcut.report.collect import Found
-
-POINTS = 20_000  # in the lines of single seeds; more make a page slow and no line clearer
 
 
 def training(found: Found) -> list[Figure]:
@@ -23,16 +21,23 @@ def judges(found: Found) -> str:
 def _accuracy(found: Found, methods: list[str]) -> Figure:
     points = [(s.method, str(s.run.seed), epoch, value) for s in found.students for epoch, value in s.curve]
     panels: tuple[Panel, ...] = ()
+    many = len(found.students) > SINGLE
     if points:
         schema = {"method": pl.String, "seed": pl.String, "epoch": pl.Float64, "value": pl.Float64}
         seeds = pl.DataFrame(points, schema=schema, orient="row")
-        data = {"mean": _means(seeds), "seeds": _thinned(seeds)}
-        thin = axes("seeds", "epoch", "accuracy").mark_line(strokeWidth=1, strokeOpacity=0.5)
+        data = {"mean": _means(seeds)}
         bold, hover = lines(methods, "mean", data["mean"], "epoch", "accuracy")
-        layers = (thin.encode(detail=alt.Detail("seed:N"), color=method_colour(methods)), bold)
-        panels = (Panel(f"{judges(found)} set", 300, layers, data, (hover,), _ends(data["mean"])),)
-    note = "Bold: mean over seeds; thin: single seeds. Point at a line for its numbers."
-    return Figure("accuracy", f"Accuracy on the {judges(found)} set during training", note, panels)
+        if many:
+            data |= {"band": _bands(data["mean"])}
+            behind = _band(methods)
+        else:
+            data |= {"seeds": seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()}
+            thin = axes("seeds", "epoch", "accuracy").mark_line(strokeWidth=1, strokeOpacity=0.5)
+            behind = thin.encode(detail=alt.Detail("seed:N"), color=method_colour(methods))
+        panels = (Panel(f"{judges(found)} set", 300, (behind, bold), data, (hover,), _ends(data["mean"])),)
+    around = "the band is ± one standard deviation" if many else "thin: single seeds"
+    note = f"Bold: mean over seeds; {around}. Point at a line for its numbers."
+    return Figure("accuracy", f"Accuracy on the {judges(found)} set during training", note, panels, wide=True)
 
 
 def _losses(found: Found, methods: list[str]) -> Figure:
@@ -58,11 +63,19 @@ def _means(seeds: pl.DataFrame) -> Rows:
     return [{key: x for key, x in row.items() if x is not None} for row in rows.iter_rows(named=True)]
 
 
-def _thinned(seeds: pl.DataFrame) -> Rows:
-    """Every n-th epoch of all seeds' lines, counted from the last, so that POINTS are enough."""
-    every = -(-len(seeds) // POINTS)
-    rank = pl.col("epoch").rank("dense", descending=True).over("method", "seed") - 1  # 0 is the last epoch
-    return seeds.filter(rank % every == 0).with_columns(pl.col("value").round_sig_figs(5)).to_dicts()
+def _bands(means: Rows) -> Rows:
+    """Mean ± deviation at every epoch that more than one seed has reached."""
+    found = []
+    for row in means:
+        if (std := row.get("std")) is not None:
+            ends = {"low": round(row["value"] - std, 5), "high": round(row["value"] + std, 5)}
+            found.append({"method": row["method"], "epoch": row["epoch"]} | ends)
+    return found
+
+
+def _band(methods: list[str]) -> alt.Chart:
+    start: alt.Chart = base("band").mark_area(opacity=0.15)
+    return start.encode(x=alt.X("epoch:Q"), y=alt.Y("low:Q"), y2=alt.Y2("high"), color=method_colour(methods))
 
 
 def _ends(rows: Rows) -> str:

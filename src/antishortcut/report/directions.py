@@ -60,7 +60,7 @@ class Directions:
     angles: dict[str, tuple[float, ...]]  # pair of subspaces → principal angles in degrees
     angle_random: float | None
     spectrum: dict[str, tuple[float, ...]]  # centred, uncentred → eigenvalues, largest first
-    gaps: dict[str, float]
+    gaps: dict[str, float]  # centred, uncentred → λ_K − λ_{K+1}
     bootstrap: dict[str, float]  # mean, std, pairs, parts, random; angles in degrees
     batches: tuple[dict[str, float], ...]  # batch, to_whole, between, reference
     batches_random: float | None
@@ -103,15 +103,19 @@ def _newest(home: Path, early: str, notes: Notes, left: list[int]) -> Directions
     sources: list[tuple[int, str, _Source]] = []
     for path in sorted((home / "artifacts").glob("directions-*.json")):
         name = f"teachers/{home.name}/artifacts/{path.name}"
-        held = notes.attempt(name, partial(tree, path), None)
-        if held is not None and held.get("early") == early:
-            sources.append((path.stat().st_mtime_ns, name, _Source(name, path.parent, held, notes, left)))
+        held = notes.attempt(name, partial(_dated, path), None)
+        if held is not None and held[1].get("early") == early:
+            sources.append((held[0], name, _Source(name, path.parent, held[1], notes, left)))
     if not sources:
         return None
     *older, (_, _, newest) = sorted(sources, key=lambda each: each[:2])
     for _, name, _ in older:
         notes.add(name, f"left out: {Path(newest.name).name} is newer and of the same early state")
     return _directions(newest, home, early)
+
+
+def _dated(path: Path) -> tuple[int, dict[str, Any]]:
+    return path.stat().st_mtime_ns, tree(path)
 
 
 def _directions(source: _Source, home: Path, early: str) -> Directions:
@@ -171,7 +175,9 @@ def _angles(source: _Source) -> tuple[dict[str, tuple[float, ...]], float | None
 def _spectrum(source: _Source) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
     held = source.part("spectrum")
     values = {key: numbers(held[key], MOST) for key in ("uncentred", "centred") if held.get(key)}
-    return values, _plain(held.get("eigengap") or {}, values)
+    gaps = held.get("eigengap") or {}
+    absolute = {key: gap.get("absolute") if isinstance(gap, dict) else gap for key, gap in gaps.items()}
+    return values, _plain(absolute, values)
 
 
 def _bootstrap(source: _Source) -> dict[str, float]:

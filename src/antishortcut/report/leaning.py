@@ -108,9 +108,14 @@ def _sets(found: Found, table: Table, methods: list[str]) -> Figure:
         rows = seeds(found, lambda s, column=column: s.values.get(column))  # type: ignore[misc]
         if rows:
             name = f"scores{len(panels)}"
-            layers = bars(methods, name, "accuracy")
+            layers = bars(methods, name, rows, "accuracy")
             panels.append(Panel(title, BAR * len(methods), layers, {name: rows}, told=told(rows)))
-    return Figure("scores", "Accuracy by test set", "Bars: mean over seeds; dots: single seeds.", tuple(panels))
+    return Figure(
+        "scores",
+        "Accuracy by test set",
+        "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many.",
+        tuple(panels),
+    )
 
 
 def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
@@ -185,7 +190,10 @@ def _groups(found: Found, methods: list[str]) -> Figure:
         if group in order
     ]
     few = "" if len(lowest) <= MOST_GROUPS else f" The {MOST_GROUPS} worst of {len(lowest)} groups."
-    note = f"Accuracy on images of one class that share a second fact, the worst group first; mean over seeds.{few}"
+    note = (
+        "Accuracy on images of one class that share a second fact, the worst group first; mean over seeds. In "
+        f"brackets: how many images there are, and few images say little.{few}"
+    )
     layers = dots(methods, "groups", "group", order, "accuracy")
     text = "Worst group: " + ", ".join(_lowest(rows, method) for method in dict.fromkeys(r["method"] for r in rows))
     panels = (Panel("groups", 20 * len(order) + 20, layers, {"groups": rows}, told=text),)
@@ -212,7 +220,7 @@ def _attack(found: Found, methods: list[str]) -> Figure:
         "mean over seeds. The method does not aim at this: it shows where its claim ends."
     )
     panels = () if line is None or hover is None else (Panel("attack", 200, (line,), {"attack": rows}, (hover,)),)
-    return Figure("attack", "Under attack", note, panels)
+    return Figure("attack", "Under attack", note, panels, wide=True)
 
 
 def _radii(values: Iterable[tuple[str, float]]) -> Iterable[tuple[float, float]]:

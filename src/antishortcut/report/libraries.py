@@ -7,17 +7,24 @@ import os
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 
 import vl_convert
 
 from antishortcut.folder import replacing
 
+ONCE = Lock()  # two threads may want it at once
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
-@lru_cache(maxsize=1)
 def libraries() -> str:
     """The script, fit to stand inside an HTML page."""
+    with ONCE:
+        return _libraries()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> str:
     place = _place()
     bundle = _kept(place) if place else None
     if bundle is None:
@@ -25,6 +32,12 @@ def libraries() -> str:
         if place:
             _keep(place, bundle)
     return bundle
+
+
+def warm() -> None:
+    """Start the drawing engine and have the bundle ready; both let other threads run meanwhile."""
+    vl_convert.vegalite_to_svg({"data": {"values": []}, "mark": "point"})
+    libraries()
 
 
 def _place() -> Path | None:

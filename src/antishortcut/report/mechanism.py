@@ -46,7 +46,7 @@ def _projections(found: Found, table: Table, methods: list[str]) -> Figure:
             continue
         rows = seeds(found, partial(_value, column))
         name = f"projection{len(panels)}"
-        layers = bars(methods, name, "mean length of the projection")
+        layers = bars(methods, name, rows, "mean length of the projection")
         chance = table.random.get(column)
         title = words(score) + ("" if chance is None else f" (random {chance:.3f})")
         if chance is not None:

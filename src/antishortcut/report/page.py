@@ -85,6 +85,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "known_views": VIEWS,
         "corruptions": corruptions,
         "errors": errors,
+        "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
         "notes": warnings(found),
         "skipped": (*found.aside, *found.notes, *drawn.notes),
         "different": different,

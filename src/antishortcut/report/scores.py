@@ -25,8 +25,9 @@ class Scores:
     values: dict[str, float] = field(default_factory=dict)  # "<set> <score>"; "mechanism <view> <measure>"
     sources: dict[str, str] = field(default_factory=dict)  # set → official, generated or given
     marks: dict[str, str] = field(default_factory=dict)  # set → fingerprint of what was scored
+    references: dict[str, str] = field(default_factory=dict)  # set → the run that its relative scores are relative to
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
-    groups: dict[str, float] = field(default_factory=dict)  # group → accuracy
+    groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,15 @@ def _take(scores: Scores, path: Path) -> None:
     for kept, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
         if isinstance(found.get(key), str):
             kept[name] = found[key][:WORD]
+    if isinstance(found.get("reference"), dict):
+        scores.references[name] = str(found["reference"].get("run", "?"))[-WORD:]
     if name == CORRUPTIONS and "errors" in found:
         errors = {str(key): numbers(each, SEVERITIES) for key, each in found["errors"].items()}
         scores.errors.update({key: each for key, each in errors.items() if len(each) == SEVERITIES})
     if name == GROUPS and "groups" in found:
-        accuracies = {str(key): number(each["accuracy"]) for key, each in found["groups"].items()}
+        accuracies = {
+            f"{key} ({each.get('count', '?')})": number(each["accuracy"]) for key, each in found["groups"].items()
+        }
         scores.groups.update({key: value for key, value in accuracies.items() if value is not None})
 
 

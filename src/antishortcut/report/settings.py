@@ -61,6 +61,13 @@ def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
 def warnings(found: Found) -> list[str]:
     """What a reader must know before comparing."""
     notes = []
+    few = found.drawn.groups
+    if len(few) < len(found.groups):
+        suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))
+        notes.append(
+            f"Charts show {len(few)} of {len(found.groups)} methods, those of {suites}; the tables show all. "
+            "A report on one suite’s folder draws that suite."
+        )
     for method, students in found.groups.items():
         fields = [field for field, values in _spread(students).items() if len(values) > 1]
         if fields:

@@ -23,6 +23,7 @@ class Table:
     seeds: dict[str, int]
     differences: dict[str, dict[str, Paired]]  # method → column → against the baseline of its suite
     random: dict[str, float]  # projection → that of a random direction
+    suites: dict[str, str]  # method → suite
     sources: dict[str, str]  # set → where its images come from
 
     @classmethod
@@ -45,6 +46,7 @@ class Table:
             seeds={method: len(students) for method, students in groups.items()},
             differences=_differences(groups, every),
             random={name: summary(values).mean for name, values in baselines.items() if values},
+            suites={method: students[0].run.suite for method, students in groups.items()},
             sources={name: " / ".join(seen) for name, seen in sources.items()},
         )
 
@@ -89,14 +91,17 @@ class Table:
         return self.sources.get(group, "")
 
     def best(self, column: str) -> set[str]:
-        """The methods with the best mean of a column in which one way is better; nobody wins alone, nor all."""
-        means = {method: cells[column].mean for method, cells in self.cells.items() if column in cells}
-        way = better(column)
-        if len(means) < 2 or way == 0:
-            return set()
-        top = max(way * mean for mean in means.values())
-        found = {method for method, mean in means.items() if way * mean == top}
-        return found if len(found) < len(means) else set()
+        """The methods with their suite's best mean of a column in which one way is better; nobody wins alone, nor all."""
+        way, found = better(column), set()
+        suites: dict[str, dict[str, float]] = {}
+        for method, cells in self.cells.items():
+            if column in cells and way != 0:
+                suites.setdefault(self.suites[method], {})[method] = way * cells[column].mean
+        for means in suites.values():
+            highest = max(means.values())
+            top = {method for method, mean in means.items() if mean == highest}
+            found |= top if len(top) < len(means) else set()
+        return found
 
     def texts(self, method: str, column: str) -> tuple[str, str]:
         """A cell for a person: the mean, and its deviation; seeds without the score are said."""

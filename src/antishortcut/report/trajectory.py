@@ -95,6 +95,8 @@ def _spectrum(held: Directions, end: str) -> Figure:
             )
         )
         gap = f", eigengap {held.gaps[kind]:.3g}" if kind in held.gaps else ""
+        if gap and values[0] > 0:
+            gap += f", {held.gaps[kind] / values[0]:.1%} of the largest".replace("%", " %")
         text = ", ".join(f"{value:.3g}" for value in values[:8])
         panels.append(Panel(f"{kind}{gap}", 180, (chart,), {name: rows}, told=f"Largest: {text}"))
     note = (
@@ -138,7 +140,11 @@ def _series(rows: Rows, what: str) -> list[float]:
 
 
 def _steadiness(held: Directions, end: str) -> Figure:
-    names = {"to_whole": "to those of all images", "between": "between two batches", "reference": "reference"}
+    names = {
+        "to_whole": "to those of all images",
+        "between": "between two batches",
+        "reference": "1/√batch from the first",
+    }
     rows: Rows = [
         {"batch": row["batch"], "what": words_, "angle": round(row[key], 2)}
         for row in held.batches

@@ -53,11 +53,8 @@ def write_stylized(
     styles: a folder of pictures; by default the style of each image is that of a training image of another class.
     limit: at most so many images, balanced over the classes. files: PNGs below out/images too.
     """
-    if not 0 <= alpha <= 1:
-        raise UserError(f"alpha is between 0 (reconstruction) and 1 (the style's statistics), not {alpha}")
-    plan = make_plan(sets, which, styles, seed, limit)
-    chosen = {"kind": at.KIND, "source": "generated", "version": VERSION, "alpha": alpha, "seed": seed, "limit": limit}
-    wanted = chosen | dict(plan.facts) | dict(stylizer.facts)  # everything that decides the pixels
+    plan, chosen = check_request(sets, out, which=which, styles=styles, alpha=alpha, seed=seed, limit=limit)
+    wanted = chosen | dict(stylizer.facts)  # everything that decides the pixels
     _check(out, wanted)
     with Folder(out).locked():
         if read_facts(out) is None:
@@ -66,6 +63,26 @@ def write_stylized(
         if files:
             _write_files(made, plan, sets.classes)
     return made
+
+
+def check_request(
+    sets: Sets,
+    out: Path,
+    *,
+    which: str | None = None,
+    styles: Path | None = None,
+    alpha: float = 1.0,
+    seed: int = 0,
+    limit: int | None = None,
+) -> tuple[Plan, dict[str, Any]]:
+    """What would be written, or an error; to be asked before a stylizer is trained for it."""
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha is between 0 (reconstruction) and 1 (the style's statistics), not {alpha}")
+    plan = make_plan(sets, which, styles, seed, limit)
+    chosen = {"kind": at.KIND, "source": "generated", "version": VERSION, "alpha": alpha, "seed": seed, "limit": limit}
+    wanted = chosen | dict(plan.facts)
+    _check(out, wanted)
+    return plan, wanted
 
 
 def _check(out: Path, wanted: Mapping[str, Any]) -> None:

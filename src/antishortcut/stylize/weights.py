@@ -52,7 +52,7 @@ def network_from(path: Path) -> Network:
     head = next((value for key, value in state.items() if key.endswith("head.weight")), None)
     if head is None or head.ndim != 2 or not any("stages." in key for key in state):
         raise UserError(f"{path} holds no VGG of ours; --encoder wants a vgg8 or vgg13, trained by asd teach")
-    deeper = any(".0.1.0.weight" in f".{key}" for key in state if "stages.0.1." in key)
+    deeper = any(key.endswith("stages.0.1.0.weight") for key in state)  # a second convolution in the first stage
     network = build("vgg13" if deeper else "vgg8", len(head))
     load_weights(network, path)
     return network.eval()
@@ -101,7 +101,8 @@ def load(folder: Path) -> Stylizer:
     decoder = own_decoder(widths_of(settings["depth"]))
     load_weights(encoder, folder / ENCODER)
     load_weights(decoder, folder / DECODER)
-    return Stylizer(_frozen(encoder), _frozen(decoder), {"weights": "own", "digests": facts["digests"]})
+    said = {"encoder": settings["encoder"], "depth": settings["depth"], "steps": settings["steps"]}
+    return Stylizer(_frozen(encoder), _frozen(decoder), {"weights": "own", "digests": facts["digests"]} | said)
 
 
 def _frozen(module: nn.Module) -> nn.Module:

@@ -18,9 +18,10 @@ SMALL, LARGE = 128, 168  # pixels of a picture on the sheet, for images up to 64
 
 
 def striking(images: Bytes) -> int:
-    """Which of the images (B, S, S, 3) to show: one of much contrast, neither dark nor pale."""
-    flat = images.reshape(len(images), -1).astype(np.float32)
-    return int((flat.std(axis=1) - abs(flat.mean(axis=1) - 127)).argmax())
+    """Which of the images (B, S, S, 3) to show: one of much contrast, neither dark nor pale nor of one colour."""
+    flat = images.reshape(len(images), -1, 3).astype(np.float32)
+    spread, tint = flat.std(axis=(1, 2)), abs(flat.mean(axis=1) - 127).mean(axis=1)  # (B,)
+    return int((spread - tint).argmax())
 
 
 def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:

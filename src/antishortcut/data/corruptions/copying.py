@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...console import Watch
 from ...errors import UserError, near
+from ...folder import Folder, replacing, write_json
 from ...types import FileSet, ImageSet
 from ..copies import growing, read_images
 from ..parts import set_mark
 from .constants import ALL, CORRUPTIONS, SEVERITIES, SMALLEST, VERSION, table_of
 from .frost import frost_mark, read_frost
-from .places import FACTS, LABELS, MAKING, differences, locked, read_facts, write_json
+from .places import FACTS, LABELS, MAKING, differences, read_facts
 from .workers import Work, pixels, workers
 
 
@@ -40,19 +42,9 @@ def write_copies(
     A folder whose copies were made with other settings is refused.
     """
     _check(images, side, names, seed, processes)
-    settings = {
-        "kind": "corruptions",
-        "source": "generated",
-        "version": VERSION,
-        "seed": seed,
-        "frost": frost_mark(frost),
-        "side": side,
-        "constants": table_of(side),
-        "count": len(images),
-        "fingerprint": set_mark(images),
-    } | dict(facts or {})
+    settings = _settings(images, side, seed, frost) | dict(facts or {})
     shape = (len(SEVERITIES) * len(images), side, side, 3)
-    with locked(out):
+    with Folder(out).locked():
         begin(out, settings)
         missing = [name for name in ALL if name in names and not _whole(out / f"{name}.npy", shape)]
         if missing:
@@ -62,6 +54,21 @@ def write_copies(
             work = Work(pixels(images, side), side, seed, ice)
             _make(work, missing, out, shape, processes, quiet)
         finish(out, settings)
+
+
+def _settings(images: ImageSet | FileSet, side: int, seed: int, frost: Path | None) -> dict[str, Any]:
+    """Everything that decides the bytes."""
+    return {
+        "kind": "corruptions",
+        "source": "generated",
+        "version": VERSION,
+        "seed": seed,
+        "frost": frost_mark(frost),
+        "side": side,
+        "constants": table_of(side),
+        "count": len(images),
+        "fingerprint": set_mark(images),
+    }
 
 
 def _check(images: ImageSet | FileSet, side: int, names: Sequence[str], seed: int, processes: int | None) -> None:
@@ -114,11 +121,9 @@ def _afford(out: Path, size: int) -> None:
         raise UserError(f"the copies need {size / 1e9:.1f} GB, and {out} has {free / 1e9:.1f} GB left")
 
 
-def _write_labels(path: Path, label: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-    part = path.with_name(f".{path.stem}.part")
-    with part.open("wb") as file:
+def _write_labels(path: Path, label: NDArray[np.int64]) -> None:
+    with replacing(path) as file:
         np.save(file, np.tile(label, len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
-    part.replace(path)
 
 
 def _make(

@@ -28,7 +28,7 @@ from .constants import CHUNK, SEVERITIES, table_of
 from .frost import Frost
 from .noise import Bytes
 
-FEW = 20_000  # copies that one process makes before others have started
+FEW = 200_000_000  # pixels that one process has nearly done when others have started
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def workers(work: Work, files: int, processes: int | None) -> Iterator[Callable[
     """A function that does jobs and counts them, here or in other processes; None: as many as the work is worth."""
     if processes is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        processes = cores if files * len(SEVERITIES) * len(work.images) > FEW else 1
+        processes = cores if files * len(SEVERITIES) * len(work.images) * work.side**2 > FEW else 1
     processes = min(processes, work.chunks)
     if processes == 1:
         yield lambda jobs: _one_by_one(work, jobs)
@@ -93,7 +93,8 @@ def workers(work: Work, files: int, processes: int | None) -> Iterator[Callable[
         with _single_threaded():
             yield lambda jobs: _side_by_side(pool, jobs)
     except BrokenProcessPool:
-        raise UserError("a process that made copies was killed, for want of memory perhaps; run it again") from None
+        hint = "for want of memory perhaps, or a script of yours does not guard its main part; try processes=1"
+        raise UserError(f"a process that made copies has died, {hint}") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
