@@ -1,6 +1,7 @@
 """A report on 500 finished runs of 240 epochs: seconds from the command's start to the written page. Prints JSON.
 
-The folders are made in a temporary place: 10 methods, 50 seeds, 2,880 logged lines each, score files and histograms.
+The folders are made in a temporary place, 2,880 logged lines each, score files and histograms: `seeds` is one suite of
+10 methods and 50 seeds, `suites` the shape of a whole paper, 13 suites of 13 methods and 3 seeds.
 `first` has to draw every figure; `again` finds them drawn, as `asd report --serve` does. Each is a new process.
 """
 
@@ -19,8 +20,8 @@ from typing import Any
 from antishortcut.folder import Folder, write_json
 from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
 
-RUNS, EPOCHS, LOGGED = 500, 240, 11  # step lines an epoch
-NAMES = ("ce", "kd", "asd", "at", "crd", "dkd", "fitnets", "pkt", "reviewkd", "rkd")
+EPOCHS, LOGGED = 240, 11  # step lines an epoch
+NAMES = ("ce", "kd", "asd", "at", "crd", "dkd", "fitnets", "pkt", "reviewkd", "rkd", "byot", "ckptkd", "snapshot")
 SETS = ("test", "stylized", "imagenet-r", "imagenet-a")
 KINDS = ("texture", "noise", "blur", "weather")
 CODE = (
@@ -29,15 +30,21 @@ CODE = (
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    shapes = {
+        "seeds": [("suite", name, seed) for name in NAMES[:10] for seed in range(50)],
+        "suites": [(f"P{number}", name, seed) for number in range(1, 14) for name in NAMES for seed in range(3)],
+    }
+    print(json.dumps({"epochs": EPOCHS} | {shape: once(runs) for shape, runs in shapes.items()}))
+
+
+def once(runs: list[tuple[str, str, int]]) -> dict[str, Any]:
+    chance = random.Random(0)
     with tempfile.TemporaryDirectory() as place:
-        root = Path(place) / "suite"
-        chance = random.Random(0)
-        for number in range(count):
-            make_run(root, NAMES[number % len(NAMES)], number // len(NAMES), chance)
-        size = sum(path.stat().st_size for path in root.rglob("*.json*"))
-        first, again = measure(root), measure(root)
-    print(json.dumps({"runs": count, "epochs": EPOCHS, "megabytes": round(size / 1e6), "first": first, "again": again}))
+        for suite, name, seed in runs:
+            make_run(Path(place), suite, name, seed, chance)
+        size = sum(path.stat().st_size for path in Path(place).rglob("*.json*"))
+        first, again = measure(Path(place)), measure(Path(place))
+    return {"runs": len(runs), "megabytes": round(size / 1e6), "first": first, "again": again}
 
 
 def measure(root: Path) -> dict[str, float]:
@@ -49,12 +56,12 @@ def measure(root: Path) -> dict[str, float]:
     return {"seconds": round(time.perf_counter() - begin, 2), "core_seconds": round(cores, 2)}
 
 
-def make_run(root: Path, name: str, seed: int, chance: random.Random) -> None:
+def make_run(root: Path, suite: str, name: str, seed: int, chance: random.Random) -> None:
     run = Run(
-        kind="distill", suite="suite", name=name, seed=seed, epochs=EPOCHS, data=DataSettings(name="cifar100"),
+        kind="distill", suite=suite, name=name, seed=seed, epochs=EPOCHS, data=DataSettings(name="cifar100"),
         fingerprint="f", model=ModelSettings(name="wrn-16-2"), optim=OptimSettings(), method="kd",
     )  # fmt: skip
-    folder = Folder(root / f"{name}-s{seed}")
+    folder = Folder(root / suite / f"{name}-s{seed}")
     folder.begin(run, {"accelerator": "cpu"}, {"python": "3.11"})
     folder.metrics.write_text("".join(lines(("task", "kd", "tc", "ss")[: 4 if name == "asd" else 2], chance)))
     scores = {"accuracy": 0.7 + chance.random() / 100, "epoch": EPOCHS}

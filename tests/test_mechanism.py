@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
+from antishortcut.cli import app
 from antishortcut.data.cues import make_cues
 from antishortcut.evaluate import Bench, evaluate
 from antishortcut.evaluate.trajectory import classifier
@@ -158,3 +160,22 @@ def test_a_teacher_is_examined_once(recipe: Recipe, shop: Workshop) -> None:
             for end in ("high", "low"):
                 with Image.open(path.parent / direction[end]) as picture:
                     assert picture.size[1] == 64  # 32 pixels, doubled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_displaced_directions_are_reused_and_abandoned_ones_left(seed: int, tmp_path: Path) -> None:
+    """What held on the demo's teachers of three seeds (docs/results.md), with margin."""
+    out = tmp_path / "audit"
+    runs = str(tmp_path / "runs")
+    taught = CliRunner().invoke(app, ["teach", "cues", "--set", f"teacher.seed={seed}", "--runs", runs, "--json"])
+    assert taught.exit_code == 0, taught.output
+    teacher = json.loads(taught.stdout)["teacher"]
+    done = CliRunner().invoke(app, ["audit", "--teacher", teacher, "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["explained"]
+    displaced, abandoned = told["displaced"], told["abandoned"]
+    assert displaced["early"]["texture"] > 0.6 > 0.1 > displaced["early"]["shape"]
+    assert displaced["final"]["shape"] > 0.4 > 0.3 > displaced["final"]["texture"]  # reused
+    assert abandoned["early"]["texture"] > 0.6 > 0.1 > abandoned["early"]["shape"]
+    assert max(abandoned["final"].values()) < 0.2  # left

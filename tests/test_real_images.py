@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,32 @@ def test_every_method_runs_on_cifar100_and_stands_in_one_table(tmp_path: Path) -
     assert all(0 <= row["test accuracy"] <= 1 for row in rows.values())
     table = (runs / "small" / "table.md").read_text()
     assert all(f"| {name} |" in table for name in METHODS)
+
+
+CLASSIFIER = """
+epochs = 4
+[data]
+name = "cifar100"
+test_limit = 2000
+[teacher]
+name = "cnn-32-128"
+[student]
+name = "cnn-32-128"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_cifar(), reason="no cifar-100-python in $ANTISHORTCUT_DATA or ./data")
+def test_a_clean_classifier_is_worse_at_severity_5_than_at_1(tmp_path: Path) -> None:
+    recipe, runs = tmp_path / "clean.toml", tmp_path / "runs"
+    recipe.write_text(CLASSIFIER)
+    done = CliRunner().invoke(app, ["distill", str(recipe), "--method", "ce", "--runs", str(runs)])
+    assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(app, ["evaluate", str(runs / "clean" / "ce-s1"), "--on", "corruptions", "--json"])
+    score = json.loads(shown.stdout)["runs"][0]["scores"]["corruptions"]
+    assert score["source"] == "generated"
+    assert score["values"]["clean_error"] < score["values"]["mce_all"] < score["values"]["mce"]
+    assert [name for name, errors in score["errors"].items() if errors[4] <= errors[0]] == []
+    noise = 0.01  # of 2,000 images, about one standard deviation
+    falls = {n for n, e in score["errors"].items() if any(b < a - noise for a, b in pairwise(e))}
+    assert falls <= {"glass_blur", "elastic_transform", "snow", "frost", "motion_blur"}  # docs/corruptions.md

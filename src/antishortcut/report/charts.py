@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ LOOK: dict[str, Any] = {
     "axis": {"titleFontWeight": "normal", "titlePadding": 8, "labelFontSize": 11, "titleFontSize": 11},
     "title": {"anchor": "start", "fontSize": 13},
 }
+PIXELS = 6e6  # of a picture
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
 Rows = list[dict[str, Any]]
 ONE: dict[str, Rows] = {"one": [{"at": 1}]}  # for a mark that is drawn once
@@ -101,9 +104,15 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
         drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
         for (place, _, mark), svg in zip(due, drawings, strict=True):
             with replacing(place.with_name(place.name + ".png")) as file:
-                file.write(vl_convert.svg_to_png(svg, scale=2))
+                file.write(vl_convert.svg_to_png(svg, scale=_scale(svg)))
             with replacing(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
                 file.write(svg.encode() + b"\n" + mark)
+
+
+def _scale(svg: str) -> float:
+    """Two pixels for one, fewer for a picture that would be huge."""
+    width, height = (float(re.search(rf'{side}="([0-9.]+)"', svg[:400])[1]) for side in ("width", "height"))  # type: ignore[index]
+    return max(1.0, min(2.0, math.sqrt(PIXELS / (width * height))))
 
 
 def _drawn(place: Path, mark: bytes) -> bool:

@@ -18,7 +18,7 @@ from antishortcut.run import Run
 
 BASELINE = "kd"  # the run that others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name
-DRAWN = 42  # methods in charts: seven colours, three dashes, twice
+DRAWN = 21  # methods in charts: seven colours, three dashes
 Curve = tuple[tuple[float, float], ...]
 Mark = tuple[tuple[str, int, int], ...]
 

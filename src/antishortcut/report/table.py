@@ -91,7 +91,7 @@ class Table:
         return self.sources.get(group, "")
 
     def best(self, column: str) -> set[str]:
-        """The methods with their suite's best mean of a column in which one way is better; nobody wins alone, nor all."""
+        """The methods with their suite's best mean, where one way is better at all; nobody wins alone, nor all."""
         way, found = better(column), set()
         suites: dict[str, dict[str, float]] = {}
         for method, cells in self.cells.items():
