@@ -2,7 +2,7 @@
 
 content loss   ‖f(g(t)) − t‖², t = adain(f(c), f(s)), at the deepest stage
 style loss     means and deviations of g(t)'s maps against those of s, at every stage
-pixel loss     ‖g(f(c)) − c‖² on a quarter of each batch, which keeps its own statistics: small images stay sharp
+pixel loss     ‖g(f(c)) − c‖² on a quarter of each batch, which keeps its own statistics, for sharpness
 """
 # B batch, k images of it that are only reconstructed, S side of the images
 
