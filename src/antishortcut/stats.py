@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes most of a second to import
 
 TINY = 1e-12  # of the values' size: a smaller spread is the rounding of equal differences
 
@@ -54,7 +54,7 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
     found = summary([x - y for x, y in zip(a, b, strict=True)])
     if found.std is None:
         return Paired(found.mean, None, None, None, 1)
-    half = float(stats.t.ppf((1 + level) / 2, found.count - 1)) * found.std / math.sqrt(found.count)
+    half = float(stdtrit(found.count - 1, (1 + level) / 2)) * found.std / math.sqrt(found.count)
     size = max(abs(x) for x in (*a, *b))
     effect = found.mean / found.std if found.std > TINY * size else None
     return Paired(found.mean, found.mean - half, found.mean + half, effect, found.count)
