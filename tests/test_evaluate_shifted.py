@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app
 from antishortcut.data import corruptions as made
+from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.evaluate import Bench, Subject, evaluate
 from antishortcut.evaluate.corrupted import relate
@@ -189,3 +190,56 @@ def test_the_command(folder: Folder, tmp_path: Path) -> None:
         failed = CliRunner().invoke(app, ["evaluate", str(folder.path), *wrong])
         assert isinstance(failed.exception, UserError)
         assert complaint in str(failed.exception)
+
+
+def test_copies_of_other_images_are_refused(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    conflict = bench.sets.tests["conflict"]
+    iid = bench.headline[1]
+    assert isinstance(conflict, ImageSet)
+    assert isinstance(iid, ImageSet)
+    other = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "other", conflict)})
+    with pytest.raises(UserError, match="copies of other images than cues's iid set"):
+        evaluate(folder, other, ["corruptions"])
+    small = ImageSet(iid.image[:, :, ::2, ::2], iid.label)
+    with pytest.raises(UserError, match="images of 16 pixels; this student was trained on 32"):
+        evaluate(
+            folder, Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "s", small)}), ["corruptions"]
+        )
+    part = limited(iid, 40, 0)  # as asd corrupt --limit 40 takes them
+    assert isinstance(part, ImageSet)
+    some = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "part", part)})
+    score = evaluate(folder, some, ["corruptions"])["corruptions"]
+    with torch.no_grad():
+        guess = Subject(folder, some).network(part.image.float() / 255).logits.argmax(1)
+    assert score["values"]["clean_error"] == pytest.approx(float((guess != part.label).float().mean()))
+
+
+def test_changed_copies_are_scored_again(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    images = bench.headline[1]
+    assert isinstance(images, ImageSet)
+    place = released(tmp_path / "c", images)
+    bench = Bench(bench.sets, bench.runs, at={"corruptions": place})
+    first = evaluate(folder, bench, ["corruptions"])["corruptions"]
+    array = np.load(place / "fog.npy")
+    array[200] = 255 - array[200]  # one image in the middle
+    np.save(place / "fog.npy", array)
+    assert evaluate(folder, bench, ["corruptions"])["corruptions"]["fingerprint"] != first["fingerprint"]
+
+
+def test_lost_artifacts_and_damaged_scores_are_made_again(folder: Folder, bench: Bench) -> None:
+    first = evaluate(folder, bench, ["mechanism"])["mechanism"]
+    made = [folder.path / "artifacts" / "mechanism.json", *bench.runs.glob("teachers/*/artifacts/directions-15.json")]
+    assert len(made) == 2
+    made[0].unlink()
+    made[1].write_text("[]")
+    (folder.path / "scores" / "groups.json").write_text("{}")
+    again = evaluate(folder, bench, ["mechanism"])
+    assert again["mechanism"] == first
+    assert "groups" not in again  # not a score: as good as none
+    assert all(json.loads(path.read_text()) for path in made)
+
+
+def test_a_student_cut_short_is_one_line(folder: Folder, bench: Bench) -> None:
+    folder.student.write_bytes(folder.student.read_bytes()[:1000])
+    with pytest.raises(UserError, match="holds no plain tensors"):
+        evaluate(folder, bench, ["clean"])

@@ -96,12 +96,15 @@ class Folder:
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process at a time may work here. The lock goes with its process, however that ends."""
+    def locked(self, wait: bool = False) -> Iterator[None]:
+        """Only one process at a time may work here. The lock goes with its process, however that ends.
+
+        `wait` for the other to end instead of refusing, where both make the same.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError:
                 file.seek(0)
                 raise UserError(
@@ -147,11 +150,18 @@ class Folder:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def score(self, name: str) -> dict[str, Any] | None:
+        """A score; None when there is none or its file is damaged: it is made again when asked for."""
         path = self.path / "scores" / f"{name}.json"
-        return dict(read_json(path)) if path.exists() else None
+        try:
+            value = read_json(path) if path.exists() else None
+        except UserError:
+            return None
+        return value if isinstance(value, dict) and isinstance(value.get("values"), dict) else None
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        return {path.stem: dict(read_json(path)) for path in sorted((self.path / "scores").glob("*.json"))}
+        """All scores that can be read, by name."""
+        names = [path.stem for path in sorted((self.path / "scores").glob("*.json"))]
+        return {name: score for name in names if (score := self.score(name)) is not None}
 
 
 def _difference(a: Run, b: Run) -> str:

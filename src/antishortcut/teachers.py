@@ -157,7 +157,10 @@ class Teachers:
         other, _, own = state.rpartition("/")
         folder = Folder(self.runs / "teachers" / (other or self.run.teacher))
         if not folder.path.is_dir():
-            raise UserError(f"no teacher at {folder.path}; train it first: asd teach (or point --runs at where it is)")
+            raise UserError(
+                f"no teacher at {folder.path}; train it first: asd teach (a run is examined where it was made: "
+                "teachers/ lies beside its suite)"
+            )
         return Trajectory(folder), own
 
     @property

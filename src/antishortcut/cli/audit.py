@@ -87,7 +87,7 @@ def audit(
     else:
         case = _from_files(given, early or (), data_root, embedding, classes, image_size)
     if student is not None or student_model is not None:
-        case = _with_student(case, student, student_model)
+        case = _with_student(case, student, student_model, classes)
     found, page = _measure(case, out, set_name, limit, place)
     if as_json:
         print_json({"out": str(out), "page": page} | found)
@@ -128,6 +128,8 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
     trajectory = Trajectory(folder)
     if not run.keep or not folder.finished:
         raise UserError(f"{path} is not a finished teacher (asd teach makes one)")
+    if early and len(early) > 1:
+        raise UserError("with --teacher all its states are candidates; give --early once, for the one to look at")
     asked = early[0] if early else run.early
     chosen = trajectory.entry(asked)
     *before, last = trajectory.entries
@@ -208,7 +210,7 @@ def _network(model: str, path: Path, sets: Sets, embedding: str | None = None, c
     return network
 
 
-def _with_student(case: Case, path: Path | None, model: str | None) -> Case:
+def _with_student(case: Case, path: Path | None, model: str | None, classes: int | None) -> Case:
     """The student from weights and a model's name, or from its run folder, which knows its model."""
     from antishortcut.folder import Folder
 
@@ -218,7 +220,7 @@ def _with_student(case: Case, path: Path | None, model: str | None) -> Case:
         if model is None:
             raise UserError(f"--student {path} needs --student-model; only a run folder knows its model")
         files = {**case.files, "student": str(path)}
-        return replace(case, student=_network(model, path, case.sets), files=files)
+        return replace(case, student=_network(model, path, case.sets, classes=classes), files=files)
     if model is not None:
         raise UserError(f"--student {path} is a folder and knows its model; leave out --student-model")
     folder = Folder(path)

@@ -46,6 +46,8 @@ def evaluate(
     device = _device(device)
     shop = Workshop(Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
     places = _places(at or ())
     if reference is not None:
         if "corruptions" not in names:

@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from antishortcut.diagnose import ridge_map
 from antishortcut.errors import UserError
 from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject, part
-from antishortcut.evaluate.trajectory import POOL, VERSION, classifier, examine_teacher
+from antishortcut.evaluate.trajectory import POOL, VERSION, classifier, examine_teacher, examined
 from antishortcut.folder import write_json
 from antishortcut.mechanism.directions import head, kinds
 from antishortcut.mechanism.leaning import values_of
 from antishortcut.mechanism.maps import tsne
 from antishortcut.methods import make_method
 from antishortcut.models import probe
+from antishortcut.models.weights import read as read_weights
 from antishortcut.teachers import Teachers
 from antishortcut.types import Projects, Sizes
+
+ARTIFACT = Path("artifacts") / "mechanism.json"
 
 
 def mechanism(bench: Bench) -> Iterator[Examination]:
@@ -31,7 +34,11 @@ def mechanism(bench: Bench) -> Iterator[Examination]:
     aligned    after a ridge map to the teacher's space, fitted on training images: the ruler for every method and width
     projector  through the method's own projector, where it has one
     """
-    yield Scored("mechanism", f"{bench.sets.fingerprint}-{VERSION}", _score)
+    yield Scored("mechanism", f"{bench.sets.fingerprint}-{VERSION}", _score, _made)
+
+
+def _made(subject: Subject) -> bool:
+    return (subject.folder.path / ARTIFACT).exists() and examined(subject)
 
 
 def _score(subject: Subject) -> Mapping[str, Any]:
@@ -50,7 +57,7 @@ def _score(subject: Subject) -> Mapping[str, Any]:
     if "raw" in values:
         values["raw"] |= _head(subject.network, len(sets.classes), kinds(seen, "early")["displaced"])
     made["embedding"] = tsne({"teacher": seen["final"], "student": seen["student"]}, pool.label, sets.classes)
-    write_json(subject.folder.path / "artifacts" / "mechanism.json", made)
+    write_json(subject.folder.path / ARTIFACT, made)
     examine_teacher(teachers, subject)
     return {"count": len(pool), "values": values}
 
@@ -79,7 +86,7 @@ def _method(subject: Subject, teachers: Teachers) -> nn.Module | None:
     student = probe(subject.network, sets.image_size)
     sizes = Sizes(len(sets.classes), len(sets.train), student, shapes, sets.train.label)
     method = make_method(run.method, sizes, run.options)
-    method.load_state_dict(load_file(subject.folder.method))
+    method.load_state_dict(read_weights(subject.folder.method))
     return method.eval()
 
 

@@ -32,14 +32,14 @@ def stylized(bench: Bench) -> Iterator[Examination]:
             "then add --at stylized=OUT"
         )
     copies = open_stylized(place, len(bench.sets.classes))
-    bench.belongs(copies.facts, place)
-    yield Scored("stylized", _joint(bench, copies.fingerprint), partial(_stylized, copies))
+    content = bench.content(copies.images, copies.facts, place)
+    yield Scored("stylized", _joint(bench, copies.fingerprint), partial(_stylized, copies, content))
 
 
-def _stylized(copies: Stylized, subject: Subject) -> Mapping[str, Any]:
+def _stylized(copies: Stylized, content: AnySet, subject: Subject) -> Mapping[str, Any]:
     logits, _ = subject.outputs(copies.images)
     values = dict(accuracy(logits, copies.images.label))
-    values["clean_accuracy"] = subject.clean_accuracy
+    values["clean_accuracy"] = subject.clean_accuracy(content)
     values["gap"] = values["clean_accuracy"] - values["accuracy"]
     if copies.style_label is not None:
         values["by_style"] = float((logits.argmax(dim=1) == copies.style_label).float().mean())
@@ -62,7 +62,9 @@ def renditions(name: str) -> Callable[[Bench], Iterator[Examination]]:
 def _renditions(shift: Shift, subject: Subject) -> Mapping[str, Any]:
     logits, _ = subject.outputs(_ready(shift.images, subject))
     values = dict(overlap_accuracy(logits, shift.images.label, shift.allowed))
-    return {"count": len(shift.images), "values": values, "source": "official", "facts": dict(shift.facts)}
+    values |= {"chance": 1 / len(shift.allowed), "chance_overlap": 1 / len(shift.overlap)}
+    source = "official" if shift.facts["official_classes"] else "given"
+    return {"count": len(shift.images), "values": values, "source": source, "facts": dict(shift.facts)}
 
 
 def conflict(bench: Bench) -> Iterator[Examination]:

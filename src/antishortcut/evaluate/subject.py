@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.data import Loader, order
 from antishortcut.data.layouts import tiny_wnids
-from antishortcut.data.parts import take
+from antishortcut.data.parts import limited, take
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.mechanism.features import features
 from antishortcut.models import Network
+from antishortcut.models.weights import read as read_weights
 from antishortcut.run import Run
 from antishortcut.scorers import accuracy
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, Sets
+from antishortcut.types import AnySet, FileSet, ImageSet, Sets
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,25 @@ class Bench:
             return given
         return next((self.root / name for name in usual if (self.root / name).is_dir()), None)
 
-    def belongs(self, facts: Mapping[str, Any], place: Path) -> None:
-        """Refuse copies of another data set; folders are known by kind alone, for their paths differ by machine."""
+    def content(self, copies: AnySet, facts: Mapping[str, Any], place: Path) -> AnySet:
+        """The headline images that these are copies of, or a refusal: copies of others would be scored as if of these.
+
+        Folders are known by kind alone, for their paths differ by machine; files may be listed in another order.
+        """
+        name, images = self.headline
         other = str(facts.get("set", self.sets.name))
         if other.partition(":")[0] != self.sets.name.partition(":")[0]:
             raise UserError(f"{place} holds copies of {other}, not of {self.sets.name}")
+        if isinstance(copies, ImageSet) and copies.image.shape[2] != self.sets.image_size:
+            side, own = copies.image.shape[2], self.sets.image_size
+            raise UserError(f"{place} holds images of {side} pixels; this student was trained on {own}")
+        images = limited(images, len(copies), 0) if len(copies) < len(images) else images
+        ours, theirs = images.label, copies.label
+        if isinstance(copies, FileSet):
+            ours, theirs = ours.sort().values, theirs.sort().values
+        if not torch.equal(ours, theirs):
+            raise UserError(f"{place} holds copies of other images than {self.sets.name}'s {name} set: labels differ")
+        return images
 
 
 class Subject:
@@ -93,10 +107,11 @@ class Subject:
         quiet = self.bench.quiet or not title
         return features(networks, images, self.bench.sets.image_size, self.device, title, quiet)
 
-    @cached_property
-    def clean_accuracy(self) -> float:
-        """On the headline test set: as scored before, or now."""
+    def clean_accuracy(self, of: AnySet | None = None) -> float:
+        """On the headline test set, as scored before or now; or on the part of it that copies were made of."""
         name, images = self.bench.headline
+        if of is not None and of is not images:
+            return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
         known = self.folder.score(name + mark(self.state))
         if known is not None and known["fingerprint"] == self.bench.sets.fingerprint:
             return float(known["values"]["accuracy"])
@@ -116,6 +131,10 @@ class Examination(Protocol):
         """Of the images and of how they are scored: a score that carries it stands."""
         ...
 
+    def made(self, subject: Subject) -> bool:
+        """Whether what belongs to the score besides its file is there."""
+        ...
+
     def score(self, subject: Subject) -> Mapping[str, Any]:
         """`count`, `values` (numbers by name) and what else belongs to the score."""
         ...
@@ -128,6 +147,7 @@ class Scored:
     name: str
     fingerprint: str
     score: Callable[[Subject], Mapping[str, Any]]
+    made: Callable[[Subject], bool] = lambda subject: True
 
 
 def mark(state: str) -> str:
@@ -145,6 +165,6 @@ def part(images: AnySet, count: int) -> AnySet:
 def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = network_of(blank, len(sets.classes), sets.image_size)
-    weights = load_file(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
+    weights = read_weights(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
     network.load_state_dict(weights)
     return network

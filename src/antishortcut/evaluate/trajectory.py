@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from antishortcut.errors import UserError
 from antishortcut.evaluate.subject import Subject, part
 from antishortcut.folder import Folder, read_json, write_json
 from antishortcut.mechanism.directions import describe, geometry, head, kinds, meaning, stability, written
@@ -21,14 +22,10 @@ VERSION = 2  # of what is measured; scores of another version are made again
 
 def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
     """Write the teacher's artifacts for the run's early state, unless they are there for these images."""
-    run, bench = subject.run, subject.bench
-    home = Folder(bench.runs / "teachers" / str(run.teacher))
-    state = run.roles.get("early", run.early)
-    path = home.path / "artifacts" / f"directions-{state.replace('/', '-').removesuffix('%')}.json"
-    mark = f"{bench.sets.fingerprint}-{VERSION}"
-    if path.exists() and read_json(path).get("fingerprint") == mark:
+    bench, path = subject.bench, _path(subject)
+    if examined(subject):
         return path
-    trajectory = Trajectory(home)
+    trajectory = Trajectory(Folder(path.parent.parent))
     course = {entry["labels"][0]: entry for entry in trajectory.entries}
     ends = {"early": teachers.network("early"), "final": teachers.network("final")}
     pool = part(bench.headline[1], POOL)
@@ -36,7 +33,7 @@ def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
     folder = path.parent / path.stem
     folder.mkdir(parents=True, exist_ok=True)
     found = geometry(seen, "early") | stability(subject.features(ends, bench.sets.train, "training features"))
-    found["early"] = state
+    found["early"] = _state(subject)
     found["energy"] = [
         row | {key: course[row["state"]].get(key) for key in ("epoch", "accuracy")}
         for row in found["energy"]
@@ -47,8 +44,30 @@ def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
     weight = classifier(ends["final"], len(bench.sets.classes), found["width"])
     if weight is not None:
         found["head"] = head(weight, kinds(seen, "early")["displaced"])
-    write_json(path, written({"fingerprint": mark} | found))
+    write_json(path, written({"fingerprint": _mark(subject)} | found))
     return path
+
+
+def examined(subject: Subject) -> bool:
+    """Whether the teacher's artifacts are there for these images; a damaged file is as good as none."""
+    try:
+        known = read_json(_path(subject)) if _path(subject).exists() else None
+    except UserError:
+        return False
+    return isinstance(known, dict) and known.get("fingerprint") == _mark(subject)
+
+
+def _state(subject: Subject) -> str:
+    return subject.run.roles.get("early", subject.run.early)
+
+
+def _path(subject: Subject) -> Path:
+    name = _state(subject).replace("/", "-").removesuffix("%")
+    return subject.bench.runs / "teachers" / str(subject.run.teacher) / "artifacts" / f"directions-{name}.json"
+
+
+def _mark(subject: Subject) -> str:
+    return f"{subject.bench.sets.fingerprint}-{VERSION}"
 
 
 def _explain(found: dict[str, Any], seen: Mapping[str, Tensor], ends: Mapping[str, Network], subject: Subject) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from antishortcut.folder import Folder, replacing, write_json
 from antishortcut.stylize import reading as at
 from antishortcut.stylize.pairing import VERSION, Ints
 from antishortcut.stylize.plan import Plan, images_at, make_plan
-from antishortcut.stylize.reading import Stylized, open_stylized, read_facts
+from antishortcut.stylize.reading import Stylized, digest, open_stylized, read_facts
 from antishortcut.stylize.sheet import contact_sheet
 from antishortcut.types import Sets
 
@@ -120,7 +119,7 @@ def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, wanted: Mappin
         _keep(out / at.STYLE_LABELS, plan.style_label)
     _write_sheet(out, plan, sets)
     made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / at.FACTS, dict(wanted) | {"sha256": _digest(out / at.IMAGES), "made": made})
+    write_json(out / at.FACTS, dict(wanted) | {"sha256": digest(out / at.IMAGES), "made": made})
 
 
 def _chunks(plan: Plan, side: int) -> Iterator[tuple[Tensor, Ints]]:
@@ -134,11 +133,6 @@ def _chunks(plan: Plan, side: int) -> Iterator[tuple[Tensor, Ints]]:
 def _keep(path: Path, values: Ints) -> None:
     with replacing(path) as file:
         np.save(file, values, allow_pickle=False)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_sheet(out: Path, plan: Plan, sets: Sets) -> None:

@@ -25,6 +25,7 @@ from antishortcut.stylize.nets import (
     reference_vgg,
     widths_of,
 )
+from antishortcut.stylize.reading import digest
 
 NAMES = tuple(CONVS)  # networks that can be encoders
 ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.json"
@@ -40,7 +41,7 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
         state = strip(read(path))
         complain(path, net.state_dict(), state)
         net.load_state_dict(state)
-    digests = {"encoder": _digest(vgg), "decoder": _digest(decoder)}
+    digests = {"encoder": digest(vgg), "decoder": digest(decoder)}
     facts = {"weights": "reference", "digests": digests, "magnify": magnify}
     encoder = ReferenceEncoder(nets["vgg"][1])
     return Stylizer(_frozen(encoder), _frozen(nets["decoder"][1]), facts, magnify)
@@ -94,7 +95,7 @@ def load(folder: Path) -> Stylizer:
     if not isinstance(facts, dict) or facts.get("kind") != "stylizer" or facts.get("version") != VERSION:
         raise UserError(f"{folder / FACTS} is not of a stylizer of this version; train it again with --train")
     for name, file in (("encoder", ENCODER), ("decoder", DECODER)):
-        if not (folder / file).exists() or _digest(folder / file) != facts["digests"][name]:
+        if not (folder / file).exists() or digest(folder / file) != facts["digests"][name]:
             raise UserError(f"{folder / file} is missing or damaged; remove {folder} and train it again with --train")
     settings = facts["settings"]
     encoder = encoder_from(build(settings["encoder"], 1), settings["depth"])
@@ -107,8 +108,3 @@ def load(folder: Path) -> Stylizer:
 
 def _frozen(module: nn.Module) -> nn.Module:
     return module.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,6 +35,7 @@ def write_copies(
     processes: int | None = None,
     facts: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    wait: bool = False,
 ) -> None:
     """Write the corruptions of a set that are not there yet, its labels, and last of all facts.json.
 
@@ -44,7 +45,7 @@ def write_copies(
     _check(images, side, names, seed, processes)
     settings = _settings(images, side, seed, frost) | dict(facts or {})
     shape = (len(SEVERITIES) * len(images), side, side, 3)
-    with Folder(out).locked():
+    with Folder(out).locked(wait):
         begin(out, settings)
         missing = [name for name in ALL if name in names and not _whole(out / f"{name}.npy", shape)]
         if missing:

@@ -8,6 +8,8 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from ..layouts import SUFFIXES
 from .constants import ALL, CORRUPTIONS, SEVERITIES
 from .places import FACTS, LABELS, MAKING, read_facts
 
-ENDS = 1024  # bytes of either end of a released file that count for its fingerprint
+WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
+BLOCKS, BLOCK = 1024, 2**16
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     def read(name: str, severity: int) -> AnySet:
         return as_set(arrays[name][(severity - 1) * len(label) : severity * len(label)], label)
 
-    mark = _file_mark(folder, names) if facts is None else _facts_mark(facts)
+    mark = _mark(folder, [name for name in names if name in needed], facts or {})
     source = "official" if facts is None else str(facts.get("source", "generated"))
     return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read)
 
@@ -105,23 +108,27 @@ def _first_of_five(path: Path, classes: int) -> Tensor:
     return rows[0].clone()
 
 
-def _facts_mark(facts: Mapping[str, Any]) -> str:
-    """Of copies made here: what decides their bytes, so not which corruptions are there."""
+def _mark(folder: Path, names: Sequence[str], facts: Mapping[str, Any]) -> str:
+    """Of labels, of the images' bytes, and of what is said of copies made here; not of which others lie beside them."""
     decisive = {key: value for key, value in facts.items() if key != "names"}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _file_mark(folder: Path, names: Sequence[str]) -> str:
-    """Of released files: all labels, and of the images name, size and both ends."""
-    seen = hashlib.sha256((folder / LABELS).read_bytes())
-    for name in names:
-        with (folder / f"{name}.npy").open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            seen.update(f"\n{name} {size}\n".encode())
-            for start in (0, max(0, size - ENDS)):
-                file.seek(start)
-                seen.update(file.read(ENDS))
+    seen = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+    for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names)):
+        now = path.stat()
+        seen.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
     return seen.hexdigest()[:16]
+
+
+@lru_cache(maxsize=512)
+def _content(path: Path, size: int, time: int) -> str:
+    """Digest of a file's bytes, once for each state of it; of a large file, of blocks spread evenly over it."""
+    with path.open("rb") as file:
+        if size <= WHOLE:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+        seen = hashlib.blake2b()
+        for block in range(BLOCKS):
+            file.seek(block * (size - BLOCK) // (BLOCKS - 1))
+            seen.update(file.read(BLOCK))
+        return seen.hexdigest()
 
 
 def open_folder_copies(folder: Path, classes: tuple[str, ...], *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
@@ -150,7 +157,7 @@ def open_folder_copies(folder: Path, classes: tuple[str, ...], *, needed: Sequen
         return FileSet(tuple(where / classes[place] / file for place, file in found), label)
 
     sample = [homes[names[0]] / "1" / classes[place] / file for place, file in first]
-    mark = _folder_mark(names, first, sample)
+    mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
     return Copies(folder, "official", names, len(first), _side(sample[0]), label, mark, {}, read)
 
 
@@ -170,11 +177,17 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     return found
 
 
-def _folder_mark(names: Sequence[str], first: Sequence[tuple[int, str]], paths: Sequence[Path]) -> str:
-    """Which corruptions, and of the files of the first: class, name and size."""
-    seen = hashlib.sha256("\n".join(names).encode())
-    for (place, file), path in zip(first, paths, strict=True):
-        seen.update(f"\n{place} {file} {path.stat().st_size}".encode())
+def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> str:
+    """Which corruptions, and of every file of every severity: class, name and size; 0 where it is missing."""
+    seen = hashlib.sha256("\n".join(homes).encode())
+    wanted: dict[str, list[str]] = {}
+    for place, file in first:
+        wanted.setdefault(classes[place], []).append(file)
+    for home, severity in product(homes.values(), SEVERITIES):
+        for name, files in wanted.items():
+            folder = home / str(severity) / name
+            sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
+            seen.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
     return seen.hexdigest()[:16]
 
 
