@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +187,7 @@ def test_the_command(folder: Folder, tmp_path: Path) -> None:
     for wrong, complaint in (
         (["--at", "corruptions"], "write NAME=FOLDER"),
         (["--at", "corruption=x"], "did you mean 'corruptions'"),
+        (["--on", ","], "names nothing to measure"),
         (["--reference", str(folder.path)], "--reference is for --on corruptions"),
     ):
         failed = CliRunner().invoke(app, ["evaluate", str(folder.path), *wrong])
@@ -243,3 +246,25 @@ def test_a_student_cut_short_is_one_line(folder: Folder, bench: Bench) -> None:
     folder.student.write_bytes(folder.student.read_bytes()[:1000])
     with pytest.raises(UserError, match="holds no plain tensors"):
         evaluate(folder, bench, ["clean"])
+
+
+def test_a_run_copied_away_finds_its_teacher(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+    away = tmp_path / "elsewhere" / "lone"
+    shutil.copytree(folder.path, away)
+    command = ["evaluate", str(away), "--on", "mechanism"]
+    failed = CliRunner().invoke(app, command)
+    assert isinstance(failed.exception, UserError)
+    assert "as --runs" in str(failed.exception)
+    done = CliRunner().invoke(app, [*command, "--runs", str(bench.runs)])
+    assert done.exit_code == 0, done.output
+
+
+def test_changed_files_of_released_folders_change_the_fingerprint(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, severity in product(made.CORRUPTIONS, made.SEVERITIES):
+        place = tmp_path / name / str(severity) / "n01"
+        place.mkdir(parents=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(place / "a.png")
+    first = made.find_copies(tmp_path, ("n01",)).fingerprint
+    Image.new("RGB", (8, 8)).save(tmp_path / "zoom_blur" / "4" / "n01" / "a.png")
+    assert made.find_copies(tmp_path, ("n01",)).fingerprint != first

@@ -158,8 +158,8 @@ class Teachers:
         folder = Folder(self.runs / "teachers" / (other or self.run.teacher))
         if not folder.path.is_dir():
             raise UserError(
-                f"no teacher at {folder.path}; train it first: asd teach (a run is examined where it was made: "
-                "teachers/ lies beside its suite)"
+                f"no teacher at {folder.path}; train it first: asd teach "
+                "(or give the folder that holds teachers/ as --runs)"
             )
         return Trajectory(folder), own
 

@@ -29,6 +29,9 @@ def evaluate(
     reference: Annotated[
         Path | None, typer.Option(help="A run whose corruption error the others are relative to.")
     ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Where teachers/ lies [default: two levels above each run folder].")
+    ] = None,
     data_root: RootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -44,7 +47,7 @@ def evaluate(
     if threads:
         torch.set_num_threads(threads)
     device = _device(device)
-    shop = Workshop(Path("runs"), data_root)
+    shop = Workshop(runs or Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
     if not names:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
@@ -52,13 +55,13 @@ def evaluate(
     if reference is not None:
         if "corruptions" not in names:
             raise UserError("--reference is for --on corruptions")
-        _scores(reference, shop, ["corruptions"], places, device)
+        _scores(reference, runs, shop, ["corruptions"], places, device)
     found: list[dict[str, Any]] = []
     for path in folders:
         if len(folders) > 1 and not Folder(path).finished:  # a shell's * brings figures and unfinished runs along
             print(f"{path}: no finished run, left out", file=sys.stderr)
             continue
-        scores = _scores(path, shop, names, places, device)
+        scores = _scores(path, runs, shop, names, places, device)
         if reference is not None:
             relate(Folder(path), Folder(reference))
             scores = Folder(path).scores()
@@ -98,7 +101,7 @@ def _places(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def _scores(
-    path: Path, shop: Workshop, names: list[str], places: dict[str, Path], device: str
+    path: Path, runs: Path | None, shop: Workshop, names: list[str], places: dict[str, Path], device: str
 ) -> dict[str, dict[str, Any]]:
     from antishortcut.evaluate import Bench
     from antishortcut.evaluate import evaluate as evaluate_it
@@ -106,7 +109,7 @@ def _scores(
 
     folder = Folder(path)
     run, _ = folder.read()
-    bench = Bench(shop.sets(run.data), path.resolve().parent.parent, at=places, quiet=False)
+    bench = Bench(shop.sets(run.data), runs or path.resolve().parent.parent, at=places, quiet=False)
     if shop.root is not None:
         bench = replace(bench, root=shop.root)
     return evaluate_it(folder, bench, names, device=device)

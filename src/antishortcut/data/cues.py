@@ -7,8 +7,7 @@ how many are asked for. Colours are drawn alike for every class and texture: onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from antishortcut.data.textures import FAMILIES, LATTICE, paint
+from antishortcut.data.threads import one_thread
 from antishortcut.errors import UserError, near
 from antishortcut.types import ImageSet
 
@@ -60,7 +60,7 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
     for chunk in range(-(-count // CHUNK)):
         rng = np.random.default_rng([VERSION, SPLITS.index(split), seed, chunk])
         label, texture = _classes(rng, split, rho)
-        with _one_thread():
+        with one_thread():
             images.append(_render(rng, label, texture, size))
         labels.append(label)
         textures.append(texture)
@@ -69,17 +69,6 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
         label=torch.cat(labels)[:count],  # (N,)
         cues={"texture": torch.cat(textures)[:count]},  # (N,)
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Two threads gain 40 % on an idle machine, but wait for each other on a busy one: 4 s became 80."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _classes(rng: np.random.Generator, split: str, rho: float) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,7 @@ def _stylized(copies: Stylized, content: AnySet, subject: Subject) -> Mapping[st
     values["gap"] = values["clean_accuracy"] - values["accuracy"]
     if copies.style_label is not None:
         values["by_style"] = float((logits.argmax(dim=1) == copies.style_label).float().mean())
+    values["chance"] = 1 / logits.shape[1]
     return {"count": len(copies.images), "values": values, "source": "generated", "facts": dict(copies.facts)}
 
 

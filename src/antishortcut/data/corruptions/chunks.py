@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...errors import UserError, near
+from ..threads import one_thread
 from . import blur, digital, noise, weather
 from .constants import ALL, CHUNK, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
 from .frost import Frost, grown_frost
@@ -124,7 +123,7 @@ def corrupt(
     for start in range(0, len(images), size):
         rng = np.random.default_rng([VERSION, seed, ALL.index(name), severity, chunk + start // size])
         part = Chunk(images[start : start + size], rng, frost)
-        with _one_thread():
+        with one_thread():
             made[start : start + size] = MAKERS[name](part, TABLES[table][name][severity - 1])
     return made
 
@@ -138,14 +137,3 @@ def _check(images: Bytes, name: str, severity: int) -> None:
         raise UserError(f"expected bytes of shape (N, S, S, 3), not {images.dtype} of shape {images.shape}")
     if images.shape[1] < SMALLEST:
         raise UserError(f"images of {images.shape[1]} pixels are too small to corrupt; {SMALLEST} is the least")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes share the cores here, threads would only be in their way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
