@@ -214,7 +214,8 @@ def _student(found: Tree) -> Iterator[Line]:
     if "student" not in found:
         return
     held, seen = found["student"], found["student"]["projections"]
-    yield "accuracy", share(held["accuracy"]), "", "Share of the images that the student classifies rightly."
+    guess = f"guessing {share(1 / found['classes'])}"
+    yield "accuracy", share(held["accuracy"]), guess, "Share of the images that the student classifies rightly."
     for view, words in VIEWS.items():
         if view in seen:
             yield (
