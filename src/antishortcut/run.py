@@ -35,6 +35,7 @@ class DataSettings(Settings):
     val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
     image_size: int | None = Field(None, ge=8)
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "none"] = "crop-flip"
+    views: int | None = Field(None, ge=1)  # of students: epoch e is augmented as e mod views; None: anew each epoch
     seed: int = Field(
         0, ge=0, lt=2**31
     )  # of limits and splits, and of generated images; the same for all runs that are to be compared
@@ -94,6 +95,12 @@ class Recipe(Settings):
     optim: OptimSettings = OptimSettings()
     methods: dict[str, dict[str, Value]] = {}  # settings that belong to this pair, by method
 
+    @property
+    def views(self) -> int | None:
+        """How many augmentations of every image a student sees; None when each epoch has its own."""
+        views = self.data.views
+        return None if views is None or views >= self.epochs else views
+
 
 class Run(Settings):
     """One training, resolved. `kind` says where it starts and what it leaves: a trajectory or a student."""
@@ -124,6 +131,8 @@ class Run(Settings):
             aside.discard("teacher")
         science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
         science["model"].pop("weights")  # its digest is there
+        if self.data.views is None:  # runs older than this setting keep their hash
+            science["data"].pop("views")
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     def folder(self, runs: Path) -> Path:
@@ -143,6 +152,7 @@ class Execution(Settings):
     threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
     workers: int = Field(0, ge=0)  # processes that decode images, for sets that do not fit in memory
     save_every: float = Field(60.0, ge=0)  # seconds between resume states
+    cache_teachers: bool = False  # read teachers' logits and embeddings from disk, rounded to float16
 
 
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:
@@ -154,7 +164,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         name=teacher.name,
         seed=teacher.seed,
         epochs=teacher.epochs or recipe.epochs,
-        data=recipe.data,
+        data=recipe.data.model_copy(update={"views": None}),
         fingerprint=fingerprint,
         model=_with_digest(_model(teacher)),
         optim=recipe.optim.model_copy(update={"rate": teacher.rate or recipe.optim.rate}),
@@ -191,7 +201,7 @@ def distill_run(
         name=name or method,
         seed=seed,
         epochs=recipe.epochs,
-        data=recipe.data,
+        data=recipe.data.model_copy(update={"views": recipe.views}),
         fingerprint=fingerprint,
         model=_with_digest(recipe.student),
         optim=recipe.optim,

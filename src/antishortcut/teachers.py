@@ -46,7 +46,10 @@ def save_weights(path: Path, module: nn.Module) -> str:
 
 
 def keep_steps(keep: Iterable[float | str], steps_per_epoch: int, total: int) -> dict[int, list[str]]:
-    """After how many steps which states are due: {steps done: ["15%", …]}, at least one step in, the end included."""
+    """After how many steps which states are due: {steps done: ["15%", …]}, the end included.
+
+    0 % is the untrained network; any other state is at least one step in.
+    """
     due: dict[int, list[str]] = {}
     for point in (*keep, 100):
         if isinstance(point, str):
@@ -54,9 +57,9 @@ def keep_steps(keep: Iterable[float | str], steps_per_epoch: int, total: int) ->
             steps = _number(point) * steps_per_epoch if point.startswith("epoch:") else _number(point) / 100 * total
         else:
             label, steps = f"{point:g}%", point / 100 * total
-        if not 0 < steps <= total:
+        if not 0 <= steps <= total:
             raise UserError(f"teacher.keep: {label} is not within training ({total // steps_per_epoch} epochs)")
-        names = due.setdefault(max(round(steps), 1), [])
+        names = due.setdefault(max(round(steps), 1) if steps else 0, [])
         if label not in names:
             names.append(label)
     return due
@@ -148,6 +151,11 @@ class Teachers:
     def weights(self, role: str) -> dict[str, Tensor]:
         trajectory, state = self._find(role)
         return trajectory.weights(state)
+
+    def state(self, role: str) -> tuple[Folder, dict[str, Any]]:
+        """The folder a role's state lies in, and the manifest's line for it."""
+        trajectory, state = self._find(role)
+        return trajectory.folder, trajectory.entry(state)
 
     def _find(self, role: str) -> tuple[Trajectory, str]:
         if self.run.teacher is None:

@@ -21,6 +21,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from antishortcut.cache import TeacherCache, made_of
 from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.parts import limited
@@ -36,7 +37,7 @@ from antishortcut.scorers import accuracy
 from antishortcut.step import Meter, Sealed, SealedStep, Step
 from antishortcut.tasks import Classification
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
-from antishortcut.types import Batch, Method, Prepares, Sets, Sizes
+from antishortcut.types import Batch, Features, Method, Prepares, Sets, Sizes
 
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
@@ -112,6 +113,7 @@ class Training:
         self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train")
         self.per_epoch, self.total = len(self.loader), run.epochs * len(self.loader)
+        self.cache = self._cache() if execution.cache_teachers and self.roles and not self.stages else None
         self.step: nn.Module = Step(
             self.student, self.method, Classification(label_smoothing=run.optim.label_smoothing)
         )
@@ -134,6 +136,12 @@ class Training:
             _asked() as asked,
         ):
             watch.begin(self.done)
+            if self.cache is not None:
+                self.cache.begin(watch.say)
+            elif self.execution.cache_teachers and self.roles and self.stages:
+                watch.say(f"{self.run.method} reads the teacher's maps, which are not cached: it is asked each time")
+            if self.done == 0 and 0 in self.due:  # the untrained state
+                self._judge()
             while self.done < self.total:
                 epoch, first = divmod(self.done, self.per_epoch)
                 for batch in self.loader.epoch(epoch, start=first):
@@ -166,7 +174,7 @@ class Training:
         rows = len(gather(batch.index))
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
-            targets = self.teachers.features(self.roles, here.image, self.stages)
+            targets = self._targets(here)
             weight = len(gather(part.index)) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
                 found = self.module(Sealed(here, targets, self.done / self.per_epoch))
@@ -181,6 +189,12 @@ class Training:
         self.optimizer.zero_grad()
         self.done += 1
         return rate
+
+    def _targets(self, batch: Batch) -> Mapping[str, Features]:
+        """What the teachers say of a batch of the epoch at hand."""
+        if self.cache is None:
+            return self.teachers.features(self.roles, batch.image, self.stages)
+        return self.cache.features(batch, self.loader.view(self.done // self.per_epoch))
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
@@ -220,7 +234,15 @@ class Training:
             rank=self.fabric.global_rank,
             world=self.fabric.world_size,
             workers=self.execution.workers,
+            views=self.run.data.views if training else None,
         )
+
+    def _cache(self) -> TeacherCache:
+        """Teacher outputs on disk; refused here, before anything is written, when there is no room for them."""
+        made = made_of(self.run, self.fabric.device, self.fabric.world_size)
+        cache = TeacherCache(self.teachers, self.roles, made, len(self.sets.train))
+        cache.reserve({self.loader.view(epoch) for epoch in range(self.run.epochs)})
+        return cache
 
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""

@@ -70,6 +70,7 @@ class Loader:
     before, so that every image counts exactly once (a set smaller than `world` gives the last ranks an empty batch).
 
     `workers` processes decode images on disk; images in memory are quicker to cut than to send between processes.
+    With `views`, augmentations repeat after that many epochs; the order does not.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Loader:
         rank: int = 0,
         world: int = 1,
         workers: int = 0,
+        views: int | None = None,
     ) -> None:
         if augment not in vary.AUGMENTS:
             raise UserError(f"unknown augmentation {augment!r}{near(augment, vary.AUGMENTS)}")
@@ -95,6 +97,7 @@ class Loader:
             raise UserError("the set has no images")
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world, self.workers = augment, shuffle, rank, world, workers
+        self.views = views
         self._ends = _ends(len(images), batch, world, shuffle)
 
     def __len__(self) -> int:
@@ -105,11 +108,15 @@ class Loader:
         """The batches of an epoch from number `start` on; the images of earlier ones are not touched."""
         if start < 0:
             raise ValueError(f"start {start}")
-        builder = _Builder(self.images, self.image_size, self.augment, self.seed, epoch)
+        builder = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
         for made in self._made(builder, self._shares(epoch, start)):
             if isinstance(made, UserError):
                 raise made
             yield made
+
+    def view(self, epoch: int) -> int:
+        """The epoch whose augmentation this one has: its own, unless `views` lets them come round again."""
+        return 0 if self.augment == "none" else epoch % self.views if self.views else epoch
 
     def _shares(self, epoch: int, start: int) -> list[Tensor]:
         """Places of this rank's images in every batch from `start` on."""
