@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antishortcut.cli.scores import MEASURED
+from antishortcut.cli.options import MEASURED
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS, Bench, Subject, evaluate

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.scorers import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias
+from antishortcut.scorers import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias, split_accuracy
 
 
 def logits_for(guesses: list[int], classes: int) -> Tensor:
@@ -25,6 +25,41 @@ def outputs(draw: st.DrawFn, classes: int = 6) -> tuple[Tensor, Tensor, Tensor]:
     maker = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
     first, second = torch.randint(0, classes, (2, count), generator=maker)
     return torch.randn(count, classes, generator=maker) * 3, first, second
+
+
+# Hard and easy
+
+
+def test_split_by_hand() -> None:
+    logits, label = logits_for([0, 1, 1, 2, 2], 3), torch.tensor([0, 1, 0, 0, 2])
+    hard = torch.tensor([False, True, True, True, False])
+    values = dict(split_accuracy(logits, label, hard))
+    expected = {"hard_share": 3 / 5, "hard_accuracy": 1 / 3, "easy_accuracy": 1.0, "balanced_accuracy": 2 / 3}
+    assert values == pytest.approx(expected)
+    assert dict(split_accuracy(logits, label, ~hard))["hard_accuracy"] == values["easy_accuracy"]
+    none = dict(split_accuracy(logits, label, torch.zeros(5, dtype=torch.bool)))
+    assert none == pytest.approx({"hard_share": 0.0, "easy_accuracy": 3 / 5})  # no hard images, no mean with them
+    every = dict(split_accuracy(logits, label, torch.ones(5, dtype=torch.bool)))
+    assert every == pytest.approx({"hard_share": 1.0, "hard_accuracy": 3 / 5})
+
+
+@settings(deadline=None, max_examples=60)
+@given(outputs(), st.integers(-1, 5))
+def test_split_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], last: int) -> None:
+    logits, label, second = made
+    hard = second <= last  # none of them up to all
+    hits: dict[bool, list[bool]] = {True: [], False: []}
+    for row, y, h in zip(logits.tolist(), label.tolist(), hard.tolist(), strict=True):
+        hits[h].append(row.index(max(row)) == y)
+    values = dict(split_accuracy(logits, label, hard))
+    rates = {part: sum(each) / len(each) for part, each in hits.items() if each}
+    expected = {"hard_share": len(hits[True]) / len(label)}
+    expected |= {f"{'hard' if part else 'easy'}_accuracy": rate for part, rate in rates.items()}
+    if len(rates) == 2:
+        expected["balanced_accuracy"] = sum(rates.values()) / 2
+    assert values == pytest.approx(expected)
+    whole = sum(rate * (values["hard_share"] if part else 1 - values["hard_share"]) for part, rate in rates.items())
+    assert whole == pytest.approx(dict(accuracy(logits, label))["accuracy"])  # weighed by their shares: all images
 
 
 # Overlap

@@ -10,7 +10,7 @@ import torch
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.run import Recipe
-from antishortcut.teachers import Teachers, Trajectory, keep_steps
+from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of
 from antishortcut.workflow import Workshop, distill, rewind, teach
 
 
@@ -21,10 +21,19 @@ def test_states_are_due_at_their_share_of_training() -> None:
         1200: ["50%"],
         2400: ["100%"],  # the end is always kept
     }
-    assert min(keep_steps((2,), 1, 5)) == 1  # never the untrained network
+    assert min(keep_steps((2,), 1, 5)) == 1  # never the untrained network, unless it is asked for
 
 
-@pytest.mark.parametrize("point", [0, 101, "epoch:99", "soon", "-5%"])
+def test_nothing_trained_is_a_state_as_well() -> None:
+    assert keep_steps((0, 0.0, "0%", "epoch:0", 50), 10, 100) == {
+        0: ["0%", "epoch:0"],
+        50: ["50%"],
+        100: ["100%"],
+    }
+    assert keep_steps((0.001,), 10, 100) == {1: ["0.001%"], 100: ["100%"]}  # next to nothing is one step
+
+
+@pytest.mark.parametrize("point", [-1, 101, "epoch:99", "soon", "-5%"])
 def test_a_state_outside_training_is_refused(point: float | str) -> None:
     with pytest.raises(UserError, match=r"teacher\.keep"):
         keep_steps((point,), 10, 100)
@@ -48,6 +57,28 @@ def test_teaching_keeps_the_trajectory(taught: Trajectory) -> None:
     early, final = taught.weights("15%"), taught.weights("final")
     assert early.keys() == final.keys()
     assert any(not torch.equal(early[key], final[key]) for key in early)
+
+
+def test_the_untrained_state_is_kept_and_changes_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    trajectories = []
+    for runs, keep in ((shop.runs, (0, 50)), (tmp_path / "without", (50,))):
+        chosen = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"keep": keep, "seed": 3})})
+        here = Workshop(runs, execution=shop.execution, quiet=True)
+        trajectories.append(Trajectory(Folder(teach(chosen, here).folder(runs))))
+    kept, without = trajectories
+    assert kept.folder.path.name == without.folder.path.name  # what is kept is no part of the hash
+    assert [(entry["labels"], entry["step"]) for entry in kept.entries] == [(["0%"], 0), (["50%"], 8), (["100%"], 16)]
+    assert (kept.entry("0%")["fraction"], kept.entry("0%")["epoch"]) == (0, 0)
+    torch.manual_seed(3)
+    fresh = network_of(recipe.teacher, 10, 32).state_dict()
+    untrained = kept.weights("0%")
+    assert untrained.keys() == fresh.keys()
+    assert all(torch.equal(untrained[key], fresh[key]) for key in fresh)
+    for state in ("50%", "final"):
+        assert kept.entry(state)["sha256"] == without.entry(state)["sha256"]  # bit for bit
+    rows, others = kept.folder.history(), without.folder.history()
+    assert [row for row in rows if row["step"] > 0] == others
+    assert [row["scores"]["accuracy"] for row in rows if row["step"] == 0] == [kept.entry("0%")["accuracy"]]
 
 
 def test_an_unknown_state_names_the_near_ones(taught: Trajectory) -> None:

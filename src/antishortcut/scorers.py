@@ -15,6 +15,21 @@ def accuracy(logits: Tensor, label: Tensor) -> Iterator[tuple[str, float]]:
     yield "accuracy", float(value)
 
 
+def split_accuracy(logits: Tensor, label: Tensor, hard: Tensor) -> Iterator[tuple[str, float]]:
+    """Top-1 accuracy of logits (N, C) on the hard images (N,) bool and on the easy ones, and the mean of the two.
+
+    A part without images has no accuracy, and then there is no mean.
+    """
+    right = (logits.argmax(dim=1) == label).double()  # (N,)
+    yield "hard_share", float(hard.double().mean())
+    if hard.any():
+        yield "hard_accuracy", float(right[hard].mean())
+    if not hard.all():
+        yield "easy_accuracy", float(right[~hard].mean())
+    if hard.any() and not hard.all():
+        yield "balanced_accuracy", float((right[hard].mean() + right[~hard].mean()) / 2)
+
+
 def shape_bias(logits: Tensor, label: Tensor, cues: Mapping[str, Tensor]) -> Iterator[tuple[str, float]]:
     """Shape bias in the sense of Geirhos et al. 2019, where the texture of every image is known and another class's.
 

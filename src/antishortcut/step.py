@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.parallel import gather, world
-from antishortcut.types import Batch, Features, Method, Task
+from antishortcut.types import Batch, Features, Method, Task, Views
 
 
 class Step(nn.Module):
@@ -28,6 +28,8 @@ class Step(nn.Module):
         stages = seen.stages if "stages" in method.taps else ()
         with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
             student = Features(seen.logits.float(), seen.embedding.float(), tuple(stage.float() for stage in stages))
+            if isinstance(self.method, Views):
+                student = self.method.view(student, teachers)
             own = self.task.loss(student, batch)
             rows, targets, joint = joined(*self.task.rows(student, teachers, batch))
             share = len(batch.label) * world() / len(joint.label)  # DDP averages over processes, not over rows

@@ -114,6 +114,13 @@ class Projects(Protocol):
     def project(self, student: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
+class Views(Protocol):
+    """A method that has task and terms see the student otherwise than it will be used: a view for training alone."""
+
+    def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
+
+
 class Task(Protocol):
     """What is being learned: its own loss, and how its outputs become rows for the methods."""
 

@@ -47,7 +47,7 @@ class Workshop:
 
     def sets(self, data: DataSettings) -> Sets:
         """The images a recipe names, opened once."""
-        key = data.model_dump_json(exclude={"augment"})
+        key = data.model_dump_json(exclude={"augment", "views"})
         if key not in self._sets:
             self._sets[key] = open_sets(
                 data.name,
@@ -113,10 +113,13 @@ def distill(
     suite: str,
     name: str | None = None,
     options: Mapping[str, Value] | None = None,
+    early: str | None = None,
     via: Sequence[str] = (),
     generations: int = 1,
 ) -> Run:
     """Train a student; its teacher first when the method needs one that is not there.
+
+    `early` is a state to learn from in place of the recipe's own early state, with which the student is still compared.
 
     `via` names networks between teacher and student, each taught by the one before (TAKD); `generations` above 1 puts
     the student's own architecture there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
@@ -129,16 +132,16 @@ def distill(
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so nothing can stand between them")
     if not Folder(teach_run(recipe, shop.sets(recipe.data).fingerprint).folder(shop.runs)).finished:
-        _check(recipe, shop, method, settings, roles, between)
+        _check(recipe, shop, method, settings, roles, between, early or recipe.teacher.early)
     teacher = teach(recipe, shop) if roles else teach_run(recipe, shop.sets(recipe.data).fingerprint)
-    learn = partial(_learn, recipe, shop, method, settings, roles)
+    learn = partial(_learn, recipe, shop, method, settings, roles, early)
     for place, network in enumerate(between, start=1):
         student = recipe.student.model_copy(update={"name": network})
         shop.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
         teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
-    title = "-".join(
-        [method, *(f"via-{network}" for network in via), *([f"gen{generations}"] if generations > 1 else [])]
-    )
+    born = [f"gen{generations}"] if generations > 1 else []
+    seen = [f"views{recipe.views}"] if recipe.views else []  # a protocol of its own says so in its name
+    title = "-".join([method, *(f"via-{network}" for network in via), *born, *seen])
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
 
 
@@ -149,9 +152,10 @@ def _check(
     settings: Mapping[str, Value],
     roles: tuple[str, ...],
     between: list[str],
+    early: str,
 ) -> None:
     """What cannot work is said before a teacher is trained for it: networks, method, states."""
-    sets, early = shop.sets(recipe.data), recipe.teacher.early
+    sets = shop.sets(recipe.data)
     classes, side = len(sets.classes), sets.image_size
     student, *_ = [
         network_of(recipe.student.model_copy(update={"name": n}), classes, side)
@@ -177,6 +181,7 @@ def _learn(
     method: str,
     settings: Mapping[str, Value],
     roles: tuple[str, ...],
+    early: str | None,
     teacher: Run,
     student: ModelSettings,
     seed: int,
@@ -186,12 +191,13 @@ def _learn(
 ) -> Run:
     """One student of one teacher."""
     states = _states(recipe, shop, roles, teacher)
+    learned = states | ({} if early is None else {"early": early})
     run = distill_run(
         recipe.model_copy(update={"student": student}),
         shop.sets(recipe.data).fingerprint,
         method=method,
         options=settings,
-        roles={role: states.get(role, role) for role in roles},
+        roles={role: learned.get(role, role) for role in roles},
         seed=seed,
         teacher=teacher.hash,
         early=states["early"],

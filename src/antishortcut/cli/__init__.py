@@ -9,7 +9,7 @@ from io import StringIO
 
 import typer
 
-from antishortcut.cli import audit, corrupt, lists, runs, scores, stylize
+from antishortcut.cli import audit, corrupt, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
 from antishortcut.errors import UserError
 
@@ -31,6 +31,8 @@ app.command()(scores.report)
 app.command()(audit.audit)
 app.command()(corrupt.corrupt)
 app.command()(stylize.stylize)
+app.command()(targets.targets)
+app.add_typer(suite.app, name="suite")
 app.command("list")(lists.list_)
 
 

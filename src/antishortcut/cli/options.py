@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from antishortcut.run import Execution
     from antishortcut.workflow import Workshop
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
+
+# the names of evaluate.EVALUATIONS, written out so that --help needs no torch; a test compares them
+MEASURED = (
+    "clean", "corruptions", "stylized", "cue-conflict", "imagenet-r", "imagenet-a", "groups", "attack", "hard",
+    "mechanism",
+)  # fmt: skip
 
 RecipeArg = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe (asd list recipes).")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override: key=value, may be repeated.")]
@@ -25,28 +32,35 @@ PrecisionOption = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mi
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
 WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
 SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
+CacheOption = Annotated[
+    bool, typer.Option("--cache-teachers", help="Keep teachers' outputs on disk, for the next students of theirs.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
 
 
-def workshop(
-    runs: Path,
-    data_root: Path | None,
-    download: bool,
+def workshop(runs: Path, data_root: Path | None, download: bool, *how: Any) -> Workshop:
+    from antishortcut.workflow import Workshop
+
+    return Workshop(runs, data_root, download, execution_of(*how))
+
+
+def execution_of(
     device: str,
     devices: int,
     precision: str,
     threads: int,
     workers: int,
     save_every: float,
-) -> Workshop:
+    cache_teachers: bool = False,
+) -> Execution:
+    """How runs are computed, from the flags."""
     from pydantic import ValidationError
 
     from antishortcut.run import Execution
-    from antishortcut.workflow import Workshop
 
     try:
-        execution = Execution.model_validate(
+        return Execution.model_validate(
             {
                 "accelerator": device,
                 "devices": devices,
@@ -54,13 +68,24 @@ def workshop(
                 "threads": threads,
                 "workers": workers,
                 "save_every": save_every,
+                "cache_teachers": cache_teachers,
             }
         )
     except ValidationError as error:
         problem = error.errors()[0]
         flag = {"accelerator": "device"}.get(str(problem["loc"][0]), str(problem["loc"][0]).replace("_", "-"))
         raise UserError(f"--{flag}: {problem['msg']}") from None
-    return Workshop(runs, data_root, download, execution)
+
+
+def places_of(texts: Sequence[str]) -> dict[str, Path]:
+    """NAME=FOLDER, each a place for an evaluation's images."""
+    places = {}
+    for text in texts:
+        name, found, folder = text.partition("=")
+        if not found or not folder or name not in MEASURED:
+            raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
+        places[name] = Path(folder).expanduser()
+    return places
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from antishortcut.cli.options import (
+    CacheOption,
     DeviceOption,
     DevicesOption,
     DownloadOption,
@@ -138,6 +139,7 @@ def distill(
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
+    cache_teachers: CacheOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Distil a student. Trains the teacher first when it is not there. --set method.KEY=VALUE reaches the method."""
@@ -147,7 +149,8 @@ def distill(
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     settings = load_recipe(recipe, chosen)
-    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
+    how = (device, devices, precision, threads, workers, save_every, cache_teachers)
+    shop = workshop(runs, data_root, download, *how)
     place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
     run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
     folder = Folder(run.folder(runs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +12,17 @@ import typer
 if TYPE_CHECKING:
     from antishortcut.workflow import Workshop
 
-from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table
-from antishortcut.errors import UserError, near
-
-# the names of evaluate.EVALUATIONS, written out so that --help needs no torch; a test compares them
-MEASURED = (
-    "clean", "corruptions", "stylized", "cue-conflict", "imagenet-r", "imagenet-a", "groups", "attack", "mechanism",
-)  # fmt: skip
+from antishortcut.cli.options import (
+    MEASURED,
+    DeviceOption,
+    JsonOption,
+    RootOption,
+    ThreadsOption,
+    places_of,
+    print_json,
+    table,
+)
+from antishortcut.errors import UserError
 
 
 def evaluate(
@@ -51,7 +54,7 @@ def evaluate(
     names = [name.strip() for name in on.split(",") if name.strip()]
     if not names:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
-    places = _places(at or ())
+    places = places_of(at or ())
     if reference is not None:
         if "corruptions" not in names:
             raise UserError("--reference is for --on corruptions")
@@ -87,17 +90,6 @@ def _device(wanted: str) -> str:
     if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"--device {device}: not here; use cpu")
     return device
-
-
-def _places(texts: Sequence[str]) -> dict[str, Path]:
-    """NAME=FOLDER, each a place for an evaluation's images."""
-    places = {}
-    for text in texts:
-        name, found, folder = text.partition("=")
-        if not found or not folder or name not in MEASURED:
-            raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
-        places[name] = Path(folder).expanduser()
-    return places
 
 
 def _scores(

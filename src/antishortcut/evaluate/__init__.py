@@ -8,6 +8,7 @@ from typing import Any
 from antishortcut.errors import UserError, near
 from antishortcut.evaluate.between import mechanism
 from antishortcut.evaluate.corrupted import corruptions
+from antishortcut.evaluate.hard import hard
 from antishortcut.evaluate.own import clean
 from antishortcut.evaluate.shifted import attack, conflict, groups, renditions, stylized
 from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
@@ -24,6 +25,7 @@ EVALUATIONS: dict[str, Callable[[Bench], Iterable[Examination]]] = {
     "imagenet-a": renditions("imagenet-a"),
     "groups": groups,
     "attack": attack,
+    "hard": hard,
     "mechanism": mechanism,
 }
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from antishortcut.diagnose import ridge_map
 from antishortcut.errors import UserError
+from antishortcut.evaluate.hard import compared
 from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject, part
 from antishortcut.evaluate.trajectory import POOL, VERSION, classifier, examine_teacher, examined
 from antishortcut.folder import write_json
@@ -45,7 +46,7 @@ def _score(subject: Subject) -> Mapping[str, Any]:
     sets = subject.bench.sets
     if subject.run.teacher is None:
         raise UserError(f"{subject.folder.path} is a teacher; the mechanism is measured on students")
-    teachers = Teachers(subject.run, subject.bench.runs, len(sets.classes), sets.image_size)
+    teachers = compared(subject)
     pool = part(subject.bench.headline[1], POOL)
     final, early = teachers.network("final"), teachers.network("early")
     seen = subject.features({"final": final, "early": early, "student": subject.network}, pool)
@@ -70,18 +71,19 @@ def _views(subject: Subject, teachers: Teachers, seen: Mapping[str, Tensor]) -> 
     views = {"aligned": seen["student"] @ matrix + offset}
     if seen["student"].shape[1] == seen["final"].shape[1]:
         views["raw"] = seen["student"]
-    method = _method(subject, teachers)
+    method = _method(subject)
     if isinstance(method, Projects) and "raw" not in views:
         with torch.no_grad():
             views["projector"] = method.project(seen["student"])
     return views
 
 
-def _method(subject: Subject, teachers: Teachers) -> nn.Module | None:
+def _method(subject: Subject) -> nn.Module | None:
     """The run's method with what it had learned, in evaluation mode; None when it kept nothing."""
     run, sets = subject.run, subject.bench.sets
     if not subject.folder.method.exists():
         return None
+    teachers = Teachers(run, subject.bench.runs, len(sets.classes), sets.image_size)
     shapes = {role: teachers.shapes[role] for role in run.roles}
     student = probe(subject.network, sets.image_size)
     sizes = Sizes(len(sets.classes), len(sets.train), student, shapes, sets.train.label)

@@ -15,12 +15,15 @@ from antishortcut.methods.at import AT
 from antishortcut.methods.byot import BYOT
 from antishortcut.methods.ce import CE
 from antishortcut.methods.ckptkd import CkptKD
+from antishortcut.methods.contrast import Contrast
 from antishortcut.methods.crd import CRD
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import KD
 from antishortcut.methods.pkt import PKT
+from antishortcut.methods.residual import Residual
 from antishortcut.methods.reviewkd import ReviewKD
+from antishortcut.methods.reweight import Reweight
 from antishortcut.methods.rkd import RKD
 from antishortcut.methods.snapshot import Snapshot
 from antishortcut.types import Method, Shape, Sizes
@@ -43,7 +46,12 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "crd-queue": partial(CRD, memory="queue", negatives=4096),
     "ckptkd": CkptKD,
     "snapshot": Snapshot,
+    "jtt+kd": partial(Reweight, scheme="jtt"),
+    "lff+kd": partial(Reweight, scheme="lff"),
     "asd": ASD,
+    "contrast": Contrast,
+    "contrast+tc": partial(Contrast, tc=0.8),
+    "residual": Residual,
 }
 
 

@@ -129,6 +129,17 @@ class ASDLoss(nn.Module):
         self.register_buffer("queue", torch.zeros(places, teacher_dim))  # newest first. (M, D)
         self.register_buffer("queue_index", torch.full((places,), EMPTY))  # the sample in each place. (M,)
 
+    def check(self, sizes: Sizes) -> None:
+        """The early state's features lie in the final one's space, where they are used."""
+        if not self.uses_early:
+            return
+        final, early = sizes.teachers["final"].embedding, sizes.teachers["early"].embedding
+        if early != final:
+            raise ValueError(
+                f"the final state's features are {final} wide, the early state's {early}; it compares them, "
+                "so teacher.early must be a state of a network of the same width"
+            )
+
     def project(self, student: Tensor) -> Tensor:
         """h_S = g(φ_S) (Eq. 2): student embeddings (B, d) in the teacher's space (B, D)."""
         if self.projector is None:
@@ -246,6 +257,7 @@ class ASD(nn.Module):
             refresh=refresh,
             examples=sizes.examples,
         )
+        self.loss.check(sizes)
         self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:

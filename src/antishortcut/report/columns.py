@@ -15,6 +15,7 @@ KINDS = {  # of corruptions, in the paper's words (S-Sec. A.3)
     "weather": ("snow", "frost", "fog", "brightness"),
 }
 MORE = {"accuracy", "accuracy_overlap", "clean_accuracy", "shape_bias", "worst_group", "mean_group", "adjusted"}
+MORE |= {"hard_accuracy", "easy_accuracy", "balanced_accuracy"}  # images that T_early gets wrong, and right
 LESS = {"mce", "mce_all", "mce_relative", "mce_relative_5", "clean_error", "error", "gap"}
 LESS_CORRUPTED = {*KINDS, *(f"{kind}_all" for kind in KINDS)}
 
@@ -27,6 +28,7 @@ SHOWN = {
     "imagenet-a": ("accuracy", "accuracy_overlap"),
     GROUPS: ("worst_group", "mean_group"),
     "attack": ("1/255", "4/255"),
+    "hard": ("hard_accuracy", "balanced_accuracy"),
 }
 SHIFTED = (
     CORRUPTIONS,
@@ -36,6 +38,7 @@ SHIFTED = (
     "imagenet-a",
     GROUPS,
     "attack",
+    "hard",
 )  # after the data's own
 MEASURES = ("cos_final", "cos_early", "projection")  # of the mechanism
 VIEWS = ("aligned", "raw", "projector")  # the first that there is, is the ruler of the first table

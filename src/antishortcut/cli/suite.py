@@ -1,0 +1,170 @@
+"""asd suite list, show, run, status: many runs at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antishortcut.cli.options import (
+    CacheOption,
+    DeviceOption,
+    JsonOption,
+    PrecisionOption,
+    RootOption,
+    RunsOption,
+    SaveOption,
+    SetOption,
+    ThreadsOption,
+    execution_of,
+    places_of,
+    print_json,
+    table,
+)
+from antishortcut.errors import UserError
+
+if TYPE_CHECKING:
+    from antishortcut.suites import Job, Suite
+
+app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
+NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
+OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
+SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """Suites and how many students each trains."""
+    from antishortcut.suites import SUITES, open_suite
+
+    rows: list[dict[str, Any]] = []
+    for name in SUITES:
+        try:
+            suite = open_suite(name)
+        except UserError as error:  # a suite that needs to be told something
+            rows.append({"name": name, "students": None, "what": str(error).partition(": ")[2]})
+        else:
+            rows.append({"name": name, "students": len(suite.jobs), "what": suite.what})
+    _print(as_json, "suites", rows)
+
+
+@app.command()
+def show(
+    name: NameArg,
+    set_: SetOption = None,
+    only: OnlyOption = None,
+    seeds: SeedsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The runs of a suite."""
+    jobs = _open(name, set_, only, seeds).jobs
+    if as_json:
+        print_json([job.model_dump(mode="json") for job in jobs])
+        return
+    for suite in dict.fromkeys(job.suite for job in jobs):
+        here = [job for job in jobs if job.suite == suite]
+        recipe, names = here[0].recipe, [job.name for job in here]
+        pair = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.epochs} epochs on {recipe.data.name}"
+        first = {job.name: job for job in reversed(here)}
+        rows = [
+            (name, first[name].method, _options(first[name]), _early(first[name]), names.count(name))
+            for name in dict.fromkeys(names)
+        ]
+        table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
+    print(f"{len(jobs)} students")
+
+
+@app.command()
+def run(
+    name: NameArg,
+    set_: SetOption = None,
+    only: OnlyOption = None,
+    seeds: SeedsOption = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, which are scored too.")] = None,
+    runs: RunsOption = Path("runs"),
+    data_root: RootOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    threads: ThreadsOption = 0,
+    save_every: SaveOption = 60.0,
+    cache_teachers: CacheOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
+    from antishortcut.console import console
+    from antishortcut.launch import Place, carry_out
+
+    suite = _open(name, set_, only, seeds)
+    execution = execution_of(device, 1, precision, threads, 0, save_every, cache_teachers)
+    place = Place(runs, data_root, places_of(at or ()), execution)
+    todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
+    screen = console()
+    outcome = carry_out(todo, place, jobs, lambda text: screen.print(text, markup=False))
+    if as_json:
+        print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
+    if outcome.stopped:
+        print("asd: stopped; the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130)
+    if outcome.failed:
+        first = next(iter(outcome.failed.items()))
+        raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {first[0]}: {first[1]}")
+    if not as_json:
+        folders = dict.fromkeys(str(runs / job.suite) for job in suite.jobs)
+        print(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
+
+
+@app.command()
+def status(
+    name: NameArg,
+    set_: SetOption = None,
+    only: OnlyOption = None,
+    seeds: SeedsOption = None,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """How far a suite has come."""
+    from antishortcut.launch import state
+
+    jobs = _open(name, set_, only, seeds).jobs
+    states = {job.title: state(job, runs) for job in jobs}
+    if as_json:
+        print_json(states)
+        return
+    groups: dict[tuple[str, str], dict[str, int]] = {}
+    for job in jobs:
+        count = groups.setdefault((job.suite, job.name), {"finished": 0, "begun": 0, "waiting": 0})
+        count[states[job.title]] += 1
+    rows = [(*key, *count.values()) for key, count in groups.items()]
+    table(name, ("suite", "name", "finished", "begun", "waiting"), rows)
+    print(f"{sum(found == 'finished' for found in states.values())} of {len(jobs)} students are trained")
+
+
+def _options(job: Job) -> str:
+    return " ".join(f"{key}={value}" for key, value in job.options.items())
+
+
+def _early(job: Job) -> str:
+    """The state it learns from, where it is not the recipe's."""
+    if job.other is None:
+        return job.early or ""
+    return f"{job.early} of {'another seed' if job.other.name == job.recipe.teacher.name else job.other.name}"
+
+
+def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None) -> Suite:
+    from antishortcut.suites import open_suite
+
+    try:
+        numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
+    except ValueError:
+        raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3") from None
+    return open_suite(name, set_ or (), only or (), numbers)
+
+
+def _print(as_json: bool, title: str, rows: list[dict[str, Any]]) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        table(title, list(rows[0]), [tuple(row.values()) for row in rows])

@@ -1,0 +1,191 @@
+"""Many runs on one machine: teachers first, students as soon as their teachers are there. No torch in this process.
+
+Order and repetition need no book of their own: a finished run is known by its folder, an interrupted one goes on from
+its resume state, so the same command again does what is left.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from antishortcut.errors import UserError
+from antishortcut.run import Execution, Recipe
+from antishortcut.suites import Job, folder_of, teacher_key
+
+Say = Callable[[str], None]
+Done = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs and images lie, and how each run is computed."""
+
+    runs: Path
+    root: Path | None = None
+    at: dict[str, Path] = field(default_factory=dict)
+    execution: Execution = field(default_factory=Execution)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    done: int
+    failed: dict[str, str]  # run → what was wrong
+    stopped: bool
+
+
+def finished(job: Job, runs: Path) -> bool:
+    """Trained; scores that are missing are made by the next start."""
+    return (folder_of(job, runs) / "result.json").exists()
+
+
+def state(job: Job, runs: Path) -> str:
+    """ "finished", "begun" or "waiting"."""
+    if finished(job, runs):
+        return "finished"
+    return "begun" if (folder_of(job, runs) / "run.json").exists() else "waiting"
+
+
+def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Outcome:
+    """Do all jobs, `processes` at a time; what is wrong with one run stops no other."""
+    teachers = {teacher_key(recipe): recipe for job in jobs for recipe in job.teachers}
+    waiting = {job.title: {teacher_key(recipe) for recipe in job.teachers} for job in jobs}
+    by_title = {job.title: job for job in jobs}
+    failed: dict[str, str] = {}
+    done, stopped, started = 0, False, time.monotonic()
+    with _pool(place, processes) as pool, _interrupted() as asked:
+        running: dict[Future[Done], str] = {pool.submit(_teach, recipe): key for key, recipe in teachers.items()}
+        try:
+            while running:
+                ready, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    title = running.pop(future)
+                    told = future.result()
+                    if told.get("stopped"):
+                        raise KeyboardInterrupt
+                    if "error" in told:
+                        lost = [title] if title in by_title else [t for t, need in waiting.items() if title in need]
+                        failed |= dict.fromkeys(lost, told["error"])
+                        say(f"failed: {', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}: {told['error']}")
+                        waiting = {t: need for t, need in waiting.items() if t not in lost}
+                    elif title in by_title:
+                        done += 1
+                        say(_line(title, told, done + len(failed), len(jobs), time.monotonic() - started))
+                    else:
+                        say(f"teacher {told['run']}: {told['set']} accuracy {told['accuracy']:.3f}")
+                        for need in waiting.values():
+                            need.discard(title)
+                for title in [t for t, need in waiting.items() if not need]:
+                    del waiting[title]
+                    running[pool.submit(_learn, by_title[title])] = title
+        except KeyboardInterrupt:
+            stopped = True
+            say("stopping: runs save their state")
+            asked.then = lambda: _stop(pool)
+            _stop(pool)
+            pool.shutdown(wait=True, cancel_futures=True)
+        except BrokenProcessPool:
+            raise UserError("a process ended from outside (out of memory?); the same command goes on") from None
+    return Outcome(done, failed, stopped)
+
+
+def _line(title: str, told: Done, number: int, total: int, seconds: float) -> str:
+    left = seconds / number * (total - number)
+    return (
+        f"{number}/{total} {title}: {told['set']} accuracy {told['accuracy']:.3f}, {told['seconds']:.0f} s; "
+        f"about {left / 60:.0f} min left"
+    )
+
+
+def _pool(place: Place, processes: int) -> ProcessPoolExecutor:
+    cores = len(os.sched_getaffinity(0))
+    threads = place.execution.threads or max(cores // processes, 1)
+    execution = place.execution.model_copy(update={"threads": threads})
+    fresh = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, fresh, _open, (place.runs, place.root, place.at, execution))
+
+
+class _Asked:
+    then: Callable[[], None] | None = None
+
+
+@contextmanager
+def _interrupted() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM are a KeyboardInterrupt the first time; later ones do what was put in `then`."""
+    asked = _Asked()
+
+    def note(number: int, frame: object) -> None:
+        if asked.then is None:
+            raise KeyboardInterrupt
+        asked.then()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """Ask the processes to stop; a training saves its state first, and asked again stops at once."""
+    for process in list((pool._processes or {}).values()):
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGTERM)
+
+
+# what a process of the pool remembers
+_worker: Any = None  # opened once, so that images are too
+_stopping = False
+
+
+def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Execution) -> None:
+    global _worker
+    os.setpgrp()  # a terminal's Ctrl-C is for the first process, which passes it on once
+    signal.signal(signal.SIGTERM, _note)
+    from antishortcut.work import Worker
+    from antishortcut.workflow import Workshop
+
+    _worker = Worker(Workshop(runs, root, execution=execution, quiet=True), at)
+
+
+def _note(number: int, frame: object) -> None:
+    """Between trainings: begin no other. A training has its own way to stop."""
+    global _stopping
+    _stopping = True
+
+
+def _teach(recipe: Recipe) -> Done:
+    return _told(lambda: _worker.teach(recipe))
+
+
+def _learn(job: Job) -> Done:
+    return _told(lambda: _worker.learn(job))
+
+
+def _told(work: Callable[[], Done]) -> Done:
+    """What came of it, as plain values: an exception may not survive the way between processes."""
+    global _stopping
+    from antishortcut.train import Stopped
+
+    try:
+        if not _stopping:
+            return work()
+    except (Stopped, KeyboardInterrupt):
+        _stopping = True
+    except UserError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        traceback.print_exc()  # a mistake of ours: where it happened must not be lost
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"stopped": True}

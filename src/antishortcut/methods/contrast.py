@@ -1,0 +1,88 @@
+"""Contrast targets: distil what the final teacher knows beyond its own early state. A method of this project.
+
+A product of experts with the early state divided out; cf. Clark, Yatskar & Zettlemoyer 2019 (known biases), Nam et al.
+2020 and Liu et al. 2021 (an early model's failure betrays the bias), Li et al. 2023 (contrastive decoding).
+"""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.asd import ASDLoss
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Sizes
+
+
+def contrast_logits(final: Tensor, early: Tensor | None, strength: float, floor: float = -8.0) -> Tensor:
+    """(1 + λ) log p_F − λ max(log p_E, floor), logits of the target from logits (B, C). (B, C)
+
+    The floor bounds what a class can gain because the early state ruled it out: at most −λ · floor. Without an early
+    state it is the uniform one, and the target is only sharper: (1 + λ) log p_F.
+    """
+    target = (1 + strength) * F.log_softmax(final.detach(), dim=1)  # (B, C)
+    if early is None:
+        return target
+    return target - strength * F.log_softmax(early.detach(), dim=1).clamp(min=floor)
+
+
+class Contrast(nn.Module):
+    """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + tc · L_TC.
+
+    strength: λ. floor: of log p_E. reference: "early", or "uniform", the control that only sharpens.
+    tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    """
+
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        strength: float = 0.5,
+        floor: float = -8.0,
+        weight: float = 1.0,
+        temperature: float = 4.0,
+        reference: str = "early",
+        tc: float = 0.0,
+        tc_temperature: float = 0.07,
+        queue: int = 4096,
+        warmup: float = 20.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if strength < 0 or temperature <= 0 or floor >= 0:
+            raise ValueError("strength must not be negative, temperature must be positive, floor negative")
+        if reference not in ("early", "uniform"):
+            raise ValueError(f"reference is 'early' or 'uniform', not {reference!r}")
+        self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
+        self.reference, self.task_weight = reference, task_weight
+        self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
+        self.features: ASDLoss | None = None
+        if tc != 0:
+            self.features = ASDLoss(
+                sizes.student.embedding,
+                sizes.teachers["final"].embedding,
+                tc=tc,
+                ss=0.0,
+                temperature=tc_temperature,
+                queue=queue,
+                warmup=warmup,
+                examples=sizes.examples,
+            )
+            self.features.check(sizes)
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        final = teachers["final"]
+        early = teachers["early"].logits if self.reference == "early" else None
+        target = contrast_logits(final.logits, early, self.strength, self.floor)
+        terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
+        if self.features is not None:
+            near, far = final.embedding, teachers["early"].embedding
+            terms |= self.features(student.embedding, near, far, epoch=epoch, index=batch.index)
+        return terms

@@ -1,0 +1,50 @@
+"""Residual training: the student learns what the early teacher's answer, added to its own, leaves over.
+
+Product-of-experts training (Clark, Yatskar & Zettlemoyer 2019; He, Zha & Wang 2019) with the teacher's early state as
+the biased expert: part of the student's outputs in training, gone afterwards.
+"""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Sizes
+
+
+class Residual(nn.Module):
+    """KD on student logits + λ max(log p_E, floor), which the task's own loss sees as well."""
+
+    taps: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ("final", "early")
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        strength: float = 0.5,
+        floor: float = -8.0,
+        weight: float = 1.0,
+        temperature: float = 4.0,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if strength < 0 or temperature <= 0 or floor >= 0:
+            raise ValueError("strength must not be negative, temperature must be positive, floor negative")
+        self.task_weight, self.strength, self.floor = task_weight, strength, floor
+        self.weight, self.temperature = weight, temperature
+
+    def view(self, student: Features, teachers: Mapping[str, Features]) -> Features:
+        """The student as training sees it: its logits beside the early teacher's log-probabilities."""
+        log_e = F.log_softmax(teachers["early"].logits.detach(), dim=1).clamp(min=self.floor)  # (B, C)
+        return replace(student, logits=student.logits + self.strength * log_e)
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}

@@ -1,0 +1,59 @@
+"""KD with samples weighted by the early teacher's failure: JTT (Liu et al. 2021) and LfF (Nam et al. 2020) in style."""
+# B batch, C classes
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.types import Batch, Features, Sizes
+
+
+def failure_weights(student: Tensor, early: Tensor, label: Tensor, scheme: str, factor: float) -> Tensor:
+    """A weight for every row of logits (B, C), with mean 1 over the batch. (B,)
+
+    jtt: `factor` where the early teacher is wrong, 1 elsewhere. lff: ℓ_E / (ℓ_E + ℓ_S), relative difficulty, with the
+    cross-entropies of early teacher and student. Both are divided by their mean, so that the rate keeps its meaning.
+    """
+    if scheme == "jtt":
+        weight = 1 + (factor - 1) * (early.argmax(dim=1) != label).to(student.dtype)  # (B,)
+    else:
+        own, other = (F.cross_entropy(logits.detach(), label, reduction="none") for logits in (student, early))
+        weight = other / (other + own).clamp(min=1e-12)  # (B,)
+    return weight / weight.mean().clamp(min=1e-12)
+
+
+class Reweight(nn.Module):
+    """Cross-entropy and τ² KL, both weighted by row; so the task's own loss has weight 0."""
+
+    taps: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ("final", "early")
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        scheme: str = "jtt",
+        factor: float = 10.0,
+        weight: float = 1.0,
+        temperature: float = 4.0,
+        ce: float = 1.0,
+        task_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if scheme not in ("jtt", "lff") or factor <= 0 or temperature <= 0:
+            raise ValueError("scheme is jtt or lff, factor and temperature are positive")
+        self.scheme, self.factor, self.weight, self.temperature = scheme, factor, weight, temperature
+        self.ce, self.task_weight = ce, task_weight
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        tau, final, early = self.temperature, teachers["final"].logits.detach(), teachers["early"].logits.detach()
+        row = failure_weights(student.logits, early, batch.label, self.scheme, self.factor)  # (B,)
+        own = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)
+        log_p, log_q = F.log_softmax(student.logits / tau, dim=1), F.log_softmax(final / tau, dim=1)  # (B, C)
+        kl = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)  # (B,)
+        return {"ce": self.ce * (row * own).mean(), "kd": self.weight * tau**2 * (row * kl).mean()}

@@ -1,0 +1,70 @@
+"""What a suite is made of: jobs, each the training of one student and what it is scored on. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from pydantic import Field
+
+from antishortcut.errors import UserError
+from antishortcut.run import Recipe, Settings, TeacherSettings, Value
+
+
+class Job(Settings):
+    """One student. The folder is runs/<suite>/<name>-s<seed>, as for a run started by hand."""
+
+    suite: str
+    name: str
+    seed: int
+    recipe: Recipe
+    method: str
+    options: dict[str, Value] = Field(default_factory=dict)  # the method's, over the recipe's
+    early: str | None = None  # a state to learn from in place of the recipe's early one
+    other: TeacherSettings | None = None  # the teacher that state belongs to, when it is not the recipe's
+    on: tuple[str, ...] = ("clean",)  # evaluations
+
+    @property
+    def title(self) -> str:
+        return f"{self.suite}/{self.name}-s{self.seed}"
+
+    @property
+    def teachers(self) -> tuple[Recipe, ...]:
+        """Recipes whose teachers must be there: its own, which it learns from or is compared with, and the other."""
+        if self.other is None:
+            return (self.recipe,)
+        return self.recipe, self.recipe.model_copy(update={"teacher": self.other})
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    what: str
+    jobs: tuple[Job, ...]
+
+    def only(self, patterns: Iterable[str], seeds: Iterable[int]) -> Suite:
+        """The part whose names (or suite/names) fit one of the patterns and whose seeds are among these."""
+        wanted, numbers = list(patterns), set(seeds)
+        kept = tuple(
+            job
+            for job in self.jobs
+            if (not wanted or any(fnmatch(job.name, p) or fnmatch(f"{job.suite}/{job.name}", p) for p in wanted))
+            and (not numbers or job.seed in numbers)
+        )
+        if not kept:
+            names = ", ".join(dict.fromkeys(job.name for job in self.jobs))
+            raise UserError(f"suite {self.name}: nothing fits --only {' '.join(wanted)}; it has {names}")
+        return Suite(self.name, self.what, kept)
+
+
+def teacher_key(recipe: Recipe) -> str:
+    """Equal for recipes that train the same teacher; which of its states is early does not matter."""
+    teacher = recipe.teacher.model_dump_json(exclude={"early", "rewind_epochs", "rewind_rate", "keep"})
+    epochs = recipe.teacher.epochs or recipe.epochs
+    return f"{teacher} {recipe.data.model_dump_json()} {recipe.optim.model_dump_json()} {epochs}"
+
+
+def folder_of(job: Job, runs: Path) -> Path:
+    return runs / job.suite / f"{job.name}-s{job.seed}"

@@ -1,0 +1,98 @@
+"""What contrast targets would say before any student is trained: signs to choose λ and T_early by, no test images."""
+# N images, C classes
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antishortcut.data import Loader
+from antishortcut.data.parts import limited
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.methods.contrast import contrast_logits
+from antishortcut.teachers import Trajectory, network_of
+from antishortcut.types import AnySet, Sets
+
+IMAGES = 5_000  # at most
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Of one early state and one λ. Those in the first row need no label."""
+
+    agreement: float  # share of images that both teachers call the same
+    moved: float  # share whose target has another largest class than T_final
+    entropy: float  # of the target at τ, in nats
+    early_accuracy: float
+    final_accuracy: float
+    target_accuracy: float
+    hard_accuracy: float | None  # of the targets, on the images that T_early gets wrong
+
+
+def signs(
+    final: Tensor, early: Tensor, label: Tensor, strength: float, *, floor: float = -8.0, temperature: float = 4.0
+) -> Signs:
+    """From the logits of both teachers (N, C) and the labels (N,)."""
+    target = contrast_logits(final, early, strength, floor)  # (N, C)
+    log_q = (target / temperature).log_softmax(dim=1)
+    first, last, said = early.argmax(dim=1), final.argmax(dim=1), target.argmax(dim=1)  # (N,)
+    hard = first != label
+    return Signs(
+        agreement=_share(first == last),
+        moved=_share(said != last),
+        entropy=float(-(log_q.exp() * log_q).sum(dim=1).mean()),
+        early_accuracy=_share(first == label),
+        final_accuracy=_share(last == label),
+        target_accuracy=_share(said == label),
+        hard_accuracy=_share((said == label)[hard]) if hard.any() else None,
+    )
+
+
+def _share(yes: Tensor) -> float:
+    return float(yes.double().mean())
+
+
+def measure(
+    folder: Folder,
+    sets: Sets,
+    states: Sequence[str],
+    strengths: Sequence[float],
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Signs of every state and λ, on the validation split, or without one on training images; never on test images."""
+    run, _ = folder.read()
+    if not folder.finished or not run.keep:
+        raise UserError(f"{folder.path} is not a finished teacher (asd teach makes one)")
+    if run.fingerprint != sets.fingerprint:
+        raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
+    trajectory = Trajectory(folder)
+    wanted = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
+    for state in wanted:
+        trajectory.entry(state)
+    name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)
+    if name == "train":
+        say("no validation split was held out (data.val_fraction): training images, which the teacher knows by heart")
+    images = limited(images, IMAGES, 0)
+    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
+    network = network_of(blank, len(sets.classes), sets.image_size)
+    seen = {}
+    for state in (*wanted, "final"):
+        network.load_state_dict(trajectory.weights(state))
+        seen[state] = _logits(network.eval(), images, sets.image_size)
+    rows = [
+        {"state": state, "strength": strength} | asdict(signs(seen["final"], seen[state], images.label, strength))
+        for state in wanted
+        for strength in strengths
+    ]
+    return {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
+
+
+@torch.no_grad()
+def _logits(network: torch.nn.Module, images: AnySet, size: int) -> Tensor:
+    loader = Loader(images, batch=256, seed=0, image_size=size, augment="none", shuffle=False)
+    return torch.cat([network(batch.image).logits for batch in loader.epoch(0)])

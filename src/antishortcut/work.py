@@ -1,0 +1,51 @@
+"""One job of a suite carried out: its teachers, its student, its scores. Whatever is there already is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antishortcut.evaluate import Bench, evaluate
+from antishortcut.folder import Folder
+from antishortcut.run import Recipe
+from antishortcut.suites import Job
+from antishortcut.workflow import Workshop, distill, teach
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Where a job's evaluations find their images, beside what training needs."""
+
+    shop: Workshop
+    at: dict[str, Path]
+
+    def teach(self, recipe: Recipe) -> dict[str, Any]:
+        run = teach(recipe, self.shop)
+        return self._told(Folder(run.folder(self.shop.runs)))
+
+    def learn(self, job: Job) -> dict[str, Any]:
+        *_, source = [teach(recipe, self.shop) for recipe in job.teachers]
+        early = job.early if job.early is None or job.other is None else f"{source.hash}/{job.early}"
+        run = distill(
+            job.recipe,
+            self.shop,
+            method=job.method,
+            options=job.options,
+            seed=job.seed,
+            suite=job.suite,
+            name=job.name,
+            early=early,
+        )
+        folder = Folder(run.folder(self.shop.runs))
+        evaluate(folder, self._bench(job), job.on)
+        return self._told(folder)
+
+    def _bench(self, job: Job) -> Bench:
+        sets, shop = self.shop.sets(job.recipe.data), self.shop
+        return Bench(sets, shop.runs, at=self.at) if shop.root is None else Bench(sets, shop.runs, shop.root, self.at)
+
+    def _told(self, folder: Folder) -> dict[str, Any]:
+        result = folder.result()
+        told = {"accuracy": result["last"]["accuracy"], "seconds": result["seconds"]}
+        return {"run": str(folder.path), "set": result["set"]} | told

@@ -1,0 +1,271 @@
+"""Contrast targets against a loop, by hand, in their limits, and what they can and cannot do to a teacher's answer."""
+# B batch, C classes, D teacher features, d student features
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antishortcut.methods import METHODS, options_of
+from antishortcut.methods.asd import ASDLoss
+from antishortcut.methods.contrast import Contrast, contrast_logits
+from antishortcut.methods.kd import KD, kd_loss
+from antishortcut.types import Batch, Features, Method, Shape, Sizes
+from tests.methods.test_asd import double, sizes
+from tests.methods.test_kd import logits_only, numbered, slow_kd
+from tests.test_subspace import close, normal, seeds, several
+
+SIZES = sizes(8, 8, 100)
+strengths = st.sampled_from([0.25, 0.5, 1.0, 2.0])
+
+
+def slow_log_softmax(row: list[float]) -> list[float]:
+    return [v - math.log(sum(math.exp(w) for w in row)) for v in row]
+
+
+def slow_target(final: Tensor, early: Tensor, strength: float, floor: float) -> list[list[float]]:
+    """(1 + λ) log p_F − λ max(log p_E, floor), class by class."""
+    rows = []
+    for row, before in zip(final.tolist(), early.tolist(), strict=True):
+        pairs = zip(slow_log_softmax(row), slow_log_softmax(before), strict=True)
+        rows.append([(1 + strength) * f - strength * max(e, floor) for f, e in pairs])
+    return rows
+
+
+def terms_of(method: Method, student: Tensor, final: Tensor, early: Tensor) -> dict[str, Tensor]:
+    teachers = {"final": logits_only(final), "early": logits_only(early)}
+    return method.terms(logits_only(student), teachers, numbered(len(student)), epoch=0.0)
+
+
+@several
+@given(
+    shape=st.tuples(st.integers(1, 5), st.integers(2, 6)),
+    strength=st.sampled_from([0.0, 0.25, 1.0, 2.0]),
+    floor=st.sampled_from([-0.5, -2.0, -8.0]),
+    temperature=st.sampled_from([0.5, 1.0, 4.0]),
+    seed=seeds,
+)
+def test_agrees_with_the_loop(
+    shape: tuple[int, int], strength: float, floor: float, temperature: float, seed: int
+) -> None:
+    student, final, early = (3 * normal(*shape, seed=seed + i) for i in range(3))
+    target = contrast_logits(final, early, strength, floor)
+    slow = double(slow_target(final, early, strength, floor))
+    close(target, slow)
+    method = Contrast(SIZES, strength=strength, floor=floor, weight=0.5, temperature=temperature)
+    terms = terms_of(method, student, final, early)
+    assert list(terms) == ["contrast"]
+    close(terms["contrast"], 0.5 * slow_kd(student, slow, temperature))
+
+
+def test_two_classes_by_hand() -> None:
+    """p_F = (3/4, 1/4), p_E = (1/4, 3/4), λ = 1: the target is 9/16 · 4 to 1/16 · 4/3, so 27 to 1."""
+    final, early = double([[math.log(3), 0]]), double([[0, math.log(3)]])
+    close(contrast_logits(final, early, 1.0), [[math.log(9 / 4), math.log(1 / 12)]], 1e-12)
+    close(contrast_logits(final, early, 1.0).softmax(1), [[27 / 28, 1 / 28]], 1e-12)
+    student = torch.zeros(1, 2, dtype=torch.float64)  # p = (1/2, 1/2)
+    by_hand = 27 / 28 * math.log(27 / 14) + 1 / 28 * math.log(1 / 14)
+    loss = terms_of(Contrast(SIZES, strength=1.0, temperature=1.0), student, final, early)["contrast"]
+    close(loss, by_hand, 1e-12)
+    softened = kd_loss(student, double([[math.log(27), 0]]), 3.0)  # at τ = 3 the odds are 3 to 1
+    close(softened, 9 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)), 1e-12)
+    close(terms_of(Contrast(SIZES, strength=1.0, temperature=3.0), student, final, early)["contrast"], softened, 1e-12)
+
+
+def test_the_floor_by_hand() -> None:
+    """p_E = (1 − 2⁻¹⁰, 2⁻¹⁰): without a floor the second class would gain 10 log 2, with log 1/4 it gains 2 log 2."""
+    final, early = double([[0, 0]]), double([[math.log(1 - 2**-10), -10 * math.log(2)]])
+    gain = contrast_logits(final, early, 1.0, math.log(1 / 4)) - contrast_logits(final, None, 1.0)
+    close(gain, [[-math.log(1 - 2**-10), 2 * math.log(2)]], 1e-12)
+    close(contrast_logits(final, early, 1.0)[0, 1], (2 * math.log(1 / 2)) + 10 * math.log(2), 1e-12)  # −8 is further
+
+
+def test_the_argmax_can_leave_the_class_both_teachers_prefer() -> None:
+    """p_F = (1/2, 2/5, 1/10), p_E = (4/5, 1/10, 1/10): weights p_F² / p_E are 5/16, 8/5 and 1/10."""
+    final, early = double([[0.5, 0.4, 0.1]]).log(), double([[0.8, 0.1, 0.1]]).log()
+    assert int(final.argmax()) == int(early.argmax()) == 0
+    weights = [5 / 16, 8 / 5, 1 / 10]
+    close(contrast_logits(final, early, 1.0).softmax(1), [[w / sum(weights) for w in weights]], 1e-12)
+    assert int(contrast_logits(final, early, 1.0).argmax()) == 1
+    assert int(contrast_logits(final, early, 0.05).argmax()) == 0  # not by a touch of it
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+@several
+@given(temperature=st.sampled_from([1.0, 4.0]), seed=seeds)
+def test_without_strength_it_is_kd(temperature: float, seed: int) -> None:
+    student, final, early = (3 * normal(4, 5, seed=seed + i) for i in range(3))
+    ours = METHODS["contrast"](SIZES, **options_of("contrast", {"strength": 0, "temperature": temperature}))
+    kd = METHODS["kd"](SIZES, **options_of("kd", {"temperature": temperature}))
+    close(kd_loss(student, contrast_logits(final, early, 0.0), temperature), kd_loss(student, final, temperature))
+    found = terms_of(cast(Method, ours), student, final, early)
+    close(found["contrast"], terms_of(cast(Method, kd), student, final, early)["kd"])
+    assert (ours.task_weight, ours.weight) == (kd.task_weight, kd.weight)
+
+
+@several
+@given(strength=strengths, offset=st.floats(-50, 50), seed=seeds)
+def test_a_uniform_early_state_only_sharpens(strength: float, offset: float, seed: int) -> None:
+    student, final = 3 * normal(4, 5, seed=seed), 3 * normal(4, 5, seed=seed + 1)
+    uniform = torch.full_like(final, offset)
+    given_ = terms_of(Contrast(SIZES, strength=strength), student, final, uniform)["contrast"]
+    close(given_, kd_loss(student, (1 + strength) * final, 4.0))
+    control = Contrast(SIZES, strength=strength, reference="uniform")
+    close(control.terms(logits_only(student), {"final": logits_only(final)}, numbered(4), 0.0)["contrast"], given_)
+    assert torch.equal(contrast_logits(final, uniform, strength).argmax(1), final.argmax(1))
+
+
+@several
+@given(strength=strengths, seed=seeds)
+def test_an_early_state_that_knows_as_much_leaves_kd(strength: float, seed: int) -> None:
+    """As long as no class lies below the floor; one that does loses, for its early share counts as the floor."""
+    student, final = normal(4, 5, seed=seed), normal(4, 5, seed=seed + 1)
+    lowest = float(final.log_softmax(1).min())
+    close(contrast_logits(final, final, strength, lowest), final.log_softmax(1))
+    loss = terms_of(Contrast(SIZES, strength=strength, floor=lowest), student, final, final)["contrast"]
+    close(loss, kd_loss(student, final, 4.0))
+    cut = contrast_logits(final, final, strength, lowest / 2)
+    below = final.log_softmax(1) < lowest / 2
+    assert below.any()
+    assert (cut < final.log_softmax(1))[below].all()  # (1 + λ) ℓ − λ floor is below ℓ where ℓ is below the floor
+    close(cut[~below], final.log_softmax(1)[~below])
+
+
+# --- properties --------------------------------------------------------------------------------------------------
+
+
+@several
+@given(
+    strength=strengths,
+    floor=st.sampled_from([-0.5, -2.0, -8.0]),
+    scale=st.sampled_from([1.0, 30.0, 1e4]),
+    seed=seeds,
+)
+def test_the_floor_bounds_what_a_class_gains(strength: float, floor: float, scale: float, seed: int) -> None:
+    """Beside (1 + λ) log p_F a class gains between 0 and −λ floor, so a pair's log-odds move by no more than that."""
+    final, early = normal(4, 5, seed=seed), scale * normal(4, 5, seed=seed + 1)
+    sharp = contrast_logits(final, None, strength)  # (1 + λ) log p_F. (B, C)
+    gain = contrast_logits(final, early, strength, floor) - sharp  # (B, C)
+    assert gain.min() >= -1e-10
+    assert gain.max() <= -strength * floor + 1e-10
+    odds = gain[:, :, None] - gain[:, None, :]  # (B, C, C)
+    assert odds.abs().max() <= -strength * floor + 1e-10
+    ruled_out = early.log_softmax(1) <= floor
+    close(gain[ruled_out], torch.full_like(gain[ruled_out], -strength * floor))  # and the bound is reached
+    assert ruled_out.any() or scale == 1.0
+
+
+@several
+@given(strength=strengths, offsets=st.tuples(st.floats(-20, 20), st.floats(-20, 20), st.floats(-20, 20)), seed=seeds)
+def test_only_differences_of_logits_matter(strength: float, offsets: tuple[float, float, float], seed: int) -> None:
+    student, final, early = (3 * normal(3, 5, seed=seed + i) for i in range(3))
+    method = Contrast(SIZES, strength=strength)
+    moved = [rows + offset for rows, offset in zip((student, final, early), offsets, strict=True)]
+    close(terms_of(method, *moved)["contrast"], terms_of(method, student, final, early)["contrast"])
+    column = normal(3, 1, seed=seed + 3)  # another constant for every row
+    close(contrast_logits(final + column, early - column, strength), contrast_logits(final, early, strength))
+
+
+def test_gradient_pulls_the_student_to_the_target_and_leaves_the_teachers() -> None:
+    student, final, early = (normal(3, 5, seed=i).requires_grad_() for i in range(3))
+    method = Contrast(SIZES, strength=1.0, temperature=2.0)
+    loss = terms_of(method, student, final, early)["contrast"]
+    ours, *theirs = torch.autograd.grad(loss, (student, final, early), allow_unused=True)
+    target = contrast_logits(final, early, 1.0)
+    assert not target.requires_grad
+    close(ours, 2.0 * ((student / 2).softmax(1) - (target / 2).softmax(1)) / 3)
+    assert theirs == [None, None]
+
+
+# --- with ASD's temporal contrast --------------------------------------------------------------------------------
+
+
+def batches(d: int, wide: int, count: int = 4) -> list[tuple[Features, dict[str, Features], Batch]]:
+    """Student, teachers and a batch, several in a row; each batch sees a sample of the one before again."""
+    made = []
+    for step in range(count):
+        student, final, early = (
+            Features(normal(4, 5, seed=9 * step + i).float(), normal(4, width, seed=9 * step + i + 3).float())
+            for i, width in enumerate((d, wide, wide))
+        )
+        batch = Batch(torch.zeros(4, 3, 1, 1), torch.zeros(4, dtype=torch.int64), torch.arange(4) + 3 * step)
+        made.append((student, {"final": final, "early": early}, batch))
+    return made
+
+
+@pytest.mark.parametrize("d", [6, 3], ids=["same width", "projected"])
+@pytest.mark.parametrize("reference", ["early", "uniform"])
+def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
+    """Step by step, queue and projector included, and nothing else changes."""
+    settings: dict[str, Any] = {"tc": 0.6, "queue": 7, "warmup": 8.0}
+    torch.manual_seed(0)
+    given_ = options_of("contrast+tc", settings | {"tc_temperature": 0.2, "reference": reference})
+    both = cast(Contrast, METHODS["contrast+tc"](sizes(d, 6, 50), **given_))
+    torch.manual_seed(0)
+    apart = ASDLoss(d, 6, **settings, ss=0.0, temperature=0.2, examples=50)
+    alone = Contrast(sizes(d, 6, 50), reference=reference)
+    assert both.roles == ("final", "early")
+    for step, (student, teachers, batch) in enumerate(batches(d, 6)):
+        terms = both.terms(student, teachers, batch, epoch=3.0 * step)
+        near, far = teachers["final"].embedding, teachers["early"].embedding
+        expected = apart(student.embedding, near, far, epoch=3.0 * step, index=batch.index)
+        assert list(terms) == ["contrast", "tc"]
+        assert torch.equal(terms["tc"], expected["tc"])
+        assert torch.equal(terms["contrast"], alone.terms(student, teachers, batch, epoch=3.0 * step)["contrast"])
+        assert (terms["tc"] > 0) == (step > 0)  # warmed up from 0
+    assert both.features is not None
+    assert torch.equal(both.features.queue, apart.queue)
+    assert torch.equal(both.features.queue_index, apart.queue_index)
+    assert both.features.queue.abs().sum() > 0
+
+
+def test_the_shipped_variant_weighs_tc_as_asd_does() -> None:
+    assert options_of("contrast+tc", {})["tc"] == options_of("asd", {})["tc"] == 0.8
+    assert options_of("contrast", {})["tc"] == 0.0
+    assert Contrast(SIZES).features is None
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_the_early_state_is_wanted_only_where_it_is_used() -> None:
+    assert Contrast(SIZES).roles == Contrast(SIZES, tc=0.5).roles == ("final", "early")
+    assert Contrast(SIZES, reference="uniform", tc=0.5).roles == ("final", "early")
+    uniform = Contrast(Sizes(5, 100, Shape(8), {}), reference="uniform")  # it asks for no sizes either
+    assert uniform.roles == ("final",) == KD.roles
+    assert uniform.taps == Contrast.taps == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"strength": -0.1}, "strength"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": -4.0}, "temperature"),
+        ({"floor": 0.0}, "floor"),
+        ({"floor": 3.0}, "floor"),
+        ({"reference": "late"}, "'early' or 'uniform', not 'late'"),
+        ({"tc": 0.8, "tc_temperature": 0.0}, "temperature"),
+        ({"tc": 0.8, "queue": -1}, "queue"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Contrast(SIZES, **wrong)
+
+
+def test_early_features_of_another_width_are_refused_where_they_are_compared() -> None:
+    odd = Sizes(5, 100, Shape(8), {"final": Shape(8), "early": Shape(6)})
+    assert Contrast(odd).roles == ("final", "early")  # logits alone have one width
+    for method in ("contrast+tc", "asd"):
+        with pytest.raises(ValueError, match="8 wide, the early state's 6"):
+            METHODS[method](odd, **options_of(method, {}))
+    METHODS["asd"](odd, **options_of("asd", {"ss": 0.0, "temporal": False}))  # nor where they are not

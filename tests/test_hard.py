@@ -1,0 +1,93 @@
+"""Images hard for the early teacher: which set they are of, and that the numbers are those of the two networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from antishortcut.data import Loader
+from antishortcut.errors import UserError
+from antishortcut.evaluate import Bench, Subject, evaluate
+from antishortcut.folder import Folder
+from antishortcut.models import Network
+from antishortcut.run import Recipe, Run
+from antishortcut.teachers import Teachers
+from antishortcut.types import AnySet
+from antishortcut.workflow import Workshop, distill, teach
+
+
+def guesses(network: Network, images: AnySet) -> list[int]:
+    """The class a network finds most likely, image by image."""
+    found: list[int] = []
+    for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
+        with torch.no_grad():
+            found += [row.index(max(row)) for row in network(batch.image).logits.tolist()]
+    return found
+
+
+def by_hand(run: Run, shop: Workshop, images: AnySet, state: str = "15%") -> dict[str, float]:
+    """Accuracy of the student where the teacher's early state is wrong and where it is right, counted."""
+    student = Subject(Folder(run.folder(shop.runs)), Bench(shop.sets(run.data), shop.runs)).network
+    early = Teachers(run, shop.runs, 10, 32).network(state)
+    right: dict[bool, list[bool]] = {True: [], False: []}
+    for own, before, y in zip(guesses(student, images), guesses(early, images), images.label.tolist(), strict=True):
+        right[before != y].append(own == y)
+    hard, easy = (sum(right[part]) / len(right[part]) for part in (True, False))
+    share = len(right[True]) / len(images)
+    return {"hard_share": share, "hard_accuracy": hard, "easy_accuracy": easy, "balanced_accuracy": (hard + easy) / 2}
+
+
+@pytest.fixture
+def held(recipe: Recipe) -> Recipe:
+    """A quarter of the training set is held out."""
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"val_fraction": 0.25})})
+
+
+def test_on_the_validation_split_where_there_is_one(held: Recipe, shop: Workshop) -> None:
+    run = distill(held, shop, method="kd", seed=1, suite="s")
+    folder, sets = Folder(run.folder(shop.runs)), shop.sets(held.data)
+    score = evaluate(folder, Bench(sets, shop.runs), ["hard"])["hard"]
+    assert sets.val is not None
+    assert (score["set"], score["count"]) == ("val", len(sets.val)) == ("val", 64)
+    assert score["fingerprint"] == f"{sets.fingerprint}-val"
+    assert score["values"] == pytest.approx(by_hand(run, shop, sets.val))
+    values = score["values"]
+    whole = values["hard_share"] * values["hard_accuracy"] + (1 - values["hard_share"]) * values["easy_accuracy"]
+    assert whole == pytest.approx(folder.result()["last"]["accuracy"])  # the loop judged by the same images
+
+
+def test_on_the_first_test_set_otherwise(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    sets = shop.sets(recipe.data)
+    score = evaluate(Folder(run.folder(shop.runs)), Bench(sets, shop.runs), ["hard"])["hard"]
+    assert (score["set"], score["count"]) == ("iid", 100)
+    assert score["values"] == pytest.approx(by_hand(run, shop, sets.tests["iid"]))
+
+
+def test_every_student_of_a_teacher_is_judged_by_the_same_images(recipe: Recipe, shop: Workshop) -> None:
+    """Those the recipe's early state gets wrong, whatever a student learned from, or if it had no teacher at all."""
+    sets = shop.sets(recipe.data)
+    shares = []
+    for method, early in (("contrast", None), ("contrast", "75%"), ("ce", None)):
+        name = f"{method}-{early}"
+        run = distill(recipe, shop, method=method, seed=1, suite="s", name=name, early=early)
+        values = evaluate(Folder(run.folder(shop.runs)), Bench(sets, shop.runs), ["hard"])["hard"]["values"]
+        assert values == pytest.approx(by_hand(run, shop, sets.tests["iid"]))
+        shares.append(values["hard_share"])
+    assert len(set(shares)) == 1
+    assert shares[0] != by_hand(run, shop, sets.tests["iid"], "75%")["hard_share"]  # the other state has its own
+
+
+def test_it_is_not_scored_twice(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    folder, bench = Folder(run.folder(shop.runs)), Bench(shop.sets(recipe.data), shop.runs)
+    first = evaluate(folder, bench, ["hard"])
+    monkeypatch.setattr(Subject, "outputs", None)
+    assert evaluate(folder, bench, ["hard"]) == first
+
+
+def test_a_teacher_has_no_early_state_to_be_compared_with(recipe: Recipe, shop: Workshop) -> None:
+    folder = Folder(teach(recipe, shop).folder(shop.runs))
+    with pytest.raises(UserError, match="is a teacher"):
+        evaluate(folder, Bench(shop.sets(recipe.data), shop.runs), ["hard"])
+    assert not folder.scores()
