@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"run", "folder", "stats", "paper"},
     "workflow": {"run", "folder", "console", "choose", "types", "data", "models", "methods", "teachers", "train"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
+    "bench": {"types", "models", "methods", "step", "tasks"},
     "suites": {"run"},
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
     "launch": {"run", "suites", "work", "workflow", "train"},

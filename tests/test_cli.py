@@ -58,7 +58,7 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
 def test_demo_gives_a_row_for_everyone(here: Path) -> None:
     small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
     story = asd("demo", *small, "--threads", "1")
-    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd"]
+    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast"]
     for row in story["rows"]:
         assert all(0 <= row[key] <= 1 for key in ("iid", "conflict", "uncorrelated"))
     for row in story["rows"][2:]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
+    from antishortcut.methods.contrast import contrast_loss as contrast_loss
     from antishortcut.run import Run as Run
     from antishortcut.subspace import shortcut_subspace as shortcut_subspace
 
@@ -17,9 +18,10 @@ _PLACES = {
     "ASDLoss": "antishortcut.methods.asd",
     "METHODS": "antishortcut.methods",
     "Run": "antishortcut.run",
+    "contrast_loss": "antishortcut.methods.contrast",
     "shortcut_subspace": "antishortcut.subspace",
 }
-__all__ = ["ASDLoss", "METHODS", "Run", "shortcut_subspace", "__version__"]
+__all__ = ["ASDLoss", "METHODS", "Run", "contrast_loss", "shortcut_subspace", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The demo: one teacher and three students on images whose shortcut is known, ending in a table and a page."""
+"""The demo: one teacher and four students on images whose shortcut is known, ending in a table and a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from antishortcut.folder import Folder
 from antishortcut.run import Recipe, Run
 from antishortcut.workflow import Workshop, distill, teach
 
-METHODS_SHOWN = ("ce", "kd", "asd")
+METHODS_SHOWN = ("ce", "kd", "asd", "contrast")
 
 
 def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:

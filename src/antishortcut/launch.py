@@ -25,6 +25,7 @@ from antishortcut.suites import Job, folder_of, teacher_key
 
 Say = Callable[[str], None]
 Done = dict[str, Any]
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
     failed: dict[str, str] = {}
     done, stopped, started = 0, False, time.monotonic()
     with _pool(place, processes) as pool, _interrupted() as asked:
-        running: dict[Future[Done], str] = {pool.submit(_teach, recipe): key for key, recipe in teachers.items()}
+        running: dict[Future[Done], str] = {}
         try:
+            for key, recipe in teachers.items():
+                running[_submit(pool, _teach, recipe)] = key
             while running:
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
@@ -87,7 +90,7 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
                             need.discard(title)
                 for title in [t for t, need in waiting.items() if not need]:
                     del waiting[title]
-                    running[pool.submit(_learn, by_title[title])] = title
+                    running[_submit(pool, _learn, by_title[title])] = title
         except KeyboardInterrupt:
             stopped = True
             say("stopping: runs save their state")
@@ -115,6 +118,15 @@ def _pool(place: Place, processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, fresh, _open, (place.runs, place.root, place.at, execution))
 
 
+def _submit(pool: ProcessPoolExecutor, work: Callable[[Any], Done], of: Any) -> Future[Done]:
+    """A process that starts here holds signals back until it knows what to do with them (`_open`)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        return pool.submit(work, of)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
 class _Asked:
     then: Callable[[], None] | None = None
 
@@ -129,7 +141,7 @@ def _interrupted() -> Iterator[_Asked]:
             raise KeyboardInterrupt
         asked.then()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in STOPS}
     try:
         yield asked
     finally:
@@ -146,13 +158,15 @@ def _stop(pool: ProcessPoolExecutor) -> None:
 
 # what a process of the pool remembers
 _worker: Any = None  # opened once, so that images are too
-_stopping = False
+_busy = _stopping = False
 
 
 def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Execution) -> None:
     global _worker
     os.setpgrp()  # a terminal's Ctrl-C is for the first process, which passes it on once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that
     signal.signal(signal.SIGTERM, _note)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     from antishortcut.work import Worker
     from antishortcut.workflow import Workshop
 
@@ -160,9 +174,11 @@ def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Executi
 
 
 def _note(number: int, frame: object) -> None:
-    """Between trainings: begin no other. A training has its own way to stop."""
+    """Begin nothing more, and leave what prepares or scores a training. A training has its own way to stop."""
     global _stopping
     _stopping = True
+    if _busy:
+        raise KeyboardInterrupt
 
 
 def _teach(recipe: Recipe) -> Done:
@@ -175,11 +191,12 @@ def _learn(job: Job) -> Done:
 
 def _told(work: Callable[[], Done]) -> Done:
     """What came of it, as plain values: an exception may not survive the way between processes."""
-    global _stopping
+    global _busy, _stopping
     from antishortcut.train import Stopped
 
     try:
         if not _stopping:
+            _busy = True
             return work()
     except (Stopped, KeyboardInterrupt):
         _stopping = True
@@ -188,4 +205,6 @@ def _told(work: Callable[[], Done]) -> Done:
     except Exception as error:
         traceback.print_exc()  # a mistake of ours: where it happened must not be lost
         return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        _busy = False
     return {"stopped": True}

@@ -9,7 +9,7 @@ from io import StringIO
 
 import typer
 
-from antishortcut.cli import audit, corrupt, lists, runs, scores, stylize, suite, targets
+from antishortcut.cli import audit, bench, corrupt, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
 from antishortcut.errors import UserError
 
@@ -32,6 +32,7 @@ app.command()(audit.audit)
 app.command()(corrupt.corrupt)
 app.command()(stylize.stylize)
 app.command()(targets.targets)
+app.command()(bench.bench)
 app.add_typer(suite.app, name="suite")
 app.command("list")(lists.list_)
 

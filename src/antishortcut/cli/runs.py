@@ -36,7 +36,7 @@ def demo(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """The whole story on the embedded images: teacher, CE, KD and ASD students, table and report."""
+    """The whole story on the embedded images: teacher, four students, table and report."""
     from antishortcut.demo import run_demo, show_demo
     from antishortcut.run import Execution, load_recipe
     from antishortcut.workflow import Workshop

@@ -112,25 +112,40 @@ def report(
     columns: Annotated[
         str | None, typer.Option(help='Columns of the tables, not of the page: "last,conflict accuracy,mce".')
     ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help='A setting scores may depend on: "strength", "data.options.rho"; sweep.md.')
+    ] = None,
+    scatter: Annotated[
+        str | None, typer.Option(help='Two columns: does the first choose well by the second? "last,mce"; scatter.md.')
+    ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Show the page on localhost and follow running runs.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0 for any free one.")] = 8765,
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
-    from antishortcut.report import across, make_report
+    from antishortcut.report import across, build
 
     if serve:
         from antishortcut.report.serve import serve as serve_it
 
         if as_json:
             raise UserError("--json and --serve do not go together: one ends, the other goes on")
-        serve_it(folder, port, columns, lambda address: print(f"{address} (Ctrl-C ends it)", flush=True))
+
+        def tell(address: str) -> None:
+            print(f"{address} (Ctrl-C ends it)", flush=True)
+
+        serve_it(folder, port, columns, tell, sweep=sweep, scatter=scatter)
         return
-    made = make_report(folder, columns)
+    report = build(folder, columns, sweep=sweep, scatter=scatter)
+    made = report.summary(columns)
     if as_json:
         print_json(made)
         return
     table(str(folder), *across(made["rows"]))
+    for swept, _ in report.drawn.sweep:
+        table(f"by {swept.key} (more in sweep.md)", swept.head(), swept.brief())
+    for dotted, figure in report.drawn.scatter:
+        table(figure.title, ["", "value", "over"], dotted.numbers())
     for entry in (*made["unfinished"], *made["skipped"]):
         print(": ".join(entry.values()), file=sys.stderr)
     print(made["page"])

@@ -29,6 +29,19 @@ def contrast_logits(final: Tensor, early: Tensor | None, strength: float, floor:
     return target - strength * F.log_softmax(early.detach(), dim=1).clamp(min=floor)
 
 
+def contrast_loss(
+    student: Tensor,
+    final: Tensor,
+    early: Tensor | None,
+    *,
+    strength: float = 0.5,
+    temperature: float = 4.0,
+    floor: float = -8.0,
+) -> Tensor:
+    """τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)), mean over rows, from logits (B, C): for any training loop."""
+    return kd_loss(student, contrast_logits(final, early, strength, floor), temperature)
+
+
 class Contrast(nn.Module):
     """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + tc · L_TC.
 
@@ -80,8 +93,8 @@ class Contrast(nn.Module):
     ) -> dict[str, Tensor]:
         final = teachers["final"]
         early = teachers["early"].logits if self.reference == "early" else None
-        target = contrast_logits(final.logits, early, self.strength, self.floor)
-        terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
+        how = {"strength": self.strength, "temperature": self.temperature, "floor": self.floor}
+        terms = {"contrast": self.weight * contrast_loss(student.logits, final.logits, early, **how)}
         if self.features is not None:
             near, far = final.embedding, teachers["early"].embedding
             terms |= self.features(student.embedding, near, far, epoch=epoch, index=batch.index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,20 @@ class Report:
     drawn: Drawn
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files."""
+        """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
+
+        `sweep` (one row per line and value) and `scatter` where they were asked for.
+        """
         found = self.found
         table = self.table if columns is None else self.table.choose(columns)
         unfinished = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
         unfinished += [(aside.run, aside.state) for aside in found.aside]
-        return {
+        asked: dict[str, Any] = {}
+        for sweep, _ in self.drawn.sweep:
+            asked["sweep"] = sweep.flat()
+        for scatter, _ in self.drawn.scatter:
+            asked["scatter"] = scatter.flat()
+        return asked | {
             "rows": table.rows(),
             "page": str(found.folder / "report.html"),
             "runs": len(found.students),
@@ -41,15 +49,25 @@ class Report:
         }
 
 
-def make_report(folder: Path, columns: str | None = None) -> dict[str, Any]:
+def make_report(
+    folder: Path, columns: str | None = None, sweep: str | None = None, scatter: str | None = None
+) -> dict[str, Any]:
     """Write report.html, table.md, table.tex and figures/ into a folder of runs; `columns` chooses those of the tables.
 
+    `sweep` names a numeric setting that scores may depend on (sweep.md), `scatter` two columns (scatter.md).
     Returns what `Report.summary` says. JSON can hold all of it.
     """
-    return build(Path(folder), columns).summary(columns)
+    return build(Path(folder), columns, sweep=sweep, scatter=scatter).summary(columns)
 
 
-def build(folder: Path, columns: str | None = None, memory: Memory | None = None) -> Report:
+def build(
+    folder: Path,
+    columns: str | None = None,
+    memory: Memory | None = None,
+    *,
+    sweep: str | None = None,
+    scatter: str | None = None,
+) -> Report:
     """Collect, draw, write. `memory` keeps what was read for the next time."""
     try:
         from antishortcut.folder import replacing
@@ -58,8 +76,12 @@ def build(folder: Path, columns: str | None = None, memory: Memory | None = None
         from antishortcut.report.figures import figures
         from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
+        from antishortcut.report.scatter import Scatter
+        from antishortcut.report.scatter_figure import scatter_figure
+        from antishortcut.report.sweep import Sweep, usual
+        from antishortcut.report.sweep_figure import sweep_figure
         from antishortcut.report.table import Table
-        from antishortcut.report.texts import write_latex, write_markdown
+        from antishortcut.report.texts import write_latex, write_markdown, write_scatter, write_sweep
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -71,8 +93,18 @@ def build(folder: Path, columns: str | None = None, memory: Memory | None = None
     found = collect(folder, memory)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
+    swept = [] if sweep is None else [Sweep.of(found, sweep, usual(table) if columns is None else short.columns)]
+    dotted = [] if scatter is None else [Scatter.of(found, table, scatter)]
     few = found.drawn
-    drawn = figures(few, table if few is found else Table.of(few))
+    drawn = replace(
+        figures(few, table if few is found else Table.of(few)),
+        sweep=[(each, sweep_figure(each, table)) for each in swept],
+        scatter=[(each, scatter_figure(each, found)) for each in dotted],
+    )
+    for one in swept:
+        write_sweep(one, folder / "sweep.md")
+    for other in dotted:
+        write_scatter(other, folder / "scatter.md")
     write_markdown(found, short, folder / "table.md")
     write_latex(short, folder / "table.tex")
     draw_all(drawn.all(), folder / "figures")

@@ -30,6 +30,7 @@ LOOK: dict[str, Any] = {
     "title": {"anchor": "start", "fontSize": 13},
 }
 PIXELS = 6e6  # of a picture
+WORD = 20  # characters: longer words of a legend stand four in a row
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
 Rows = list[dict[str, Any]]
 ONE: dict[str, Rows] = {"one": [{"at": 1}]}  # for a mark that is drawn once
@@ -123,6 +124,8 @@ def _drawn(place: Path, mark: bytes) -> bool:
 def _whole(figure: Figure) -> dict[str, Any]:
     width = 560 if len(figure.panels) == 1 or figure.wide else 260
     legend = {"orient": "bottom", "columns": 6, "symbolType": "stroke", "symbolStrokeWidth": 3, "labelFontSize": 12}
+    if max(map(len, figure.key), default=0) > WORD:
+        legend |= {"columns": 4, "labelLimit": 320}
     return {
         "$schema": alt.SCHEMA_URL,
         "concat": [panel.still(width) for panel in figure.panels],

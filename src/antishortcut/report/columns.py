@@ -150,18 +150,18 @@ def shown(names: Sequence[str]) -> list[str]:
     return kept
 
 
-def chosen(wanted: str, names: Sequence[str]) -> list[str]:
+def chosen(wanted: str, names: Sequence[str], flag: str = "--columns") -> list[str]:
     """--columns "last,conflict accuracy,mce": whole names, or their ends where only one column ends so."""
     found: dict[str, None] = {}
     for word in (word for part in wanted.split(",") if (word := " ".join(part.split()))):
         fits = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
         if not fits:
-            raise UserError(f"--columns: no column {word!r} here{_hint(word, names)}")
+            raise UserError(f"{flag}: no column {word!r} here{_hint(word, names)}")
         if len(fits) > 1:
-            raise UserError(f"--columns: {word!r} may be {' or '.join(repr(name) for name in fits)}; write it out")
+            raise UserError(f"{flag}: {word!r} may be {' or '.join(repr(name) for name in fits)}; write it out")
         found[fits[0]] = None
     if not found:
-        raise UserError(f"--columns names no column; known: {', '.join(names)}")
+        raise UserError(f"{flag} names no column; known: {', '.join(names)}")
     return list(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antishortcut.report.charts import Figure
 from antishortcut.report.collect import Found
@@ -12,6 +12,8 @@ from antishortcut.report.directions import Directions
 from antishortcut.report.leaning import differences, leaning
 from antishortcut.report.mechanism import embeddings, mechanism
 from antishortcut.report.reading import Aside, Notes
+from antishortcut.report.scatter import Scatter
+from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import Table
 from antishortcut.report.trajectory import trajectory
 
@@ -28,11 +30,14 @@ class Drawn:
     teachers: list[tuple[Directions, list[Figure]]]
     training: list[Figure]
     notes: tuple[Aside, ...]  # on what could not be drawn
+    sweep: list[tuple[Sweep, Figure]] = field(default_factory=list)  # these two when asked for
+    scatter: list[tuple[Scatter, Figure]] = field(default_factory=list)
 
     def all(self) -> list[Figure]:
         """In the order of the page."""
         teachers = [figure for _, figures in self.teachers for figure in figures]
-        students = [self.differences, self.leaning, self.corrupted, self.mechanism, self.embeddings]
+        asked = [figure for _, figure in (*self.sweep, *self.scatter)]
+        students = [self.differences, asked, self.leaning, self.corrupted, self.mechanism, self.embeddings]
         return [figure for figures in (*students, teachers, self.training) for figure in figures]
 
 

@@ -21,6 +21,7 @@ from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, wo
 from antishortcut.report.corrupted import corruption_table
 from antishortcut.report.figures import Drawn
 from antishortcut.report.libraries import libraries
+from antishortcut.report.scatter import PICKS
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
 from antishortcut.report.table import Table, interval, signed
@@ -79,6 +80,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "style": style(methods),
         "baseline": BASELINE,
         "heads": heads,
+        "picks": PICKS,
         "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         "view": view_of(table.every),
@@ -112,6 +114,8 @@ def _contents(found: Found, table: Table, drawn: Drawn) -> Iterator[tuple[str, s
     if found.students:
         if table.differences:
             yield "differences", f"Difference to {BASELINE}"
+        yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)
+        yield from (("scatter", f"Choosing by {scatter.x}") for scatter, _ in drawn.scatter)
         yield "leaning", "What the student leans on"
         if drawn.mechanism or drawn.embeddings or drawn.teachers:
             yield "mechanism", "Mechanism"

@@ -37,6 +37,8 @@ class Show:
 
     folder: Path
     columns: str | None = None
+    sweep: str | None = None
+    scatter: str | None = None
     page: bytes = b""
     policy: str = ""
     number: int = 0
@@ -55,7 +57,7 @@ class Show:
         now = _marks(self.folder)
         if now == self.seen:
             return False
-        report = build(self.folder, self.columns, self.memory)
+        report = build(self.folder, self.columns, self.memory, sweep=self.sweep, scatter=self.scatter)
         self.seen = now  # of before the build: what changed meanwhile is seen the next time
         self._take(report)
         return True
@@ -66,6 +68,7 @@ class Show:
         number = self.number + 1
         page, policy = render(report.found, report.table, report.drawn, live=f"{self.started}-{number}")
         names = [f"figures/{figure.name}.{end}" for figure in report.drawn.all() for end in ("svg", "png")]
+        names += ["sweep.md"] * bool(self.sweep) + ["scatter.md"] * bool(self.scatter)
         self.files = {name: self.folder / name for name in ("table.md", "table.tex", *names)}
         self.page, self.policy = page.encode(errors="replace"), f"{policy}; frame-ancestors 'none'"
         self.number = number
@@ -80,9 +83,17 @@ def _marks(folder: Path) -> Any:
     return [(place, mark(place)) for place in (*here, *homes)]
 
 
-def serve(folder: Path, port: int, columns: str | None = None, ready: Callable[[str], None] = print) -> None:
+def serve(
+    folder: Path,
+    port: int,
+    columns: str | None = None,
+    ready: Callable[[str], None] = print,
+    *,
+    sweep: str | None = None,
+    scatter: str | None = None,
+) -> None:
     """Show the report until Ctrl-C. `ready` gets the address once the page is there; port 0 is any free one."""
-    show = Show(folder, columns)
+    show = Show(folder, columns, sweep, scatter)
     show.look()
     try:
         server = _Server((HOST, port), show)

@@ -30,28 +30,29 @@ def _spread(students: list[Student]) -> dict[str, list[str]]:
     """The values each setting has among a method's runs; one, unless its seeds differ in more than the seed."""
     values: dict[str, dict[str, None]] = {}
     for student in students:
-        for field, value in _flat(student.run.model_dump(mode="json", exclude=ASIDE)):
-            values.setdefault(field, {})[value] = None
+        for field, value in flat(student.run.model_dump(mode="json", exclude=ASIDE)):
+            values.setdefault(field, {})[_text(value)] = None
     return {field: list(seen) for field, seen in values.items()}
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> Fields:
+def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Dotted names and values of nested settings."""
-    fields: Fields = []
+    fields: list[tuple[str, Any]] = []
     for key, value in tree.items():
-        if isinstance(value, dict):
-            fields += _flat(value, f"{above}{key}.")
-        else:
-            fields.append((above + key, "–" if value is None else str(value)))
+        fields += flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
     return fields
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else str(value)
 
 
 def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
     """Values of each field over all runs, with how many runs have them where they differ."""
     counts: dict[str, Counter[str]] = {}
     for tree in trees:
-        for field, value in _flat(tree):
-            counts.setdefault(field, Counter())[value] += 1
+        for field, value in flat(tree):
+            counts.setdefault(field, Counter())[_text(value)] += 1
     return [
         (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
         for field, seen in counts.items()
@@ -68,10 +69,15 @@ def warnings(found: Found) -> list[str]:
             f"Charts show {len(few)} of {len(found.groups)} methods, those of {suites}; the tables show all. "
             "A report on one suite’s folder draws that suite."
         )
+    mixed: dict[str, list[str]] = {}  # settings → methods whose seeds differ in them
     for method, students in found.groups.items():
         fields = [field for field, values in _spread(students).items() if len(values) > 1]
-        if fields:
-            notes.append(f"The seeds of {method} differ in more than the seed: {', '.join(fields)}.")
+        mixed.setdefault(", ".join(fields), []).append(method)
+    notes += [
+        f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."
+        for fields, methods in mixed.items()
+        if fields
+    ]
     judges = sorted({student.judge for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")

@@ -31,10 +31,10 @@ class Table:
         groups = found.groups
         every = ordered(name for student in found.students for name in student.values)
         cells = {
-            method: {name: summary(values) for name in every if (values := _values(students, name))}
+            method: {name: summary(values) for name in every if (values := values_of(students, name))}
             for method, students in groups.items()
         }
-        baselines = {name: _values(found.students, random) for name in every if (random := random_of(name))}
+        baselines = {name: values_of(found.students, random) for name in every if (random := random_of(name))}
         sources: dict[str, dict[str, None]] = {}
         for student in found.students:
             for name, source in student.sources.items():
@@ -122,7 +122,7 @@ def interval(value: Paired) -> str:
     return "–" if value.low is None else f"{signed(value.low)} … {signed(value.high)}"
 
 
-def _values(students: Sequence[Student], column: str) -> list[float]:
+def values_of(students: Sequence[Student], column: str) -> list[float]:
     return [student.values[column] for student in students if column in student.values]
 
 
@@ -131,14 +131,15 @@ def _differences(groups: dict[str, list[Student]], columns: Sequence[str]) -> di
     base = {group[0].run.suite: group for group in groups.values() if group[0].run.name == BASELINE}
     judged = [name for name in columns if better(name)]
     found = {
-        method: {name: value for name in judged if (value := _against(group, base[group[0].run.suite], name))}
+        method: {name: value for name in judged if (value := against(group, base[group[0].run.suite], name))}
         for method, group in groups.items()
         if group[0].run.name != BASELINE and group[0].run.suite in base
     }
     return {method: values for method, values in found.items() if values}
 
 
-def _against(group: list[Student], reference: list[Student], column: str) -> Paired | None:
+def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:
+    """The difference to the reference over the seeds in common, None when there are none."""
     ours, theirs = ({s.run.seed: s.values[column] for s in side if column in s.values} for side in (group, reference))
     seeds = sorted(ours.keys() & theirs.keys())
     return paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]) if seeds else None

@@ -1,4 +1,4 @@
-"""The tables as text for other documents: table.md and table.tex."""
+"""The tables as text for other documents: table.md and table.tex, sweep.md and scatter.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from antishortcut.folder import replacing
 from antishortcut.report.collect import BASELINE, Found
 from antishortcut.report.columns import arrow, parts, words
+from antishortcut.report.scatter import PICKS, Scatter
+from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import Table, interval, signed
 
 TEX = {
@@ -22,18 +24,18 @@ LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
 
 def write_markdown(found: Found, table: Table, path: Path) -> None:
     """The tables as Markdown, the best of a column in bold."""
-    lines = [f"# {_plain(found.folder.resolve().name)}", ""]
+    lines = [f"# {plain(found.folder.resolve().name)}", ""]
     if table.cells:
         head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
-        lines += _grid(head, [_row(table, method) for method in table.cells])
+        lines += grid(head, [_row(table, method) for method in table.cells])
         lines += ["Mean ± standard deviation over seeds (ddof 1); last: after the last epoch; **bold**: best."]
     else:
         lines += ["No finished student yet."]
     for name in table.columns:
         if name in table.random:
-            lines += [f"{_plain(name)}: a random direction has {table.random[name]:.3f}."]
+            lines += [f"{plain(name)}: a random direction has {table.random[name]:.3f}."]
     sets = dict.fromkeys(parts(name)[0] for name in table.columns)
-    lines += [f"{_plain(name)}: {_plain(table.source(name))} images." for name in sets if table.source(name)]
+    lines += [f"{plain(name)}: {plain(table.source(name))} images." for name in sets if table.source(name)]
     rows = [
         [method, column, signed(value.difference), interval(value), signed(value.effect, 2), str(value.count)]
         for method, values in table.differences.items()
@@ -42,11 +44,29 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     ]
     if rows:
         lines += ["", f"## Difference to {BASELINE}, seed by seed", ""]
-        lines += _grid(["method", "score", "difference", "95 % interval", "effect d_z", "pairs"], rows)
+        lines += grid(["method", "score", "difference", "95 % interval", "effect d_z", "pairs"], rows)
     states = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
     if states:
-        lines += ["", "## Not in the table", "", *(f"- {_plain(run)}: {_plain(state)}" for run, state in states)]
+        lines += ["", "## Not in the table", "", *(f"- {plain(run)}: {plain(state)}" for run, state in states)]
+    _write(path, lines)
+
+
+def write_sweep(sweep: Sweep, path: Path) -> None:
+    """The table of a sweep as Markdown."""
+    _write(path, [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()])
+
+
+def write_scatter(scatter: Scatter, path: Path) -> None:
+    """What a scatter comes to, as Markdown."""
+    lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
+    lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
+    if scatter.choices:
+        lines += ["## The choice in each suite and seed", "", *grid(list(PICKS), scatter.picks())]
+    _write(path, lines)
+
+
+def _write(path: Path, lines: list[str]) -> None:
     with replacing(path) as file:
         file.write(("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
 
@@ -57,12 +77,12 @@ def _row(table: Table, method: str) -> list[str]:
     return [method, str(table.seeds[method]), *marked]
 
 
-def _grid(head: list[str], rows: list[list[str]]) -> list[str]:
+def grid(head: list[str], rows: list[list[str]]) -> list[str]:
     marks = ["---", *("---:" for _ in head[1:])]
-    return ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in (head, marks, *rows)] + [""]
+    return ["| " + " | ".join(plain(cell) for cell in row) + " |" for row in (head, marks, *rows)] + [""]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Names from outside stay in their cell and start no markup."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 

@@ -48,6 +48,7 @@ RIVALS = [
     Row("residual-1", "residual", {"strength": 1.0}),
 ]
 VARIANTS = [
+    Row("contrast-4", "contrast", {"strength": 4.0}),
     Row("contrast-1-no-ce", "contrast", {"strength": 1.0, "task_weight": 0.0}),
     Row("contrast-1+tc", "contrast+tc", {"strength": 1.0}),
 ]
@@ -80,10 +81,11 @@ def beyond_cues(overrides: Sequence[str]) -> Suite:
 
 
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
-    rows = [*BASE, *strengths(), *VARIANTS[1:], *[r for r in RIVALS if r.name in ("asd-no-ss", "jtt", "lff")]]
+    both = [row for row in (*VARIANTS, *RIVALS) if row.name in ("contrast-1+tc", "asd-no-ss", "jtt")]
     jobs: list[Job] = []
     for recipe in ("desk", "desk-cross"):
-        jobs += _jobs(f"beyond-cifar-{recipe}", recipe, rows, overrides, on=("clean", "hard", "corruptions"))
+        name = f"beyond-cifar-{recipe}"
+        jobs += _jobs(name, recipe, [*BASE, *strengths(), *both], overrides, on=("clean", "hard", "corruptions"))
     return Suite("beyond-cifar", "contrast targets on real CIFAR-100, small pairs", tuple(jobs))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
 from antishortcut.run import Recipe, Settings, TeacherSettings, Value
 
 
@@ -46,17 +46,23 @@ class Suite:
 
     def only(self, patterns: Iterable[str], seeds: Iterable[int]) -> Suite:
         """The part whose names (or suite/names) fit one of the patterns and whose seeds are among these."""
-        wanted, numbers = list(patterns), set(seeds)
+        wanted, numbers, there = list(patterns), set(seeds), sorted({job.seed for job in self.jobs})
+        for pattern in wanted:
+            if not any(_fits(job, pattern) for job in self.jobs):
+                names = dict.fromkeys(job.name for job in self.jobs)
+                raise UserError(f"suite {self.name}: nothing fits --only {pattern}{near(pattern, names)}")
+        for seed in numbers.difference(there):
+            raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, there))}")
         kept = tuple(
             job
             for job in self.jobs
-            if (not wanted or any(fnmatch(job.name, p) or fnmatch(f"{job.suite}/{job.name}", p) for p in wanted))
-            and (not numbers or job.seed in numbers)
+            if (not wanted or any(_fits(job, p) for p in wanted)) and (not numbers or job.seed in numbers)
         )
-        if not kept:
-            names = ", ".join(dict.fromkeys(job.name for job in self.jobs))
-            raise UserError(f"suite {self.name}: nothing fits --only {' '.join(wanted)}; it has {names}")
         return Suite(self.name, self.what, kept)
+
+
+def _fits(job: Job, pattern: str) -> bool:
+    return fnmatch(job.name, pattern) or fnmatch(f"{job.suite}/{job.name}", pattern)
 
 
 def teacher_key(recipe: Recipe) -> str:

@@ -1,0 +1,375 @@
+"""Suites: what they are made of, and the command that carries them out, goes on, tells failures and can be stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner, Result
+
+from antishortcut.cli import app, main
+from antishortcut.errors import UserError
+from antishortcut.evaluate import EVALUATIONS
+from antishortcut.folder import Folder
+from antishortcut.methods import options_of, roles_of
+from antishortcut.suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
+from antishortcut.suites.beyond import BASE, KEPT, RHOS, RIVALS, SEEDS, STRENGTHS, VARIANTS, controls
+from antishortcut.teachers import keep_steps
+
+NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}  # what a suite must be told
+
+
+@pytest.fixture(params=SUITES)
+def suite(request: pytest.FixtureRequest) -> Suite:
+    return open_suite(request.param, NEEDS.get(request.param, ()))
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """A job's method with every setting, as a run has it."""
+    return options_of(job.method, job.recipe.methods.get(job.method, {}) | job.options)
+
+
+# --- what they are made of ---------------------------------------------------------------------------------------
+
+
+def test_every_run_has_a_folder_of_its_own(suite: Suite) -> None:
+    titles = [job.title for job in suite.jobs]
+    assert len(set(titles)) == len(titles)
+    assert len({folder_of(job, Path("runs")) for job in suite.jobs}) == len(titles)
+    for job in suite.jobs:
+        assert folder_of(job, Path("runs")) == Path("runs") / job.title
+        assert not set("/\\\0") & set(job.name + job.suite)
+        assert "teachers" not in (job.suite, job.name)
+
+
+def test_every_run_can_be_made(suite: Suite) -> None:
+    for job in suite.jobs:
+        assert settings(job)  # names and types of all settings are the method's
+        assert set(job.on) <= set(EVALUATIONS)
+        assert len(set(job.on)) == len(job.on)
+
+
+def test_every_early_state_is_kept_by_the_teacher_it_belongs_to(suite: Suite) -> None:
+    for job in suite.jobs:
+        roles = roles_of(job.method, settings(job))
+        assert job.early is None or "early" in roles, f"{job.title}: {job.method} would not look at {job.early}"
+        assert job.other is None or job.early is not None
+        teacher = job.other or job.recipe.teacher
+        kept = {label for labels in keep_steps(teacher.keep, 10, 1000).values() for label in labels} | {"final"}
+        assert (job.early or job.recipe.teacher.early) in kept
+        assert job.recipe.teacher.early in kept  # every student is compared with it
+
+
+def test_no_run_has_two_names(suite: Suite) -> None:
+    """Two rows of one suite and seed differ in more than their name."""
+    seen: dict[str, str] = {}
+    for job in suite.jobs:
+        source = None if job.other is None else job.other.model_dump_json()
+        state = job.early or job.recipe.teacher.early if "early" in roles_of(job.method, settings(job)) else None
+        what = json.dumps([job.suite, job.seed, job.method, settings(job), state, source], sort_keys=True)
+        assert seen.setdefault(what, job.title) == job.title
+
+
+def test_rows_are_complete_over_the_seeds(suite: Suite) -> None:
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for job in suite.jobs:
+        seeds.setdefault((job.suite, job.name), set()).add(job.seed)
+    assert all(found == set(SEEDS) for found in seeds.values())
+    assert len(suite.jobs) == len(seeds) * len(SEEDS)
+
+
+def test_beyond_cues_has_every_row_its_lists_name() -> None:
+    jobs = open_suite("beyond-cues").jobs
+    swept = len(BASE) + len(STRENGTHS)
+    rows = swept + len(VARIANTS) + len(RIVALS) + len(controls("other"))
+    count = len(SEEDS) * (rows + len(RHOS) * swept)
+    print(f"beyond-cues: {rows} rows at rho 0.9 and {swept} at each of {RHOS}, {count} students")
+    assert len(jobs) == count
+    names = {job.name for job in jobs if job.suite == "beyond-cues"}
+    assert names >= {row.name for row in (*BASE, *VARIANTS, *RIVALS, *controls("other"))}
+    assert names >= {f"contrast-{value:g}" for value in STRENGTHS}
+    assert len(names) == rows
+    teachers = {teacher_key(recipe) for job in jobs for recipe in job.teachers}
+    assert len(teachers) == 2 * len(SEEDS) + len(RHOS)  # a pair for each seed at 0.9, one for each other rho
+
+
+def test_beyond_cues_pairs_seeds_and_holds_images_out() -> None:
+    for job in open_suite("beyond-cues").jobs:
+        assert job.recipe.data.val_fraction == 0.1
+        assert job.recipe.teacher.keep == KEPT
+        if job.suite == "beyond-cues":
+            assert job.recipe.teacher.seed == job.seed
+            assert "rho" not in job.recipe.data.options
+        else:
+            rho = {f"beyond-cues-rho{round(100 * value)}": value for value in RHOS}[job.suite]
+            assert (job.recipe.data.options["rho"], job.recipe.teacher.seed) == (rho, 0)
+
+
+def test_another_seeds_teacher_is_one_that_is_trained_anyway() -> None:
+    jobs = open_suite("beyond-cues").jobs
+    own = {teacher_key(job.recipe) for job in jobs if job.suite == "beyond-cues"}
+    apart = [job for job in jobs if job.name == "other-seed"]
+    for job in apart:
+        mine, theirs = (teacher_key(recipe) for recipe in job.teachers)
+        assert mine != theirs
+        assert theirs in own
+    assert len({job.other.seed for job in apart if job.other is not None}) == len(SEEDS)
+    networks = {job.other.name for job in jobs if job.name.startswith("other-network") and job.other is not None}
+    assert networks.isdisjoint({job.recipe.teacher.name for job in jobs})
+
+
+def test_settings_reach_every_run_and_come_last() -> None:
+    jobs = open_suite(
+        "beyond-cues", ["epochs=3", "data.options.rho=0.7", "teacher.keep=[0, 2, 5, 15, 30, 50, 75]"]
+    ).jobs
+    assert {job.recipe.epochs for job in jobs} == {3}
+    assert {job.recipe.data.options["rho"] for job in jobs} == {0.7}
+    assert {job.recipe.teacher.keep for job in jobs} == {(0, 2, 5, 15, 30, 50, 75)}
+    with pytest.raises(UserError, match=r"unknown setting 'epoch'.*'epochs'"):
+        open_suite("beyond-cues", ["epoch=3"])
+
+
+def test_which_early_state_does_not_make_another_teacher() -> None:
+    one, early, kept, longer = (
+        open_suite("beyond-cifar", [f"teacher.{text}"]).jobs[0].recipe
+        for text in ("early=15%", "early=50%", "keep=[15]", "epochs=3")
+    )
+    assert teacher_key(one) == teacher_key(early) == teacher_key(kept) != teacher_key(longer)
+
+
+# --- a part of one -----------------------------------------------------------------------------------------------
+
+
+def test_only_takes_names_patterns_and_places() -> None:
+    whole = open_suite("beyond-cues")
+
+    def titles(*only: str, seeds: tuple[int, ...] = ()) -> set[str]:
+        return {job.title for job in open_suite("beyond-cues", (), only, seeds).jobs}
+
+    assert titles() == {job.title for job in whole.jobs}
+    assert titles("kd", seeds=(2,)) == {"beyond-cues/kd-s2", *(f"beyond-cues-rho{r}/kd-s2" for r in (80, 95, 99))}
+    assert titles("beyond-cues/kd", seeds=(2, 4)) == {"beyond-cues/kd-s2", "beyond-cues/kd-s4"}
+    assert titles("beyond-cues/early-*", "beyond-cues/ce", seeds=(1,)) == {
+        "beyond-cues/ce-s1",
+        *(f"beyond-cues/early-{share}-s1" for share in (2, 5, 30, 50, 75)),
+    }
+    assert titles("*-rho80/*") == {job.title for job in whole.jobs if job.suite == "beyond-cues-rho80"}
+    assert titles(seeds=(3,)) == {job.title for job in whole.jobs if job.seed == 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "beyond-cuse"], "no suite 'beyond-cuse'; did you mean 'beyond-cues'"),
+        (["show", "nothing-like-it"], "known: beyond-cues, beyond-cifar, beyond-groups"),
+        (["run", "beyond-cues", "--only", "contrst-1"], "did you mean 'contrast-1'"),
+        (["run", "beyond-cues", "--only", "kd", "--only", "residul-1"], "did you mean 'residual-1'"),
+        (["status", "beyond-cues", "--only", "beyond-cues/untraned"], "untrained"),
+        (["show", "beyond-cues", "--seeds", "9"], "has no seed 9; it has 1, 2, 3, 4, 5"),
+        (["run", "beyond-cues", "--seeds", "one"], "write numbers with commas"),
+        (["run", "beyond-cues", "--set", "epoch=1"], "did you mean 'epochs'"),
+        (["run", "beyond-cues", "--precision", "64"], "--precision"),
+        (["run", "beyond-cues", "--at", "corruption=here"], "did you mean 'corruptions'"),
+        (["run", "beyond-groups"], "add --set data.name=groups:PATH"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    tmp_path: Path,
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["asd", "suite", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("asd: ")
+    assert said in line
+    assert not any(tmp_path.iterdir())
+
+
+def test_list_and_show() -> None:
+    listed = {row["name"]: row for row in json.loads(invoke("list", "--json").stdout)}
+    assert list(listed) == list(SUITES)
+    for name in ("beyond-cues", "beyond-cifar"):
+        assert listed[name]["students"] == len(open_suite(name).jobs)
+    assert listed["beyond-groups"]["students"] is None
+    assert "data.name=groups:PATH" in listed["beyond-groups"]["what"]  # it says what it needs instead
+    assert "beyond-cues" in invoke("list").stdout
+    shown = json.loads(invoke("show", "beyond-cues", "--only", "other-*", "--seeds", "1", "--json").stdout)
+    assert [job["name"] for job in shown] == ["other-seed", "other-network", "other-network-final"]
+    assert Job.model_validate(shown[1]) == open_suite("beyond-cues", (), ["other-network"], [1]).jobs[0]
+    told = invoke("show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
+    for words in ("15% of another seed", "final of cnn-8-64", "15 students"):
+        assert words in told
+
+
+def test_help_and_show_need_no_torch() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from antishortcut.cli import app\n"
+        "result = CliRunner().invoke(app, ['suite', 'show', 'beyond-cues'])\n"
+        "assert result.exit_code == 0 and 'contrast-1' in result.output, result.output\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- carried out -------------------------------------------------------------------------------------------------
+
+SMALL = (
+    "epochs=6", "teacher.epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "optim.batch=32",
+    "data.options.count=256", "data.options.test_count=100",
+)  # fmt: skip
+THREE = ("kd", "contrast-1", "other-network")
+SET = [word for text in SMALL for word in ("--set", text)]
+PART = ["beyond-cues", *SET, *(word for name in THREE for word in ("--only", f"beyond-cues/{name}")), "--seeds", "1"]
+
+
+def invoke(*words: str) -> Result:
+    """A sub-command that must succeed."""
+    result = CliRunner().invoke(app, ["suite", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def folders(runs: Path) -> dict[str, Folder]:
+    return {name: Folder(runs / "beyond-cues" / f"{name}-s1") for name in THREE}
+
+
+def same(one: Folder, two: Folder) -> None:
+    """The same weights bit for bit, by the same steps."""
+    weights, others = load_file(one.student), load_file(two.student)
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
+    assert one.history() == two.history()
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three students of a suite and the two teachers they need, two runs at a time. Tests only read it or copy it."""
+    runs = tmp_path_factory.mktemp("suite") / "runs"
+    told = invoke("run", *PART, "--runs", str(runs), "--jobs", "2", "--threads", "1")
+    assert f"3 students are there; next: asd report {runs}/beyond-cues" in told.stdout
+    for name in THREE:
+        assert f"beyond-cues/{name}-s1: val accuracy" in told.stderr
+    return runs
+
+
+def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
+    assert {path.name for path in (carried / "beyond-cues").iterdir()} == {f"{name}-s1" for name in THREE}
+    jobs = {job.name: job for job in open_suite("beyond-cues", SMALL, [f"beyond-cues/{n}" for n in THREE], [1]).jobs}
+    for name, folder in folders(carried).items():
+        run, execution = folder.read()
+        assert folder.finished
+        assert (run.suite, run.name, run.seed, run.epochs) == ("beyond-cues", name, 1, 6)
+        assert (run.method, run.options) == (jobs[name].method, settings(jobs[name]))
+        assert execution["threads"] == 1
+        assert set(folder.scores()) == {"iid", "conflict", "uncorrelated", "hard"}
+        assert folder.scores()["hard"]["set"] == "val"
+    teachers = {path.name: Folder(path).read()[0] for path in (carried / "teachers").iterdir()}
+    assert {run.model.name: run.seed for run in teachers.values()} == {"cnn-4-16": 1, "cnn-8-64": 1}
+    runs = {name: folder.read()[0] for name, folder in folders(carried).items()}
+    assert {str(run.teacher) for run in runs.values()} == {h for h, t in teachers.items() if t.model.name == "cnn-4-16"}
+    (other,) = (h for h, t in teachers.items() if t.model.name == "cnn-8-64")
+    assert (runs["other-network"].roles["early"], runs["other-network"].early) == (f"{other}/15%", "15%")
+    assert runs["contrast-1"].roles["early"] == "15%"
+
+
+def test_the_same_command_again_trains_nothing(carried: Path) -> None:
+    def written() -> dict[str, int]:
+        kept = [path for path in carried.rglob("*") if path.is_file() and path.name != ".lock"]
+        return {str(path): path.stat().st_mtime_ns for path in kept}
+
+    before = written()
+    told = invoke("run", *PART, "--runs", str(carried), "--jobs", "1", "--threads", "1", "--json")
+    assert json.loads(told.stdout) == {"done": 3, "failed": {}, "runs": 3}
+    assert written() == before
+
+
+def test_status_tells_how_far_it_is(carried: Path, tmp_path: Path) -> None:
+    part = [*PART[: -2], "--seeds", "1,2", "--runs"]  # fmt: skip
+    told = json.loads(invoke("status", *part, str(carried), "--json").stdout)
+    assert {title for title, state in told.items() if state == "finished"} == {f"beyond-cues/{n}-s1" for n in THREE}
+    assert {title for title, state in told.items() if state == "waiting"} == {f"beyond-cues/{n}-s2" for n in THREE}
+    assert "3 of 6 students are trained" in invoke("status", *part, str(carried)).stdout
+    begun = tmp_path / "beyond-cues" / "kd-s1"
+    begun.mkdir(parents=True)
+    shutil.copy(carried / "beyond-cues" / "kd-s1" / "run.json", begun)
+    assert json.loads(invoke("status", *part, str(tmp_path), "--json").stdout)["beyond-cues/kd-s1"] == "begun"
+
+
+@pytest.mark.parametrize(("name", "method"), [("kd", []), ("contrast-1", ["--set", "method.strength=1.0"])])
+def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: str, method: list[str]) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(carried / "teachers", runs / "teachers")
+    held = ["data.val_fraction=0.1", f"teacher.keep={list(KEPT)}", "teacher.seed=1"]
+    words = ["distill", "cues", "--method", name.partition("-")[0], *method, *(w for s in held for w in ("--set", s))]
+    how = ["--seed", "1", "--suite", "by-hand", "--name", name, "--runs", str(runs), "--threads", "1", "--json"]
+    result = CliRunner().invoke(app, [*words, *SET, *how], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    folder = folders(carried)[name]
+    assert json.loads(result.stdout)["hash"] == folder.read()[0].hash
+    same(Folder(runs / "by-hand" / f"{name}-s1"), folder)
+
+
+def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(carried, runs)
+    there = folders(runs)
+    shutil.rmtree(there["contrast-1"].path)
+    shutil.rmtree(there["other-network"].path)
+    shutil.copytree(there["kd"].path, there["contrast-1"].path)  # another run in its place
+    words = [sys.executable, "-m", "antishortcut", "suite", "run", *PART, "--runs", str(runs), "--threads", "1"]
+    told = subprocess.run([*words, "--json"], capture_output=True, text=True, check=False)
+    assert told.returncode == 2, told.stderr
+    outcome = json.loads(told.stdout)
+    assert (outcome["done"], list(outcome["failed"])) == (2, ["beyond-cues/contrast-1-s1"])
+    assert "holds another run (name: 'kd' there" in outcome["failed"]["beyond-cues/contrast-1-s1"]
+    assert "Traceback" not in told.stderr
+    *_, last = told.stderr.strip().splitlines()
+    assert last.startswith("asd: 1 of 3 runs failed; beyond-cues/contrast-1-s1: ")
+    same(there["other-network"], folders(carried)["other-network"])
+    assert "hard" in there["other-network"].scores()
+
+
+def test_interrupted_it_stops_in_good_order_and_goes_on(carried: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group of a terminal, at any moment: here when the first student has just begun."""
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    shutil.copytree(carried / "teachers", runs / "teachers")
+    command = [sys.executable, "-m", "antishortcut", "suite", "run", *PART, "--runs", str(runs), "--threads", "1"]
+
+    def start() -> subprocess.Popen[bytes]:
+        out = log.open("w")
+        return subprocess.Popen([*command, "--jobs", "2"], stdout=out, stderr=out, start_new_session=True)
+
+    process, end = start(), time.monotonic() + 300
+    while not list(runs.glob("beyond-cues/*/run.json")):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, "no student begins"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=300) == 130, log.read_text()
+    told = log.read_text()
+    assert "stopping: runs save their state" in told
+    assert "asd: stopped; the same command goes on from there" in told
+    assert "Traceback" not in told
+    assert not list(runs.glob("beyond-cues/*/result.json"))  # none was trained to its end
+    assert start().wait(timeout=600) == 0, log.read_text()
+    for name, folder in folders(runs).items():
+        same(folder, folders(carried)[name])
+        assert not (folder.path / "resume").exists()

@@ -1,0 +1,86 @@
+"""Signs to choose contrast targets by: against counts by hand, and on a real teacher by the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.targets import measure, signs
+
+LOW = -30.0
+
+
+def sure(classes: list[int], width: int = 3) -> torch.Tensor:
+    """Logits of somebody who is sure. (N, C)"""
+    rows = torch.full((len(classes), width), LOW)
+    rows[torch.arange(len(classes)), torch.tensor(classes)] = 0.0
+    return rows
+
+
+def test_shares_are_counted() -> None:
+    label = torch.tensor([0, 1, 2, 0])
+    found = signs(sure([0, 1, 2, 1]), sure([0, 2, 2, 1]), label, 0.0)
+    assert (found.agreement, found.moved) == (0.75, 0.0)
+    assert (found.early_accuracy, found.final_accuracy, found.target_accuracy) == (0.5, 0.75, 0.75)
+    assert found.hard_accuracy == 0.5  # T_early is wrong on the second and the last; the targets on the last
+
+
+def test_a_target_moves_where_early_was_surer() -> None:
+    """p_F = (0.6, 0.4), p_E = (0.9, 0.1): with λ = 1 the target's odds are (0.6/0.4)² · (0.1/0.9) = 0.25."""
+    final, early = torch.tensor([[0.6, 0.4]]).log(), torch.tensor([[0.9, 0.1]]).log()
+    found = signs(final, early, torch.tensor([1]), 1.0, temperature=1.0)
+    assert found.moved == 1.0 and found.target_accuracy == 1.0 and found.final_accuracy == 0.0
+    p = 0.25 / 1.25
+    assert found.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
+
+
+def test_without_a_mistake_of_early_there_is_no_hard_accuracy() -> None:
+    assert signs(sure([0]), sure([0]), torch.tensor([0]), 1.0).hard_accuracy is None
+
+
+SETTINGS = ["data.options.count=300", "epochs=1", "teacher.epochs=2", "teacher.name=cnn-4-16", "student.name=cnn-4-16"]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("targets")
+    words = [word for text in [*SETTINGS, "data.val_fraction=0.2", "teacher.keep=[0,50]"] for word in ("--set", text)]
+    result = CliRunner().invoke(app, ["teach", "cues", *words, "--runs", str(runs), "--json"])
+    assert result.exit_code == 0, result.output
+    return next((runs / "teachers").iterdir())
+
+
+def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
+    result = CliRunner().invoke(app, ["targets", str(teacher), "--strengths", "0,1", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["set"] == "val" and found["count"] == 60
+    assert [(row["state"], row["strength"]) for row in found["rows"]] == [("0%", 0), ("0%", 1), ("50%", 0), ("50%", 1)]
+    plain = [row for row in found["rows"] if row["strength"] == 0]
+    assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
+    table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])
+    assert table.exit_code == 0 and "moved" in table.stdout and "60 val images" in table.stdout
+
+
+@pytest.mark.parametrize("words", [["--strengths", "big"], ["--strengths", "-1"], ["--states", "7%"]])
+def test_what_makes_no_sense_is_refused(teacher: Path, words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["targets", str(teacher), *words])
+    assert isinstance(result.exception, UserError)
+
+
+def test_a_student_is_no_teacher(teacher: Path, tmp_path: Path) -> None:
+    from antishortcut.run import load_recipe
+    from antishortcut.workflow import Workshop, distill
+
+    shop = Workshop(tmp_path, quiet=True)
+    run = distill(load_recipe("cues", SETTINGS), shop, method="ce", seed=1, suite="s")
+    with pytest.raises(UserError, match="not a finished teacher"):
+        measure(Folder(run.folder(tmp_path)), shop.sets(run.data), [], [1.0])
