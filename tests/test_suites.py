@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_help_and_show_need_no_torch() -> None:
 # --- carried out -------------------------------------------------------------------------------------------------
 
 SMALL = (
-    "epochs=6", "teacher.epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "optim.batch=32",
+    "epochs=20", "teacher.epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "optim.batch=32",
     "data.options.count=256", "data.options.test_count=100",
 )  # fmt: skip
 THREE = ("kd", "contrast-1", "other-network")
@@ -276,7 +277,7 @@ def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
     for name, folder in folders(carried).items():
         run, execution = folder.read()
         assert folder.finished
-        assert (run.suite, run.name, run.seed, run.epochs) == ("beyond-cues", name, 1, 6)
+        assert (run.suite, run.name, run.seed, run.epochs) == ("beyond-cues", name, 1, 20)
         assert (run.method, run.options) == (jobs[name].method, settings(jobs[name]))
         assert execution["threads"] == 1
         assert set(folder.scores()) == {"iid", "conflict", "uncorrelated", "hard"}
@@ -302,14 +303,14 @@ def test_the_same_command_again_trains_nothing(carried: Path) -> None:
 
 
 def test_status_tells_how_far_it_is(carried: Path, tmp_path: Path) -> None:
-    part = [*PART[: -2], "--seeds", "1,2", "--runs"]  # fmt: skip
+    part = [*PART[:-1], "1,2", "--runs"]
     told = json.loads(invoke("status", *part, str(carried), "--json").stdout)
     assert {title for title, state in told.items() if state == "finished"} == {f"beyond-cues/{n}-s1" for n in THREE}
     assert {title for title, state in told.items() if state == "waiting"} == {f"beyond-cues/{n}-s2" for n in THREE}
     assert "3 of 6 students are trained" in invoke("status", *part, str(carried)).stdout
-    begun = tmp_path / "beyond-cues" / "kd-s1"
-    begun.mkdir(parents=True)
-    shutil.copy(carried / "beyond-cues" / "kd-s1" / "run.json", begun)
+    half = tmp_path / "beyond-cues" / "kd-s1"
+    half.mkdir(parents=True)
+    shutil.copy(carried / "beyond-cues" / "kd-s1" / "run.json", half)
     assert json.loads(invoke("status", *part, str(tmp_path), "--json").stdout)["beyond-cues/kd-s1"] == "begun"
 
 
@@ -347,29 +348,80 @@ def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> Non
     assert "hard" in there["other-network"].scores()
 
 
-def test_interrupted_it_stops_in_good_order_and_goes_on(carried: Path, tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole group of a terminal, at any moment: here when the first student has just begun."""
-    runs, log = tmp_path / "runs", tmp_path / "log"
-    shutil.copytree(carried / "teachers", runs / "teachers")
+def begun(runs: Path) -> list[Path]:
+    return list(runs.glob("beyond-cues/*/run.json"))
+
+
+def training(runs: Path) -> list[Path]:
+    return [path for path in runs.glob("beyond-cues/*/metrics.jsonl") if path.stat().st_size > 0]
+
+
+def start(runs: Path, *words: str) -> subprocess.Popen[bytes]:
+    """The command in a session of its own, as at a terminal; what it says is in runs/../log."""
     command = [sys.executable, "-m", "antishortcut", "suite", "run", *PART, "--runs", str(runs), "--threads", "1"]
+    with (runs.parent / "log").open("w") as out:
+        return subprocess.Popen([*command, *words], stdout=out, stderr=out, start_new_session=True)
 
-    def start() -> subprocess.Popen[bytes]:
-        out = log.open("w")
-        return subprocess.Popen([*command, "--jobs", "2"], stdout=out, stderr=out, start_new_session=True)
 
-    process, end = start(), time.monotonic() + 300
-    while not list(runs.glob("beyond-cues/*/run.json")):
-        assert process.poll() is None, log.read_text()
+def wait_for(moment: Callable[[Path], list[Path]], runs: Path, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 300
+    while not moment(runs):
+        assert process.poll() is None, (runs.parent / "log").read_text()
         assert time.monotonic() < end, "no student begins"
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("moment", "send", "number"),
+    [
+        (training, os.killpg, signal.SIGINT),  # Ctrl-C reaches the whole group of a terminal
+        pytest.param(begun, os.kill, signal.SIGTERM, marks=pytest.mark.slow),  # a scheduler speaks to one process
+    ],
+)
+def test_interrupted_it_stops_in_good_order_and_goes_on(
+    carried: Path, tmp_path: Path, moment: Callable[[Path], list[Path]], send: Callable[[int, int], None], number: int
+) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    shutil.copytree(carried / "teachers", runs / "teachers")
+    process = start(runs, "--jobs", "2")
+    wait_for(moment, runs, process)
+    send(process.pid, number)
     assert process.wait(timeout=300) == 130, log.read_text()
     told = log.read_text()
     assert "stopping: runs save their state" in told
     assert "asd: stopped; the same command goes on from there" in told
     assert "Traceback" not in told
-    assert not list(runs.glob("beyond-cues/*/result.json"))  # none was trained to its end
-    assert start().wait(timeout=600) == 0, log.read_text()
+    assert len(begun(runs)) in (1, 2)  # those at work; the third was not begun
+    assert not list(runs.glob("beyond-cues/*/result.json"))  # nor any trained to its end
+    assert bool(list(runs.glob("beyond-cues/*/resume/*.pt"))) == bool(training(runs))
+    assert start(runs).wait(timeout=600) == 0, log.read_text()  # one at a time now: no matter
     for name, folder in folders(runs).items():
         same(folder, folders(carried)[name])
         assert not (folder.path / "resume").exists()
+
+
+def alive(number: int) -> bool:
+    """Whether a process of that number is there and not only its remains."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_when_the_first_process_is_killed_the_others_stop_too(carried: Path, tmp_path: Path) -> None:
+    """Or they would train on, hold their folders, and wait for ever."""
+    runs = tmp_path / "runs"
+    shutil.copytree(carried / "teachers", runs / "teachers")
+    process = start(runs)
+    wait_for(training, runs, process)
+    (log,) = training(runs)
+    worker = int((log.parent / ".lock").read_text())
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    end = time.monotonic() + 60
+    while alive(worker):
+        assert time.monotonic() < end, "it goes on alone"
+        time.sleep(0.05)
+    assert not list(runs.glob("beyond-cues/*/result.json"))
+    assert list(log.parent.glob("resume/*.pt"))  # as if it had been asked to stop

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -167,10 +168,22 @@ def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Executi
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that
     signal.signal(signal.SIGTERM, _note)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    threading.Thread(target=_orphaned, daemon=True).start()
     from antishortcut.work import Worker
     from antishortcut.workflow import Workshop
 
     _worker = Worker(Workshop(runs, root, execution=execution, quiet=True), at)
+
+
+def _orphaned() -> None:
+    """When the first process is gone, killed or with its terminal, stop as if it had asked to, and end."""
+    first = multiprocessing.parent_process()
+    if first is not None:
+        first.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while _busy:
+            time.sleep(0.05)
+        os._exit(1)
 
 
 def _note(number: int, frame: object) -> None:

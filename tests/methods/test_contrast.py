@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import antishortcut
 from antishortcut.methods import METHODS, options_of
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.methods.contrast import Contrast, contrast_logits
+from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 from tests.methods.test_asd import double, sizes
@@ -62,6 +63,8 @@ def test_agrees_with_the_loop(
     terms = terms_of(method, student, final, early)
     assert list(terms) == ["contrast"]
     close(terms["contrast"], 0.5 * slow_kd(student, slow, temperature))
+    loss = contrast_loss(student, final, early, strength=strength, temperature=temperature, floor=floor)
+    close(loss, slow_kd(student, slow, temperature))
 
 
 def test_two_classes_by_hand() -> None:
@@ -234,6 +237,14 @@ def test_the_shipped_variant_weighs_tc_as_asd_does() -> None:
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_alone_has_the_methods_defaults() -> None:
+    student, final, early = (normal(3, 5, seed=i) for i in range(3))
+    close(contrast_loss(student, final, early), terms_of(Contrast(SIZES), student, final, early)["contrast"], 1e-14)
+    uniform = terms_of(Contrast(SIZES, reference="uniform"), student, final, early)["contrast"]
+    close(contrast_loss(student, final, None), uniform, 1e-14)
+    assert antishortcut.contrast_loss is contrast_loss  # for loops of other people
 
 
 def test_the_early_state_is_wanted_only_where_it_is_used() -> None:

@@ -15,7 +15,7 @@ import orjson
 LARGEST = 32 * 2**20  # bytes of a JSON file that is read whole
 MANY = 2_000  # lines of metrics.jsonl above which only some of the steps are read
 KEPT = 480  # of them, evenly spread; every evaluation is read
-HUGE = 1e300  # larger numbers are somebody's mistake, and sums of them overflow
+HUGE = 1e150  # larger numbers are somebody's mistake, and sums of their squares overflow
 BINS = 120  # points of a loss curve; a run logs thousands
 ODD = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 # what files that are JSON, but not ours, can lead to

@@ -93,7 +93,9 @@ def _across(key: str, values: list[float]) -> alt.X:
     axis = alt.Axis(format=".4~g", grid=False, tickCount=6, labelOverlap="greedy")
     if len(values) <= TICKS:
         axis = alt.Axis(format=".4~g", grid=False, values=values, labelOverlap="greedy")
-    scale = alt.Scale(type="log" if _logarithmic(values) else "linear", zero=False, nice=False, padding=14)
+    scale = alt.Scale(zero=False, nice=False, padding=14)
+    if _logarithmic(values):
+        scale = alt.Scale(type="log", nice=False, padding=14)
     return alt.X("at:Q", title=key, scale=scale, axis=axis)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from antishortcut.errors import UserError, near
 from antishortcut.report.collect import Student, natural
+from antishortcut.report.reading import number
 from antishortcut.report.settings import flat
 
 ASIDE = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
@@ -66,7 +67,7 @@ def _settings(student: Student) -> Fields:
     """What decides the result, as dotted names; a number is a number, however it was written."""
     fields = dict(flat(student.run.model_dump(mode="json", exclude=ASIDE)))
     del fields["model.weights"]  # their digest is there
-    return {k: float(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in fields.items()}
+    return {name: value if (x := number(value)) is None else x for name, value in fields.items()}
 
 
 def _field(key: str, settings: Sequence[Fields]) -> str:

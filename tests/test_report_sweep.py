@@ -1,0 +1,405 @@
+"""asd report --sweep and --scatter on run folders written by hand: every number against one worked out on paper."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import spearmanr
+from typer.testing import CliRunner
+
+from antishortcut.cli import app
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.report import build, make_report
+from antishortcut.report.collect import collect
+from antishortcut.report.scatter import Scatter
+from antishortcut.report.serve import Show
+from antishortcut.report.sweep import Sweep, usual
+from antishortcut.report.sweep_figure import sweep_figure
+from antishortcut.report.swept import lines_over
+from antishortcut.report.table import Table
+from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from tests.browser.fake_runs import HOSTILE, SCRIPT, score
+from tests.test_report import Page
+
+BOTH = {"final": "final", "early": "15%"}
+
+
+def made(root: Path, name: str, seed: int, last: float, **more: Any) -> Folder:
+    """A finished student; `more` are settings of its run."""
+    settings = {"suite": "S", "method": "contrast", "epochs": 2, "data": DataSettings(), "roles": BOTH} | more
+    model, optim = ModelSettings(name="cnn-8-64"), OptimSettings()
+    run = Run(kind="distill", name=name, seed=seed, fingerprint="f", model=model, **{"optim": optim} | settings)
+    folder = Folder(root / re.sub(r"\W", "_", run.suite) / re.sub(r"[^\w.-]", "_", f"{name}-s{seed}"))
+    folder.begin(run, {}, {})
+    scores = {"accuracy": last, "epoch": 2}
+    folder.finish({"set": "iid", "last": scores, "best": scores, "seconds": 1.0})
+    return folder
+
+
+def contrast(root: Path, strength: float, seed: int, last: float, **more: Any) -> Folder:
+    options = {"strength": strength, "weight": 1.0} | more.pop("options", {})
+    return made(root, more.pop("name", f"contrast-{strength:g}"), seed, last, options=options, **more)
+
+
+def kd(root: Path, seed: int, last: float, **more: Any) -> Folder:
+    return made(root, "kd", seed, last, **{"method": "kd", "options": {"weight": 1.0}, "roles": {}} | more)
+
+
+def swept(root: Path, key: str = "strength", *columns: str) -> Sweep:
+    return Sweep.of(collect(root), key, columns or ("last",))
+
+
+def lines(root: Path, key: str = "strength") -> dict[str, list[tuple[float, int]]]:
+    """Label → values, and how many seeds each has."""
+    found = lines_over(key, collect(root).students)
+    return {line.label: [(point.value, len(point.students)) for point in line.points] for line in found}
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """KD and two strengths, three seeds; mce falls where accuracy rises."""
+    table = {
+        None: ((0.50, 0.60, 0.70), (0.30, 0.20, 0.10)),
+        0.5: ((0.60, 0.71, 0.80), (0.25, 0.16, 0.05)),  # surely better than KD: +0.10, +0.11, +0.10
+        2.0: ((0.40, 0.52, 0.59), (0.35, 0.15, 0.10)),  # surely worse in accuracy; mce +0.05, −0.05, 0
+    }
+    for strength, (accuracies, errors) in table.items():
+        for seed, (last, mce) in enumerate(zip(accuracies, errors, strict=True), start=1):
+            folder = kd(tmp_path, seed, last) if strength is None else contrast(tmp_path, strength, seed, last)
+            score(folder, "corruptions", {"mce": mce})
+    return tmp_path
+
+
+def test_means_and_marks(suite: Path) -> None:
+    rows = swept(suite, "strength", "last", "corruptions mce").rows()
+    assert [(row.label, row.at, row.method) for row in rows] == [
+        ("S", "kd", "kd"), ("S", "0.5", "contrast-0.5"), ("S", "2", "contrast-2"),
+    ]  # fmt: skip
+    accuracy, errors = ([row.cells[column] for row in rows] for column in ("last", "corruptions mce"))
+    assert [cell.score.mean for cell in accuracy] == pytest.approx([0.6, 2.11 / 3, 1.51 / 3])
+    assert accuracy[0].score.std == pytest.approx(0.1)
+    assert [cell.mark for cell in accuracy] == ["", "▲", "▼"]
+    assert [cell.mark for cell in errors] == ["", "▲", ""]  # −0.05, −0.04, −0.05: less is better
+    assert str(accuracy[1]) == "0.703 ± 0.100 (3) ▲"
+    assert str(errors[2]) == "0.200 ± 0.132 (3)"
+
+
+def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
+    found = collect(suite)
+    figure = sweep_figure(swept(suite), Table.of(found))
+    assert figure.key == {"S": "#0072B2", "kd of S (dashed)": "#0072B2"}
+    (panel,) = figure.panels
+    first, second = panel.data["sweep0"]
+    mean, half = 2.11 / 3, 4.302653 * 0.100167 / 3**0.5  # t(0.975; 2) · s / √3
+    assert (first["x"], first["seeds"]) == (0.5, 3)
+    assert (first["low"], first["high"]) == pytest.approx((mean - half, mean + half), abs=1e-5)
+    assert second["x"] == 2.0
+    assert panel.data["rules0"] == [{"line": "kd of S", "method": "kd", "value": pytest.approx(0.6), "seeds": 3}]
+
+
+def test_marks_need_two_common_seeds(tmp_path: Path) -> None:
+    for seed, last in ((1, 0.5), (2, 0.6)):
+        kd(tmp_path, seed, last)
+    for strength, seed in ((1.0, 2), (1.0, 3), (2.0, 1), (2.0, 2)):
+        contrast(tmp_path, strength, seed, 0.9 + seed / 100)
+    assert [row.cells["last"].mark for row in swept(tmp_path).rows()] == ["", "", ""]  # 0.41 and 0.32: ±0.57
+    contrast(tmp_path, 1.0, 1, 0.82)  # with seed 2: 0.32, 0.32
+    assert [row.cells["last"].mark for row in swept(tmp_path).rows()] == ["", "▲", ""]
+
+
+def test_rows_that_differ_otherwise_are_not_mixed(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for strength in (0.5, 1.0):
+            contrast(tmp_path, strength, seed, 0.5, teacher=f"{seed:016x}")  # every seed has its teacher
+            contrast(tmp_path, strength, seed, 0.6, name=f"no-ce-{strength}", options={"task_weight": 0.0})
+            made(tmp_path, f"residual-{strength}", seed, 0.7, method="residual", options={"strength": strength})
+        contrast(tmp_path, 1.0, seed, 0.1, name="early-30", roles=BOTH | {"early": "30%"})  # one value, no line
+        contrast(tmp_path, 1.0, seed, 0.1, name="other", roles=BOTH | {"early": f"{seed:016x}/15%"})
+        contrast(tmp_path, 1.0, seed, 0.1, name="longer", epochs=3)
+    assert lines(tmp_path) == {
+        "S contrast task_weight=0": [(0.5, 2), (1.0, 2)],
+        "S contrast task_weight=–": [(0.5, 2), (1.0, 2)],
+        "S residual": [(0.5, 2), (1.0, 2)],
+    }
+    means = [row.cells["last"].score.mean for row in swept(tmp_path).rows()]
+    assert means == pytest.approx([0.6, 0.6, 0.5, 0.5, 0.7, 0.7])
+
+
+def test_a_second_teacher_at_the_same_seed_is_another_line(tmp_path: Path) -> None:
+    for strength in (1.0, 2.0):
+        contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16)
+        contrast(tmp_path, strength, 1, 0.9, teacher="b" * 16, name=f"large-{strength}")
+    assert lines(tmp_path) == {f"S teacher={letter * 16}": [(1.0, 1), (2.0, 1)] for letter in "ab"}
+
+
+def test_the_same_run_by_another_name_counts_once(tmp_path: Path) -> None:
+    for strength in (1, 2.0):  # an integer is the same number
+        contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16)
+    contrast(tmp_path, 1.0, 1, 0.5, teacher="a" * 16, name="again", options={"weight": 1})
+    assert lines(tmp_path) == {"S": [(1.0, 1), (2.0, 1)]}
+
+
+def test_suites_are_not_mixed(tmp_path: Path) -> None:
+    for suite in ("P2", "P10"):
+        for strength in (1.0, 2.0):
+            contrast(tmp_path, strength, 1, 0.5, suite=suite)
+        kd(tmp_path, 1, 0.4, suite=suite)
+    assert lines(tmp_path) == {"P2": [(1.0, 1), (2.0, 1)], "P10": [(1.0, 1), (2.0, 1)]}
+    assert [row.label for row in swept(tmp_path).rows()] == ["P2"] * 3 + ["P10"] * 3
+    figure = sweep_figure(swept(tmp_path), Table.of(collect(tmp_path)))
+    assert list(figure.key) == ["P2", "P10", "kd of P2 (dashed)", "kd of P10 (dashed)"]
+    assert len(set(figure.key.values())) == 2
+
+
+def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
+    """Each point is compared with KD of its own suite, and KD is a line itself."""
+    for rho, base in ((0.8, 0.5), (0.95, 0.2)):
+        more: dict[str, Any] = {"suite": f"rho{rho}", "data": DataSettings(options={"rho": rho})}
+        for seed in (1, 2):
+            kd(tmp_path, seed, base, **more)
+            contrast(tmp_path, 1.0, seed, base + 0.05, teacher=f"{rho}", **more)
+    both = [(0.8, 2), (0.95, 2)]
+    assert lines(tmp_path, "data.options.rho") == {"kd": both, "contrast": both}
+    rows = swept(tmp_path, "data.options.rho").rows()
+    assert [(row.label, row.at, row.cells["last"].mark) for row in rows] == [
+        ("kd", "0.8", ""), ("kd", "0.95", ""), ("contrast", "0.8", "▲"), ("contrast", "0.95", "▲"),
+    ]  # fmt: skip
+    assert "rules0" not in sweep_figure(swept(tmp_path, "data.options.rho"), Table.of(collect(tmp_path))).panels[0].data
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("strenght", "no run here has 'strenght' as a number; did you mean 'strength' or 'weight'?"),
+        ("rate", "did you mean 'optim.rate'?"),
+        ("reference", "no run here has 'reference' as a number"),
+        ("nesterov", "no run here has 'nesterov' as a number"),
+        ("zzz", "known: strength"),  # the only one that varies
+        ("seed", "no run here has 'seed'"),
+        ("weight", "no two runs differ in nothing but it, their seeds and names; its values here: 1"),
+        ("epochs", "its values here: 2"),
+    ],
+)
+def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, said: str) -> None:
+    for strength in (1.0, 2.0):
+        contrast(tmp_path, strength, 1, 0.5, options={"reference": "early"})
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        make_report(tmp_path, sweep=key)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:
+    for strength, odd in ((1.0, 10**400), (2.0, 10**400), (3.0, True)):
+        contrast(tmp_path, strength, 1, 0.5, options={"odd": odd})
+    assert lines(tmp_path) == {"S": [(1.0, 1), (2.0, 1)]}
+    with pytest.raises(UserError, match="no run here has 'odd'"):
+        swept(tmp_path, "odd")
+
+
+def test_no_student_yet(tmp_path: Path) -> None:
+    (kd(tmp_path, 1, 0.5).path / "result.json").unlink()
+    with pytest.raises(UserError, match="no finished student"):
+        make_report(tmp_path, sweep="strength")
+    with pytest.raises(UserError, match="wants two columns"):
+        make_report(tmp_path, scatter="last,best")
+
+
+def test_dotted_settings(tmp_path: Path) -> None:
+    for rate in (0.01, 0.1):
+        made(tmp_path, f"kd-{rate}", 1, 0.5, optim=OptimSettings(rate=rate))
+    assert lines(tmp_path, "optim.rate") == {"S": [(0.01, 1), (0.1, 1)]}
+    figure = sweep_figure(swept(tmp_path, "optim.rate"), Table.of(collect(tmp_path)))
+    assert figure.panels[0].spec()["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
+    assert figure.panels[0].data["sweep0"][0]["at"] == pytest.approx(0.01)
+
+
+def test_columns(suite: Path) -> None:
+    assert usual(Table.of(collect(suite))) == ["last"]  # more is better; not best, not mce
+    folder = Folder(suite / "S" / "kd-s1")
+    score(folder, "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
+    assert usual(Table.of(collect(suite))) == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
+    found = make_report(suite, "mce", sweep="strength")["sweep"]
+    assert (found["setting"], found["columns"]) == ("strength", ["corruptions mce"])
+    assert found["rows"][1] == {
+        "line": "S", "value": 0.5, "corruptions mce seeds": 3, "corruptions mce mark": "▲",
+        "corruptions mce": pytest.approx(0.46 / 3), "corruptions mce ±": pytest.approx(0.10017, abs=1e-5),
+    }  # fmt: skip
+
+
+# x and y of three runs a seed: by hand, seed 1 ranks alike; seed 2 ranks (1, 3, 2) against (3, 1, 2)
+DOTS = {
+    "kd": ((0.1, 0.2), (0.1, 0.9)),
+    "a": ((0.2, 0.4), (0.3, 0.1)),
+    "b": ((0.3, 0.7), (0.2, 0.5)),
+}
+
+
+@pytest.fixture
+def dots(tmp_path: Path) -> Path:
+    for name, seeds in DOTS.items():
+        for seed, (x, y) in enumerate(seeds, start=1):
+            folder = made(tmp_path, name, seed, x)
+            score(folder, "conflict", {"accuracy": y})
+            score(folder, "corruptions", {"mce": 1 - y})
+            score(folder, "own", {"thing": x})
+    return tmp_path
+
+
+def scattered(root: Path, wanted: str) -> Scatter:
+    found = collect(root)
+    return Scatter.of(found, Table.of(found), wanted)
+
+
+def test_correlation_and_regret_by_hand(dots: Path) -> None:
+    found = scattered(dots, "last,conflict accuracy")
+    assert (found.x, found.y, len(found.students)) == ("last", "conflict accuracy", 6)
+    assert [choice.spearman for choice in found.choices] == pytest.approx([1.0, -1.0])
+    assert found.within[0] == pytest.approx(0.0)
+    assert [(c.picked, c.best) for c in found.choices] == [("b", "b"), ("a", "kd")]
+    assert [c.regret for c in found.choices] == pytest.approx([0.0, 0.8])
+    assert [c.baseline for c in found.choices] == pytest.approx([0.5, 0.0])
+    assert found.regrets == pytest.approx((0.4, 0.25))
+    x, y = ([values[seed][at] for values in DOTS.values() for seed in (0, 1)] for at in (0, 1))
+    assert found.spearman == pytest.approx(spearmanr(x, y).statistic)  # with ties in x
+
+
+def test_where_less_is_better_the_least_is_best(dots: Path) -> None:
+    """1 − y, of which less is better, says what y says."""
+    straight, turned = (scattered(dots, f"last,{y}") for y in ("conflict accuracy", "corruptions mce"))
+    assert turned.spearman == pytest.approx(straight.spearman)
+    assert turned.regrets == pytest.approx(straight.regrets)
+    back = scattered(dots, "mce,conflict accuracy")
+    assert back.spearman == pytest.approx(1.0)
+    assert back.regrets == pytest.approx((0.0, 0.25))
+    assert "corruptions mce: less is better" in back.told()
+    assert "own thing: no way is better" in scattered(dots, "thing,last").told()
+
+
+def test_equal_runs_share_their_regret(tmp_path: Path) -> None:
+    for name, x, y in (("kd", 0.5, 0.5), ("a", 0.9, 0.8), ("b", 0.9, 0.2)):
+        score(made(tmp_path, name, 1, x), "conflict", {"accuracy": y})
+    for seed in (2, 3):  # too few to choose among
+        score(made(tmp_path, "kd", seed, 0.5), "conflict", {"accuracy": 0.9})
+    found = scattered(tmp_path, "last,conflict accuracy")
+    (choice,) = found.choices
+    assert choice.picked == "a, b"
+    assert (choice.regret, choice.baseline) == pytest.approx((0.3, 0.3))
+    assert len(found.students) == 5
+
+
+def test_regrets_are_over_the_same_groups(dots: Path) -> None:
+    for name, x, y in (("a", 0.1, 0.9), ("b", 0.2, 0.1), ("c", 0.3, 0.1)):  # no kd at seed 3
+        score(made(dots, name, 3, x), "conflict", {"accuracy": y})
+    found = scattered(dots, "last,conflict accuracy")
+    assert len(found.choices) == 3
+    assert found.regrets == pytest.approx((0.4, 0.25))
+    assert found.numbers()[2] == ["regret of choosing by last", "0.400", "6 runs in 2 groups"]
+    assert found.numbers()[1][2] == "9 runs in 3 groups"
+
+
+def test_without_groups_there_is_only_the_whole(tmp_path: Path) -> None:
+    for name, x in (("kd", 0.5), ("a", 0.5)):
+        score(made(tmp_path, name, 1, x), "conflict", {"accuracy": x})
+    found = scattered(tmp_path, "last,conflict accuracy")
+    assert found.flat() == {
+        "x": "last", "y": "conflict accuracy", "runs": 2, "spearman": None, "spearman_within": None, "groups": 0,
+        "regret": None, "regret_kd": None, "regret_groups": 0, "choices": [],
+    }  # fmt: skip
+    assert [line[1] for line in found.numbers()] == ["–"] * 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("last", "wants two columns"),
+        ("last,last", "wants two columns"),
+        ("last,best,mce", "wants two columns"),
+        ("last,mcee", "--scatter: no column 'mcee' here; did you mean 'mce'?"),
+        ("last,nobody accuracy", "--scatter: no column"),
+    ],
+)
+def test_columns_of_a_scatter(dots: Path, wanted: str, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        scattered(dots, wanted)
+
+
+def test_the_page_has_both_sections(suite: Path) -> None:
+    made_ = make_report(suite, sweep="strength", scatter="last,mce")
+    assert json.loads(json.dumps(made_, allow_nan=False)) == made_
+    page = (suite / "report.html").read_text()
+    assert '<section id="sweep"><h2>How scores depend on strength</h2>' in page
+    assert '<section id="scatter"><h2>Choosing by last: does it find the best corruptions mce?</h2>' in page
+    assert '<a href="#sweep">How scores depend on strength</a>' in page
+    assert "better than kd</span>" in page
+    for name in ("sweep", "scatter"):
+        assert (suite / "figures" / f"{name}.svg").read_text().startswith("<svg")
+    sheet = (suite / "sweep.md").read_text()
+    assert "| line | strength | last ↑ |\n" in sheet
+    assert "| S | kd | 0.600 ± 0.100 (3) |\n| S | 0.5 | 0.703 ± 0.100 (3) ▲ |\n" in sheet
+    assert "▲ better, ▼ worse than kd" in sheet
+    sheet = (suite / "scatter.md").read_text()
+    assert "| rank correlation within suite and seed, mean | +0.46 | 9 runs in 3 groups |" in sheet  # (1 − ½ + √¾) / 3
+    assert "| S | 1 | 3 | +1.00 | contrast-0.5 | contrast-0.5 | 0.000 | 0.050 |" in sheet
+    plain = suite / "plain"
+    kd(plain, 1, 0.5)
+    make_report(plain)
+    assert 'id="sweep"' not in (plain / "report.html").read_text()
+    assert not (plain / "sweep.md").exists()
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for strength in (1.0, 2.0):
+            for method in (HOSTILE, SCRIPT):
+                folder = made(
+                    tmp_path, f"{method}{strength}", seed, 0.5, suite=HOSTILE, method=method,
+                    options={f"{HOSTILE}.x": strength, "<b>": HOSTILE},
+                )  # fmt: skip
+                score(folder, "a<b>|", {"accuracy": strength / 3, "<i>": seed / 3})
+    make_report(tmp_path, sweep=f"{HOSTILE}.x", scatter="last,a<b>| <i>")
+    page = Page((tmp_path / "report.html").read_text())
+    assert not {"b", "i"} & set(page.tags)
+    assert len(page.scripts) == 3
+    for name in ("sweep.md", "scatter.md", "figures/sweep.svg", "figures/scatter.svg"):
+        text = (tmp_path / name).read_text()
+        assert not re.search("<(b|i|script)>", text)
+    table = [line for line in (tmp_path / "sweep.md").read_text().splitlines() if line.startswith("|")]
+    assert len({len(re.split(r"(?<!\\)\|", line)) for line in table}) == 1
+
+
+def test_the_command(suite: Path) -> None:
+    run = CliRunner().invoke
+    said = run(app, ["report", str(suite), "--sweep", "strength", "--scatter", "last,mce"])
+    assert said.exit_code == 0, said.output
+    assert "0.703 ▲" in said.output
+    assert "regret of always choosing kd" in said.output
+    found = json.loads(run(app, ["report", str(suite), "--scatter", "mce,last", "--json"]).stdout)
+    assert (found["scatter"]["x"], found["scatter"]["regret_groups"]) == ("corruptions mce", 3)
+    assert "sweep" not in found
+
+
+def test_the_server_shows_them_too(suite: Path) -> None:
+    show = Show(suite, sweep="strength", scatter="last,mce")
+    assert show.look()
+    assert {"sweep.md", "scatter.md", "figures/sweep.svg", "figures/scatter.png"} <= set(show.files)
+    assert b'id="sweep"' in show.page
+    assert "sweep.md" not in Show(suite).files
+
+
+def test_many_lines_are_drawn_in_part(tmp_path: Path) -> None:
+    for number in range(25):
+        for strength in (1.0, 2.0):
+            contrast(tmp_path, strength, 1, 0.5, name=f"{number}-{strength}", options={"weight": number / 10})
+    report = build(tmp_path, sweep="strength", scatter="last,best")
+    (sweep, figure), (_, dotted) = report.drawn.sweep[0], report.drawn.scatter[0]
+    assert len(sweep.lines) == 25
+    assert [line.label for line in sweep.lines[:3]] == ["S weight=0", "S weight=0.1", "S weight=0.2"]
+    assert "The first 21 of 25 lines" in figure.note
+    assert len(figure.key) == 21
+    assert list(dotted.key) == ["contrast"]  # fifty names are too many to tell apart
