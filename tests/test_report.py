@@ -262,3 +262,10 @@ def test_torch_is_not_loaded(tmp_path: Path) -> None:
         "assert not heavy & set(sys.modules); make_report(pathlib.Path(sys.argv[1])); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+
+
+def test_numbers_in_names_sort_as_numbers() -> None:
+    from antishortcut.report.collect import natural
+
+    names = ["contrast-0.25", "contrast-0.5", "contrast-1", "contrast-1+tc", "contrast-2", "contrast-10", "early-5"]
+    assert sorted(reversed(names), key=natural) == names

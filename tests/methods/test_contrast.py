@@ -211,10 +211,10 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     settings: dict[str, Any] = {"tc": 0.6, "queue": 7, "warmup": 8.0}
     torch.manual_seed(0)
     given_ = options_of("contrast+tc", settings | {"tc_temperature": 0.2, "reference": reference})
-    both = cast(Contrast, METHODS["contrast+tc"](sizes(d, 6, 50), **given_))
+    both = cast(Contrast, METHODS["contrast+tc"](sizes(d, 6, 9), **given_))
     torch.manual_seed(0)
-    apart = ASDLoss(d, 6, **settings, ss=0.0, temperature=0.2, examples=50)
-    alone = Contrast(sizes(d, 6, 50), reference=reference)
+    apart = ASDLoss(d, 6, **settings, ss=0.0, temperature=0.2, examples=9)  # the queue reaches 9 − 4 back
+    alone = Contrast(sizes(d, 6, 9), reference=reference)
     assert both.roles == ("final", "early")
     for step, (student, teachers, batch) in enumerate(batches(d, 6)):
         terms = both.terms(student, teachers, batch, epoch=3.0 * step)

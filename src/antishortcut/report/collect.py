@@ -161,9 +161,10 @@ def _labelled(students: list[Student]) -> list[Student]:
     )
 
 
-def natural(text: str) -> list[tuple[int, str]]:
+def natural(text: str) -> list[tuple[float, str]]:
     """For sorting P2 before P10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]{1,18})", text)]
+    parts = re.split(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)", text)
+    return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
 
 
 def _changed(students: list[Student]) -> Iterable[Student]:
