@@ -37,7 +37,9 @@ def test_a_target_moves_where_early_was_surer() -> None:
     """p_F = (0.6, 0.4), p_E = (0.9, 0.1): with λ = 1 the target's odds are (0.6/0.4)² · (0.1/0.9) = 0.25."""
     final, early = torch.tensor([[0.6, 0.4]]).log(), torch.tensor([[0.9, 0.1]]).log()
     found = signs(final, early, torch.tensor([1]), 1.0, temperature=1.0)
-    assert found.moved == 1.0 and found.target_accuracy == 1.0 and found.final_accuracy == 0.0
+    assert found.moved == 1.0
+    assert found.target_accuracy == 1.0
+    assert found.final_accuracy == 0.0
     p = 0.25 / 1.25
     assert found.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
 
@@ -62,12 +64,15 @@ def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
     result = CliRunner().invoke(app, ["targets", str(teacher), "--strengths", "0,1", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["set"] == "val" and found["count"] == 60
+    assert found["set"] == "val"
+    assert found["count"] == 60
     assert [(row["state"], row["strength"]) for row in found["rows"]] == [("0%", 0), ("0%", 1), ("50%", 0), ("50%", 1)]
     plain = [row for row in found["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
     table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])
-    assert table.exit_code == 0 and "moved" in table.stdout and "60 val images" in table.stdout
+    assert table.exit_code == 0
+    assert "moved" in table.stdout
+    assert "60 val images" in table.stdout
 
 
 @pytest.mark.parametrize("words", [["--strengths", "big"], ["--strengths", "-1"], ["--states", "7%"]])

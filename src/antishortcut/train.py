@@ -259,7 +259,7 @@ class Training:
             images = (batch.image.to(self.fabric.device) for batch in plain.epoch(0))
             self.method.prepare(self.teachers.features(self.roles, image) for image in images)
         if self.writes:
-            self.folder.cut(self.done)
+            self.folder.cut(-1 if found is None else self.done)  # what was logged of the untrained state comes again
 
     def _save(self) -> None:
         if self.writes:

@@ -38,7 +38,7 @@ def contrast_loss(
     temperature: float = 4.0,
     floor: float = -8.0,
 ) -> Tensor:
-    """τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)), mean over rows, from logits (B, C): for any training loop."""
+    """τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)), mean over rows, from logits (B, C). For any loop."""
     return kd_loss(student, contrast_logits(final, early, strength, floor), temperature)
 
 
