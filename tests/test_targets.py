@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.targets import measure, signs
+from antishortcut.targets import largest, measure, signs
 
 LOW = -30.0
 
@@ -46,6 +46,13 @@ def test_a_target_moves_where_early_was_surer() -> None:
 
 def test_without_a_mistake_of_early_there_is_no_hard_accuracy() -> None:
     assert signs(sure([0]), sure([0]), torch.tensor([0]), 1.0).hard_accuracy is None
+
+
+def test_the_largest_strength_stops_where_targets_lose_too_much() -> None:
+    rows = [{"strength": s, "final_accuracy": 0.95, "target_accuracy": a} for s, a in ((2, 0.9), (0, 0.95), (1, 0.92))]
+    assert largest(rows) == 1.0
+    assert largest(rows[:1]) is None
+    assert largest([*rows, {"strength": 4, "final_accuracy": 0.95, "target_accuracy": 0.94}]) == 1.0  # not beyond a gap
 
 
 SETTINGS = ["data.options.count=300", "epochs=1", "teacher.epochs=2", "teacher.name=cnn-4-16", "student.name=cnn-4-16"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from antishortcut.teachers import Trajectory, network_of
 from antishortcut.types import AnySet, Sets
 
 IMAGES = 5_000  # at most
+LOST = 0.03  # accuracy that targets may lose against T_final's: up to there students lost none (docs/contrast.md)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,18 @@ def measure(
         for state in wanted
         for strength in strengths
     ]
-    return {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
+    found = {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
+    return found | {"largest": {state: largest([row for row in rows if row["state"] == state]) for state in wanted}}
+
+
+def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest λ up to which the targets of one state lose no more than LOST; None when the smallest loses more."""
+    kept = None
+    for row in sorted(rows, key=lambda row: float(row["strength"])):
+        if row["final_accuracy"] - row["target_accuracy"] > LOST + 1e-9:
+            break
+        kept = float(row["strength"])
+    return kept
 
 
 @torch.no_grad()

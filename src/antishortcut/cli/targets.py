@@ -38,7 +38,7 @@ def targets(
     """Signs to choose λ and T_early of contrast targets by, without any test image and before a student is trained."""
     from antishortcut.console import console
     from antishortcut.folder import Folder
-    from antishortcut.targets import measure
+    from antishortcut.targets import LOST, measure
     from antishortcut.workflow import Workshop
 
     try:
@@ -59,3 +59,7 @@ def targets(
     rows = [tuple(row[key] for key in COLUMNS) for row in found["rows"]]
     table(f"contrast targets on {found['count']:,} {found['set']} images", list(COLUMNS.values()), rows)
     print(WORDS)
+    told = ", ".join(
+        f"{state} {'none' if value is None else f'{value:g}'}" for state, value in found["largest"].items()
+    )
+    print(f"Largest λ whose targets lose at most {LOST:.0%} of accuracy against T_final, by T_early: {told}")

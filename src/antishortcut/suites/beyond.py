@@ -83,11 +83,14 @@ def beyond_cues(overrides: Sequence[str]) -> Suite:
 
 
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
-    both = [row for row in (*VARIANTS, *RIVALS) if row.name in ("contrast-1+tc", "asd-no-ss", "jtt")]
-    jobs: list[Job] = []
-    for recipe in ("desk", "desk-cross"):
-        name = f"beyond-cifar-{recipe}"
-        jobs += _jobs(name, recipe, [*BASE, *strengths(), *both], overrides, on=("clean", "hard", "corruptions"))
+    more = {row.name: row for row in (*strengths(), *VARIANTS, *RIVALS)}
+    on = ("clean", "hard", "corruptions")
+    same = [*BASE, *strengths(), more["contrast-1+tc"], more["asd-no-ss"], more["jtt"]]
+    cross = [*BASE, more["contrast-0.5"], more["contrast-1"], more["contrast-1+tc"]]
+    jobs = [
+        *_jobs("beyond-cifar", "desk", same, overrides, on=on),
+        *_jobs("beyond-cifar-cross", "desk-cross", cross, overrides, seeds=FEWER, on=on),
+    ]
     return Suite("beyond-cifar", "contrast targets on real CIFAR-100, small pairs", tuple(jobs))
 
 
