@@ -3,7 +3,7 @@
 Wang et al. 2022 choose the checkpoint with the largest normalised I(X;F) + I(Y;F). Their criterion is published, their
 estimator is not; this is a re-implementation: I(X;F) by how well a small decoder rebuilds the image from the last
 feature map, I(Y;F) by how well a linear classifier reads the label from the embedding, both on images held out from
-fitting, each scaled to [0, 1] over the states.
+fitting, each scaled to [0, 1] over the trained states.
 """
 # N images, C classes, D embedding, c × h × w last feature map, S side of the rebuilt image
 
@@ -83,22 +83,23 @@ class Decoder(nn.Sequential):
 
 def choose(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> str:
     """Estimate every state's information, keep it in the manifest, and name the state that has most. Done once."""
-    if any("information" not in entry for entry in trajectory.entries):
+    states = trajectory.trained
+    if any("information" not in entry for entry in states):
         run, _ = trajectory.folder.read()
         blank = run.model.model_copy(update={"weights": None, "pretrained": False})
         network = network_of(blank, len(sets.classes), sets.image_size).eval()
         found = []
-        for entry in trajectory.entries:
+        for entry in states:
             network.load_state_dict(trajectory.weights(entry["labels"][0]))
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
                 found.append(_information(network, sets))
         totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*found, strict=True)), strict=True)]
-        for entry, (image, label), total in zip(trajectory.entries, found, totals, strict=True):
+        for entry, (image, label), total in zip(states, found, totals, strict=True):
             entry["information"] = {"image": image, "label": label, "total": total}
         trajectory.write()
         say("state         −MSE of image   nats of label   normalised sum   (our estimate, theirs is not published)")
-        for entry in trajectory.entries:
+        for entry in states:
             known = entry["information"]
             say(f"{entry['labels'][0]:<10}{known['image']:>15.4f}{known['label']:>16.3f}{known['total']:>17.3f}")
     chosen = str(trajectory.entry("chosen")["labels"][0])

@@ -112,7 +112,7 @@ def _line(title: str, told: Done, number: int, total: int, seconds: float) -> st
 
 
 def _pool(place: Place, processes: int) -> ProcessPoolExecutor:
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = place.execution.threads or max(cores // processes, 1)
     execution = place.execution.model_copy(update={"threads": threads})
     fresh = multiprocessing.get_context("spawn")

@@ -101,6 +101,11 @@ class Trajectory:
     def write(self) -> None:
         write_json(self.manifest, {"states": self.entries})
 
+    @property
+    def trained(self) -> list[dict[str, Any]]:
+        """Lines of the states after a step or more: nobody learns from an untrained one, nor is measured by it."""
+        return [known for known in self.entries if known["step"] > 0]
+
     def entry(self, state: str) -> dict[str, Any]:
         """The manifest's line for a state."""
         if not self.entries:
@@ -108,9 +113,9 @@ class Trajectory:
         if state == "final":
             return self.entries[-1]
         if state == "chosen":
-            if any("information" not in known for known in self.entries):
+            if any("information" not in known for known in self.trained):
                 raise UserError(f"teacher {self.folder.path.name}: no state has been chosen yet (asd distill does it)")
-            return max(self.entries, key=lambda known: float(known["information"]["total"]))
+            return max(self.trained, key=lambda known: float(known["information"]["total"]))
         names = [label for known in self.entries for label in known["labels"]]
         for known in self.entries:
             if state in known["labels"]:

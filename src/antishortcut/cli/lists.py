@@ -12,11 +12,11 @@ from antishortcut.errors import UserError, near
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, models, datasets or recipes.")],
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, recipes or suites.")],
     as_json: JsonOption = False,
 ) -> None:
     """What there is."""
-    kinds = {"methods": _methods, "models": _models, "datasets": _datasets, "recipes": _recipes}
+    kinds = {"methods": _methods, "models": _models, "datasets": _datasets, "recipes": _recipes, "suites": _suites}
     if what not in kinds:
         raise UserError(f"asd list knows no {what!r}{near(what, kinds)}")
     rows = kinds[what]()
@@ -49,6 +49,12 @@ def _datasets() -> list[dict[str, Any]]:
     from antishortcut.data import SOURCES
 
     return [{"name": name, "what": source.description} for name, source in SOURCES.items()]
+
+
+def _suites() -> list[dict[str, Any]]:
+    from antishortcut.suites import describe
+
+    return describe()
 
 
 def _recipes() -> list[dict[str, Any]]:

@@ -85,6 +85,8 @@ def places_of(texts: Sequence[str]) -> dict[str, Path]:
         if not found or not folder or name not in MEASURED:
             raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
         places[name] = Path(folder).expanduser()
+        if not places[name].is_dir():  # said now, not after hours of training
+            raise UserError(f"--at {name}={folder}: no such folder")
     return places
 
 

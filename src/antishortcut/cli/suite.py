@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,17 +37,9 @@ SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.suites import SUITES, open_suite
+    from antishortcut.cli.lists import list_ as listed
 
-    rows: list[dict[str, Any]] = []
-    for name in SUITES:
-        try:
-            suite = open_suite(name)
-        except UserError as error:  # a suite that needs to be told something
-            rows.append({"name": name, "students": None, "what": str(error).partition(": ")[2]})
-        else:
-            rows.append({"name": name, "students": len(suite.jobs), "what": suite.what})
-    _print(as_json, "suites", rows)
+    listed("suites", as_json)
 
 
 @app.command()
@@ -161,10 +153,3 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
     except ValueError:
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3") from None
     return open_suite(name, set_ or (), only or (), numbers)
-
-
-def _print(as_json: bool, title: str, rows: list[dict[str, Any]]) -> None:
-    if as_json:
-        print_json(rows)
-    else:
-        table(title, list(rows[0]), [tuple(row.values()) for row in rows])

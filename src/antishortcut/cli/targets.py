@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def targets(
         values = [float(word) for word in strengths.split(",") if word.strip()]
     except ValueError:
         values = []
-    if not values or min(values) < 0:
+    if not values or not all(0 <= value < math.inf for value in values):
         raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
     folder = Folder(teacher)
     run, _ = folder.read()

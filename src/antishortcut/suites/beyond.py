@@ -119,13 +119,13 @@ def _jobs(
         own = [f"teacher.seed={seed}"] if paired else []
         recipe = load_recipe(source, [*own, *overrides])
         for row in rows:
-            known: dict[str, Any] = {"options": row.options, "early": row.early, "other": _other(row, recipe, seed)}
+            known: dict[str, Any] = {"options": row.options, "early": row.early, "other": _other(row, recipe)}
             yield Job(suite=suite, name=row.name, seed=seed, recipe=recipe, method=row.method, on=on, **known)
 
 
-def _other(row: Row, recipe: Recipe, seed: int) -> TeacherSettings | None:
+def _other(row: Row, recipe: Recipe) -> TeacherSettings | None:
     """The next seed's teacher, or one of another architecture."""
     if not row.other:
         return None
-    change = {"seed": seed % len(SEEDS) + 1} if row.other == "seed" else {"name": row.other}
+    change = {"seed": recipe.teacher.seed % len(SEEDS) + 1} if row.other == "seed" else {"name": row.other}
     return recipe.teacher.model_copy(update=change)

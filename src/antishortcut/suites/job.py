@@ -58,6 +58,8 @@ class Suite:
             for job in self.jobs
             if (not wanted or any(_fits(job, p) for p in wanted)) and (not numbers or job.seed in numbers)
         )
+        if not kept:
+            raise UserError(f"suite {self.name}: no run fits --only and --seeds together")
         return Suite(self.name, self.what, kept)
 
 
