@@ -50,12 +50,17 @@ ALLOWED: dict[str, set[str]] = {
     "workflow": {"run", "folder", "console", "choose", "types", "data", "models", "methods", "teachers", "train"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
     "bench": {"types", "models", "methods", "step", "tasks"},
-    "suites": {"run"},
+    "job": {"run"},
+    "paper": {"run", "job"},
+    "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
     "launch": {"run", "suites", "work", "workflow", "train"},
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
-TORCH_FREE = ["run", "folder", "stats", "schedule", "console", "errors", "report", "suites", "launch", "cli"]
+TORCH_FREE = [
+    "run", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
+    "launch", "cli",
+]  # fmt: skip
 
 
 def room(path: Path) -> str:

@@ -37,7 +37,9 @@ def test_the_command() -> None:
     assert CliRunner().invoke(app, words).exit_code == 0
 
 
-@pytest.mark.parametrize("words", [["--pair", "cnn-4"], ["--methods", "kdd"], ["--methods", ","], ["--device", "tpu"]])
+@pytest.mark.parametrize(
+    "words", [["--pair", "cnn-4"], ["--methods", "kdd"], ["--methods", ","], ["--device", "tpu"], ["--threads", "-1"]]
+)
 def test_wrong_words(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["bench", "--rounds", "1", "--batch", "2", *words])
     assert isinstance(result.exception, UserError)

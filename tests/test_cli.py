@@ -49,16 +49,18 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
     assert Path(report["page"]).is_file()
     assert (here / "runs/tiny/table.md").is_file()
     rewound = asd("rewind", taught["hash"], "--epochs", "1", "--threads", "1")
-    again = asd("distill", str(tiny), "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound")
+    again = asd(
+        "distill", str(tiny), "--method", "asd", "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound"
+    )
     assert again["run"] == "runs/tiny/rewound-s1"
-    ablation = asd("distill", str(tiny), "--set", "method.ss=0.0", "--name", "no-ss")
+    ablation = asd("distill", str(tiny), "--method", "asd", "--set", "method.ss=0.0", "--name", "no-ss")
     assert ablation["hash"] != again["hash"]
 
 
 def test_demo_gives_a_row_for_everyone(here: Path) -> None:
     small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
     story = asd("demo", *small, "--threads", "1")
-    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast"]
+    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast+tc"]
     for row in story["rows"]:
         assert all(0 <= row[key] <= 1 for key in ("iid", "conflict", "uncorrelated"))
     for row in story["rows"][2:]:

@@ -48,7 +48,7 @@ def test_on_the_validation_split_where_there_is_one(held: Recipe, shop: Workshop
     folder, sets = Folder(run.folder(shop.runs)), shop.sets(held.data)
     score = evaluate(folder, Bench(sets, shop.runs), ["hard"])["hard"]
     assert sets.val is not None
-    assert (score["set"], score["count"]) == ("val", len(sets.val)) == ("val", 64)
+    assert (score["of"], score["count"]) == ("val", len(sets.val)) == ("val", 64)
     assert score["fingerprint"] == f"{sets.fingerprint}-val"
     assert score["values"] == pytest.approx(by_hand(run, shop, sets.val))
     values = score["values"]
@@ -60,7 +60,7 @@ def test_on_the_first_test_set_otherwise(recipe: Recipe, shop: Workshop) -> None
     run = distill(recipe, shop, method="kd", seed=1, suite="s")
     sets = shop.sets(recipe.data)
     score = evaluate(Folder(run.folder(shop.runs)), Bench(sets, shop.runs), ["hard"])["hard"]
-    assert (score["set"], score["count"]) == ("iid", 100)
+    assert (score["of"], score["count"]) == ("iid", 100)
     assert score["values"] == pytest.approx(by_hand(run, shop, sets.tests["iid"]))
 
 

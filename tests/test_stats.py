@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from antishortcut.stats import Paired, Summary, paired, summary
+from antishortcut.stats import Paired, Summary, paired, power, seeds_needed, sign_test, summary
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 
@@ -78,3 +80,60 @@ def test_what_cannot_be_paired() -> None:
         paired([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="level"):
         paired([1.0], [1.0], level=95)
+
+
+# --- how sure signs and few seeds can be ---------------------------------------------------------------------------
+
+
+def test_signs_by_hand() -> None:
+    assert sign_test([3, 2, 1], [0, 0, 0]) == 0.125  # 1 of 8 outcomes: the paper's 3 of 3
+    assert sign_test([3, 2, 0, 1], [0, 0, 1, 1]) == 0.5  # 2 of 3, the tie left out: 4 of 8
+    assert sign_test([0, 0], [1, 1]) == 1
+    assert sign_test([1.0], [1.0]) == 1
+    with pytest.raises(ValueError, match="2 values against 1"):
+        sign_test([1, 2], [1])
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1]), max_size=8))
+def test_signs_as_every_outcome_counted(signs: list[int]) -> None:
+    """The slow twin: of all ways the signs could have fallen, how many have as many wins or more."""
+    told = [sign for sign in signs if sign]
+    outcomes = list(itertools.product((-1, 1), repeat=len(told)))
+    as_many = sum(outcome.count(1) >= told.count(1) for outcome in outcomes)
+    assert sign_test(signs, [0] * len(signs)) == as_many / len(outcomes)
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_seeds_of_the_textbook(effect: float, seeds: int) -> None:
+    """Two-sided paired t, α 0.05, power 0.8: the table values of Cohen's d_z."""
+    assert seeds_needed(effect, 1.0) == seeds
+
+
+@given(st.floats(0.3, 4.0), st.sampled_from([0.5, 0.8, 0.9]), st.sampled_from([0.9, 0.95]))
+@settings(max_examples=25, deadline=None)
+def test_seeds_as_one_after_the_other_tried(effect: float, wanted: float, level: float) -> None:
+    """The slow twin: scipy's noncentral t, n = 2, 3, …"""
+
+    def found(n: int) -> float:
+        bar, shift = stats.t.ppf((1 + level) / 2, n - 1), effect * math.sqrt(n)
+        return float(stats.nct.sf(bar, n - 1, shift) + stats.nct.cdf(-bar, n - 1, shift))
+
+    n = next(n for n in itertools.count(2) if found(n) >= wanted)
+    assert seeds_needed(-effect, 1.0, wanted, level) == n  # the sign does not matter
+    assert power(2 * effect, 2.0, n, level) == pytest.approx(found(n), abs=1e-9)  # nor the unit
+
+
+def test_power_as_simulated() -> None:
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(1.0, 1.0, (20_000, 5))
+    t = drawn.mean(axis=1) / (drawn.std(axis=1, ddof=1) / math.sqrt(5))
+    assert power(1.0, 1.0, 5) == pytest.approx(float((np.abs(t) > stats.t.ppf(0.975, 4)).mean()), abs=0.015)
+
+
+def test_what_no_seeds_can_show() -> None:
+    assert seeds_needed(0.1, 0.0) == 2
+    for wrong in ((0.0, 1.0, 0.8), (1.0, 1.0, 1.0)):
+        with pytest.raises(ValueError, match="no number of seeds"):
+            seeds_needed(*wrong)
+    with pytest.raises(ValueError, match="two pairs"):
+        power(1.0, 1.0, 1)

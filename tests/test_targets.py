@@ -82,7 +82,16 @@ def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
     assert "60 val images" in table.stdout
 
 
-@pytest.mark.parametrize("words", [["--strengths", "big"], ["--strengths", "-1"], ["--states", "7%"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--strengths", "big"],
+        ["--strengths", "-1"],
+        ["--strengths", "1,nan"],
+        ["--strengths", "inf"],
+        ["--states", "7%"],
+    ],
+)
 def test_what_makes_no_sense_is_refused(teacher: Path, words: list[str]) -> None:
     result = CliRunner().invoke(app, ["targets", str(teacher), *words])
     assert isinstance(result.exception, UserError)

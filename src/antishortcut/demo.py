@@ -9,7 +9,7 @@ from antishortcut.folder import Folder
 from antishortcut.run import Recipe, Run
 from antishortcut.workflow import Workshop, distill, teach
 
-METHODS_SHOWN = ("ce", "kd", "asd", "contrast")
+METHODS_SHOWN = ("ce", "kd", "asd", "contrast+tc")
 
 
 def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:

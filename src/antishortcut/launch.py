@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Place:
     root: Path | None = None
     at: dict[str, Path] = field(default_factory=dict)
     execution: Execution = field(default_factory=Execution)
+    download: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
     by_title = {job.title: job for job in jobs}
     failed: dict[str, str] = {}
     done, stopped, started = 0, False, time.monotonic()
+    todo = {job.title for job in jobs if not finished(job, place.runs)}  # the others take no time worth counting
+    many = len(todo)
     with _pool(place, processes) as pool, _interrupted() as asked:
         running: dict[Future[Done], str] = {}
         try:
@@ -84,7 +87,9 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
                         waiting = {t: need for t, need in waiting.items() if t not in lost}
                     elif title in by_title:
                         done += 1
-                        say(_line(title, told, done + len(failed), len(jobs), time.monotonic() - started))
+                        todo -= {title, *failed}
+                        left = (time.monotonic() - started) / max(many - len(todo), 1) * len(todo)
+                        say(f"{done + len(failed)}/{len(jobs)} {title}: {_line(told, left)}")
                     else:
                         say(f"teacher {told['run']}: {told['set']} accuracy {told['accuracy']:.3f}")
                         for need in waiting.values():
@@ -103,20 +108,15 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
     return Outcome(done, failed, stopped)
 
 
-def _line(title: str, told: Done, number: int, total: int, seconds: float) -> str:
-    left = seconds / number * (total - number)
-    return (
-        f"{number}/{total} {title}: {told['set']} accuracy {told['accuracy']:.3f}, {told['seconds']:.0f} s; "
-        f"about {left / 60:.0f} min left"
-    )
+def _line(told: Done, left: float) -> str:
+    return f"{told['set']} accuracy {told['accuracy']:.3f}, {told['seconds']:.0f} s; about {left / 60:.0f} min left"
 
 
 def _pool(place: Place, processes: int) -> ProcessPoolExecutor:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = place.execution.threads or max(cores // processes, 1)
-    execution = place.execution.model_copy(update={"threads": threads})
-    fresh = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, fresh, _open, (place.runs, place.root, place.at, execution))
+    here = replace(place, execution=place.execution.model_copy(update={"threads": threads}))
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _open, (here,))
 
 
 def _submit(pool: ProcessPoolExecutor, work: Callable[[Any], Done], of: Any) -> Future[Done]:
@@ -162,7 +162,7 @@ _worker: Any = None  # opened once, so that images are too
 _busy = _stopping = False
 
 
-def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Execution) -> None:
+def _open(place: Place) -> None:
     global _worker
     os.setpgrp()  # a terminal's Ctrl-C is for the first process, which passes it on once
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that
@@ -172,7 +172,8 @@ def _open(runs: Path, root: Path | None, at: dict[str, Path], execution: Executi
     from antishortcut.work import Worker
     from antishortcut.workflow import Workshop
 
-    _worker = Worker(Workshop(runs, root, execution=execution, quiet=True), at)
+    shop = Workshop(place.runs, place.root, place.download, place.execution, quiet=True)
+    _worker = Worker(shop, place.at)
 
 
 def _orphaned() -> None:

@@ -75,9 +75,10 @@ class OptimSettings(Settings):
 class TeacherSettings(ModelSettings):
     epochs: int | None = Field(None, ge=1)  # the recipe's when not given
     rate: float | None = Field(None, gt=0)  # optim.rate when not given
+    batch: int | None = Field(None, ge=1)  # optim.batch when not given
     seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
     keep: tuple[float | str, ...] = Field(
-        (2, 5, 10, 15, 20, 30, 50, 75, 100), min_length=1
+        (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
     )  # per cent of training, or "epoch:36"
     early: str = "15%"  # "15%", "epoch:36", "rewind", or "<teacher hash>/15%" for a state of another teacher
     rewind_epochs: int = Field(10, ge=1)
@@ -167,7 +168,9 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         data=recipe.data.model_copy(update={"views": None}),
         fingerprint=fingerprint,
         model=_with_digest(_model(teacher)),
-        optim=recipe.optim.model_copy(update={"rate": teacher.rate or recipe.optim.rate}),
+        optim=recipe.optim.model_copy(
+            update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
+        ),
         keep=teacher.keep,
     )
 
@@ -271,6 +274,17 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
         return Recipe.model_validate(tree)
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}") from None
+
+
+def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
+    """A recipe with settings overridden, as by --set."""
+    tree = recipe.model_dump(mode="json", exclude_unset=True)
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{recipe.title}: {_first(error)}") from None
 
 
 def _override(tree: dict[str, Any], text: str) -> None:

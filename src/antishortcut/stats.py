@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit  # scipy.stats takes most of a second to import
+from scipy.special import nctdtr, stdtrit  # scipy.stats takes most of a second to import
 
 TINY = 1e-12  # of the values' size: a smaller spread is the rounding of equal differences
 
@@ -58,3 +58,38 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
     size = max(abs(x) for x in (*a, *b))
     effect = found.mean / found.std if found.std > TINY * size else None
     return Paired(found.mean, found.mean - half, found.mean + half, effect, found.count)
+
+
+def sign_test(a: Sequence[float], b: Sequence[float]) -> float:
+    """One-sided p of a > b by signs alone: P(X ≥ wins) for X ~ Bin(n, ½), ties left out; 3 of 3 give 0.125.
+
+    Only to reproduce the paper's (S-Sec. A.6): with three seeds it cannot fall below 0.125; `paired` says more.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} values against {len(b)}: pairs need as many of both")
+    differences = [x - y for x, y in zip(a, b, strict=True) if x != y]
+    count, wins = len(differences), sum(d > 0 for d in differences)
+    return float(sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count)
+
+
+def power(difference: float, std: float, count: int, level: float = 0.95) -> float:
+    """How often a two-sided paired t test finds a true difference: P(|T| > t_{n−1}), T noncentral with δ√n / σ."""
+    if count < 2 or std <= 0 or not 0 < level < 1:
+        raise ValueError("power needs two pairs or more, differences that vary, and a level between 0 and 1")
+    shift, bar = abs(difference) / std * math.sqrt(count), float(stdtrit(count - 1, (1 + level) / 2))
+    return 1 - float(nctdtr(count - 1, shift, bar)) + float(nctdtr(count - 1, shift, -bar))
+
+
+def seeds_needed(difference: float, std: float, wanted: float = 0.8, level: float = 0.95) -> int:
+    """Smallest number of paired seeds that shows a true difference with that power; std is of the differences."""
+    if difference == 0 or not 0 < wanted < 1:
+        raise ValueError("no number of seeds shows a difference of zero, or shows anything for certain")
+    if std == 0:
+        return 2
+    low, high = 1, 2  # power grows with n: enough at `high`, not at `low`
+    while power(difference, std, high, level) < wanted:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(difference, std, middle, level) >= wanted else (middle, high)
+    return high

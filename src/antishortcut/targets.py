@@ -73,6 +73,8 @@ def measure(
         raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
     trajectory = Trajectory(folder)
     wanted = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
+    if not wanted:
+        raise UserError(f"{folder.path} kept no state before its last; teach one with more in teacher.keep")
     for state in wanted:
         trajectory.entry(state)
     name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
 from antishortcut.run import Recipe
@@ -38,8 +40,14 @@ class Worker:
             early=early,
         )
         folder = Folder(run.folder(self.shop.runs))
-        evaluate(folder, self._bench(job), job.on)
+        evaluate(folder, self._bench(job), job.on, device=self.device)
         return self._told(folder)
+
+    @property
+    def device(self) -> str:
+        """Where students are scored: where they are trained, as far as that is known beforehand."""
+        wanted = self.shop.execution.accelerator
+        return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
     def _bench(self, job: Job) -> Bench:
         sets, shop = self.shop.sets(job.recipe.data), self.shop

@@ -17,7 +17,7 @@ from antishortcut.methods import METHODS, options_of
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
 from antishortcut.methods.kd import KD, kd_loss
-from antishortcut.types import Batch, Features, Method, Shape, Sizes
+from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_kd import logits_only, numbered, slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -280,3 +280,12 @@ def test_early_features_of_another_width_are_refused_where_they_are_compared() -
         with pytest.raises(ValueError, match="8 wide, the early state's 6"):
             METHODS[method](odd, **options_of(method, {}))
     METHODS["asd"](odd, **options_of("asd", {"ss": 0.0, "temporal": False}))  # nor where they are not
+
+
+def test_its_projector_is_known_to_who_measures_features() -> None:
+    rows = normal(4, 6, seed=1).float()
+    method = cast(Any, Contrast(sizes(6, 8, 100), tc=0.8)).eval()
+    assert torch.equal(method.project(rows), method.features.project(rows))
+    assert isinstance(method, Projects)
+    assert method.project(rows).shape == (4, 8)
+    assert Contrast(sizes(6, 8, 100)).project(rows) is rows  # no features, no projector

@@ -108,6 +108,24 @@ def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, shop: Work
     assert all(torch.equal(value, network.state_dict()[key]) for key, value in trajectory.weights(chosen).items())
 
 
+@pytest.mark.usefixtures("quick")
+def test_an_untrained_state_is_not_chosen_and_does_not_count(recipe: Recipe, shop: Workshop) -> None:
+    """It keeps more of the image and less of the label than any other, and would stretch both scales."""
+
+    def totals(keep: tuple[float, ...], seed: int) -> dict[str, float]:
+        settings = {"keep": keep, "seed": seed}
+        taught = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update=settings)})
+        runs = shop.runs / str(len(keep))
+        here = Workshop(runs, quiet=True)
+        trajectory = Trajectory(Folder(teach(taught, here).folder(runs)))
+        choose(trajectory, here.sets(recipe.data), lambda text: None)
+        again = Trajectory(trajectory.folder)
+        assert again.entry("chosen")["step"] > 0
+        return {e["labels"][0]: e["information"]["total"] for e in again.entries if "information" in e}
+
+    assert totals((0, 25, 50), 3) == totals((25, 50), 3)
+
+
 def test_an_assistant_stands_between(recipe: Recipe, shop: Workshop) -> None:
     run = distill(recipe, shop, method="kd", seed=1, suite="s", via=["cnn-3-12"])
     assert run.name == "kd-via-cnn-3-12"

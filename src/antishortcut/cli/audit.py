@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table
+from antishortcut.cli.options import (
+    DeviceOption,
+    JsonOption,
+    RootOption,
+    ThreadsOption,
+    print_json,
+    table,
+    use_threads,
+)
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,12 +80,9 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Audit a model of your own: from two checkpoints and images, which directions training left, and how sure."""
-    import torch
-
     from antishortcut.cli.scores import _device
 
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     place = _device(device)
     _clear(out)
     given = {"--final": final, "--model": model, "--data": data}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, print_json, table
+from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, print_json, table, use_threads
 from antishortcut.errors import UserError
 
 
@@ -33,8 +33,7 @@ def bench(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"--device {device}: not here; use cpu")
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     with Watch(f"bench {pair}", rounds + 2) as watch:
         found = measure(pair, names, batch=batch, rounds=rounds, device=device, tell=lambda n: watch.update(n, {}))
     if as_json:

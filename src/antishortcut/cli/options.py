@@ -77,6 +77,16 @@ def execution_of(
         raise UserError(f"--{flag}: {problem['msg']}") from None
 
 
+def use_threads(threads: int) -> None:
+    """For what runs in this very process."""
+    import torch
+
+    if threads < 0:
+        raise UserError(f"--threads {threads}: a number from 0 up")
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def places_of(texts: Sequence[str]) -> dict[str, Path]:
     """NAME=FOLDER, each a place for an evaluation's images."""
     places = {}

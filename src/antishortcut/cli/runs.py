@@ -56,7 +56,7 @@ def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
     path.write_text(TEMPLATE, encoding="utf-8")
-    print(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method asd")
+    print(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 
 def teach(

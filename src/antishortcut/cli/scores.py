@@ -21,6 +21,7 @@ from antishortcut.cli.options import (
     places_of,
     print_json,
     table,
+    use_threads,
 )
 from antishortcut.errors import UserError
 
@@ -41,14 +42,11 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score finished runs; scores land in their folders."""
-    import torch
-
     from antishortcut.evaluate.corrupted import relate
     from antishortcut.folder import Folder
     from antishortcut.workflow import Workshop
 
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     device = _device(device)
     shop = Workshop(runs or Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]

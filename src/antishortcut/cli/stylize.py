@@ -16,6 +16,7 @@ from antishortcut.cli.options import (
     ThreadsOption,
     print_json,
     table,
+    use_threads,
     workshop,
 )
 from antishortcut.errors import UserError
@@ -64,12 +65,9 @@ def stylize(
     as_json: JsonOption = False,
 ) -> None:
     """Write stylised copies of a test set: shapes stay, textures change. All methods see the same images."""
-    import torch
-
     from antishortcut.stylize import check_request, write_stylized
 
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     shop = workshop(runs, data_root, download, device, 1, "32-true", threads, 0, 60.0)
     settings, place = _data(data), _place(device)
     request: dict[str, Any] = {"which": set_name, "styles": styles, "alpha": alpha, "seed": seed, "limit": limit}

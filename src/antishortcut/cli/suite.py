@@ -11,6 +11,7 @@ import typer
 from antishortcut.cli.options import (
     CacheOption,
     DeviceOption,
+    DownloadOption,
     JsonOption,
     PrecisionOption,
     RootOption,
@@ -18,6 +19,7 @@ from antishortcut.cli.options import (
     SaveOption,
     SetOption,
     ThreadsOption,
+    WorkersOption,
     execution_of,
     places_of,
     print_json,
@@ -32,14 +34,19 @@ app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question t
 NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
 OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
 SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
+ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
 
 
 @app.command("list")
-def list_(as_json: JsonOption = False) -> None:
+def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.cli.lists import list_ as listed
+    from antishortcut.suites import describe
 
-    listed("suites", as_json)
+    rows = describe(scale)
+    if as_json:
+        print_json(rows)
+        return
+    table("suites", list(rows[0]), [tuple(row.values()) for row in rows])
 
 
 @app.command()
@@ -48,10 +55,14 @@ def show(
     set_: SetOption = None,
     only: OnlyOption = None,
     seeds: SeedsOption = None,
+    scale: ScaleOption = "paper",
     as_json: JsonOption = False,
 ) -> None:
-    """The runs of a suite."""
-    jobs = _open(name, set_, only, seeds).jobs
+    """The runs of a suite, and what the paper says they cost."""
+    from antishortcut.paper.scale import reported_hours
+
+    opened = _open(name, set_, only, seeds, scale)
+    jobs = opened.jobs
     if as_json:
         print_json([job.model_dump(mode="json") for job in jobs])
         return
@@ -66,6 +77,8 @@ def show(
         ]
         table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
     print(f"{len(jobs)} students")
+    if hours := reported_hours(opened):
+        print(hours)
 
 
 @app.command()
@@ -74,13 +87,16 @@ def run(
     set_: SetOption = None,
     only: OnlyOption = None,
     seeds: SeedsOption = None,
+    scale: ScaleOption = "paper",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, which are scored too.")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
+    download: DownloadOption = False,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "32-true",
     threads: ThreadsOption = 0,
+    workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
     cache_teachers: CacheOption = False,
     as_json: JsonOption = False,
@@ -89,9 +105,9 @@ def run(
     from antishortcut.console import console
     from antishortcut.launch import Place, carry_out
 
-    suite = _open(name, set_, only, seeds)
-    execution = execution_of(device, 1, precision, threads, 0, save_every, cache_teachers)
-    place = Place(runs, data_root, places_of(at or ()), execution)
+    suite = _open(name, set_, only, seeds, scale)
+    execution = execution_of(device, 1, precision, threads, workers, save_every, cache_teachers)
+    place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     screen = console()
     outcome = carry_out(todo, place, jobs, lambda text: screen.print(text, markup=False))
@@ -114,13 +130,14 @@ def status(
     set_: SetOption = None,
     only: OnlyOption = None,
     seeds: SeedsOption = None,
+    scale: ScaleOption = "paper",
     runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
     """How far a suite has come."""
     from antishortcut.launch import state
 
-    jobs = _open(name, set_, only, seeds).jobs
+    jobs = _open(name, set_, only, seeds, scale).jobs
     states = {job.title: state(job, runs) for job in jobs}
     if as_json:
         print_json(states)
@@ -135,21 +152,23 @@ def status(
 
 
 def _options(job: Job) -> str:
-    return " ".join(f"{key}={value}" for key, value in job.options.items())
+    batch = job.recipe.optim.batch
+    own = {"batch": batch} if job.recipe.teacher.batch not in (None, batch) else {}  # of the student alone
+    return " ".join(f"{key}={value}" for key, value in {**job.options, **own}.items())
 
 
 def _early(job: Job) -> str:
     """The state it learns from, where it is not the recipe's."""
     if job.other is None:
-        return job.early or ""
+        return job.early or ("rewind" if job.recipe.teacher.early == "rewind" else "")
     return f"{job.early} of {'another seed' if job.other.name == job.recipe.teacher.name else job.other.name}"
 
 
-def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None) -> Suite:
+def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
     from antishortcut.suites import open_suite
 
     try:
         numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
     except ValueError:
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3") from None
-    return open_suite(name, set_ or (), only or (), numbers)
+    return open_suite(name, set_ or (), only or (), numbers, scale)

@@ -17,8 +17,8 @@ COLUMNS = {
     "agreement": "agree",
     "moved": "moved",
     "entropy": "entropy",
-    "early_accuracy": "T_early",
-    "final_accuracy": "T_final",
+    "early_accuracy": "early",
+    "final_accuracy": "final",
     "target_accuracy": "target",
     "hard_accuracy": "hard",
 }

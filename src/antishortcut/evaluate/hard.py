@@ -32,4 +32,4 @@ def _score(name: str, images: AnySet, subject: Subject) -> Mapping[str, Any]:
     logits, _ = subject.outputs(images)
     early, _ = subject.outputs(images, compared(subject).network("early"))
     values = dict(split_accuracy(logits, images.label, early.argmax(dim=1) != images.label))
-    return {"count": len(images), "values": values, "set": name}
+    return {"count": len(images), "values": values, "of": name}

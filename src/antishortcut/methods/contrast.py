@@ -34,7 +34,7 @@ def contrast_loss(
     final: Tensor,
     early: Tensor | None,
     *,
-    strength: float = 0.5,
+    strength: float = 1.0,
     temperature: float = 4.0,
     floor: float = -8.0,
 ) -> Tensor:
@@ -55,7 +55,7 @@ class Contrast(nn.Module):
         self,
         sizes: Sizes,
         *,
-        strength: float = 0.5,
+        strength: float = 1.0,
         floor: float = -8.0,
         weight: float = 1.0,
         temperature: float = 4.0,
@@ -87,6 +87,9 @@ class Contrast(nn.Module):
                 examples=sizes.examples,
             )
             self.features.check(sizes)
+
+    def project(self, student: Tensor) -> Tensor:
+        return student if self.features is None else self.features.project(student)
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float

@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from antishortcut.errors import UserError, near
+from antishortcut.job import Job, Suite, folder_of, teacher_key
+from antishortcut.paper.scale import SCALES, scaled
+from antishortcut.paper.tables import NAMES, TABLES, table
 from antishortcut.suites.beyond import beyond_cifar, beyond_cues, beyond_groups
-from antishortcut.suites.job import Job, Suite, folder_of, teacher_key
 
-__all__ = ["SUITES", "Job", "Suite", "describe", "folder_of", "open_suite", "teacher_key"]
+__all__ = ["SCALES", "SUITES", "Job", "Suite", "describe", "folder_of", "open_suite", "teacher_key"]
+
+
+def _printed(name: str, overrides: Sequence[str], scale: str = "paper") -> Suite:
+    """A table or figure of the paper; overrides come last."""
+    return scaled(table(name), scale).set(overrides)
+
 
 SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "beyond-cues": beyond_cues,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
+    **{name: partial(_printed, name) for name in TABLES},
 }
 
 
-def open_suite(name: str, overrides: Sequence[str] = (), only: Sequence[str] = (), seeds: Sequence[int] = ()) -> Suite:
-    """A suite's jobs, with recipe settings overridden, or a part of them."""
-    if name not in SUITES:
-        raise UserError(f"no suite {name!r}{near(name, SUITES)}")
-    return SUITES[name](overrides).only(only, seeds)
+def open_suite(
+    name: str,
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    scale: str = "paper",
+) -> Suite:
+    """A suite's jobs, with recipe settings overridden, or a part of them; the paper's also at desk scale."""
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+    known = NAMES.get(name, name)
+    if known not in SUITES:
+        raise UserError(f"no suite {name!r}{near(name, [*SUITES, *NAMES])}")
+    if known not in TABLES and scale != "paper":
+        raise UserError(f"suite {name} has one size only; --scale {scale} is for the tables of the paper")
+    suite = _printed(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
+    return suite.only(only, seeds)
 
 
-def describe() -> list[dict[str, Any]]:
+def describe(scale: str = "paper") -> list[dict[str, Any]]:
     """Name, number of students and question of every suite; one that must be told something first says what."""
     rows: list[dict[str, Any]] = []
-    for name in SUITES:
+    for name in SUITES if scale == "paper" else TABLES:
+        also = TABLES[name].also if name in TABLES else ""
         try:
-            suite = open_suite(name)
+            suite = open_suite(name, scale=scale)
         except UserError as error:
-            rows.append({"name": name, "students": None, "what": str(error).partition(": ")[2]})
+            rows.append({"name": name, "also": also, "students": None, "what": str(error).partition(": ")[2]})
         else:
-            rows.append({"name": name, "students": len(suite.jobs), "what": suite.what})
+            rows.append({"name": name, "also": also, "students": len(suite.jobs), "what": suite.what})
     return rows

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antishortcut.errors import UserError
+from antishortcut.job import Job, Suite
 from antishortcut.run import Recipe, TeacherSettings, Value, load_recipe
-from antishortcut.suites.job import Job, Suite
 
 SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # of the sweep over ρ, which asks for a trend
@@ -83,10 +83,10 @@ def beyond_cues(overrides: Sequence[str]) -> Suite:
 
 
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
-    more = {row.name: row for row in (*strengths(), *VARIANTS, *RIVALS)}
+    known = {row.name: row for row in (*strengths(), *VARIANTS)}
     on = ("clean", "hard", "corruptions")
-    same = [*BASE, *strengths(), more["contrast-1+tc"], more["asd-no-ss"], more["jtt"]]
-    cross = [*BASE, more["contrast-0.5"], more["contrast-1"], more["contrast-1+tc"]]
+    same = [*BASE, *(known[f"contrast-{name}"] for name in ("0.5", "1", "2", "1+tc"))]
+    cross = [*BASE, *(known[f"contrast-{name}"] for name in ("1", "1+tc"))]
     jobs = [
         *_jobs("beyond-cifar", "desk", same, overrides, on=on),
         *_jobs("beyond-cifar-cross", "desk-cross", cross, overrides, seeds=FEWER, on=on),

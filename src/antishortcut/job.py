@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from pydantic import Field
 
 from antishortcut.errors import UserError, near
-from antishortcut.run import Recipe, Settings, TeacherSettings, Value
+from antishortcut.run import Recipe, Settings, TeacherSettings, Value, with_settings
 
 
 class Job(Settings):
@@ -60,7 +60,16 @@ class Suite:
         )
         if not kept:
             raise UserError(f"suite {self.name}: no run fits --only and --seeds together")
-        return Suite(self.name, self.what, kept)
+        return replace(self, jobs=kept)
+
+    def set(self, overrides: Sequence[str]) -> Suite:
+        """The same jobs with recipe settings overridden, key=value; these come last."""
+        made: dict[int, Recipe] = {}  # jobs share their recipes
+        for job in self.jobs if overrides else ():
+            if id(job.recipe) not in made:
+                made[id(job.recipe)] = with_settings(job.recipe, overrides)
+        kept = tuple(job.model_copy(update={"recipe": made.get(id(job.recipe), job.recipe)}) for job in self.jobs)
+        return replace(self, jobs=kept)
 
 
 def _fits(job: Job, pattern: str) -> bool:
@@ -69,9 +78,12 @@ def _fits(job: Job, pattern: str) -> bool:
 
 def teacher_key(recipe: Recipe) -> str:
     """Equal for recipes that train the same teacher; which of its states is early does not matter."""
-    teacher = recipe.teacher.model_dump_json(exclude={"early", "rewind_epochs", "rewind_rate", "keep"})
-    epochs = recipe.teacher.epochs or recipe.epochs
-    return f"{teacher} {recipe.data.model_dump_json()} {recipe.optim.model_dump_json()} {epochs}"
+    own = recipe.teacher
+    teacher = own.model_dump_json(exclude={"early", "rewind_epochs", "rewind_rate", "keep", "epochs", "rate", "batch"})
+    optim = recipe.optim.model_copy(
+        update={"rate": own.rate or recipe.optim.rate, "batch": own.batch or recipe.optim.batch}
+    )
+    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {own.epochs or recipe.epochs}"
 
 
 def folder_of(job: Job, runs: Path) -> Path:

@@ -1,0 +1,1 @@
+"""The paper: its pairs, its tables and figures as runs, its printed numbers. No torch."""

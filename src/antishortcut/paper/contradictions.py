@@ -1,0 +1,60 @@
+"""Where the paper's numbers contradict each other, its text, or arithmetic; each beside the numbers it concerns.
+
+pattern of "place|row|column|measure" → what is wrong. Printed numbers stay as printed.
+"""
+
+from __future__ import annotations
+
+CONTRADICTIONS: dict[str, str] = {
+    # --- known when this project began -------------------------------------------------------------------------------
+    "Table 1|asd|P1|accuracy": "marked best with 80.50 beside CRD's 80.71; the text says CRD edges it",
+    "Abstract|asd|all|pairs with the highest accuracy*": "'more than 10' here, 10 in Sec. 1 and 7; the tables give 11",
+    "Sec. [17]|asd|all|pairs with the highest accuracy": "10 here, 'more than 10' in the abstract; the tables give 11",
+    "S-Sec. A.7|teacher|P1|λ₁, centred*": "λ₁ of the centred covariance is 0.64 in one paragraph and 2.06 in the next",
+    "Table 3|asd|P12|accuracy": "±1.45, but the seeds of S-Table 9 have a std of 0.41",
+    "Table 3|crd+kd|P12|accuracy": "±1.08, but the seeds of S-Table 9 have a std of 0.13",
+    "S-Table 3|ce|P11|ImageNet-R": "this std has ddof 0, those of KD and ASD beside it ddof 1",
+    "S-Table 3|*|P11|stylised": "these stds have ddof 0, two of ImageNet-R's ddof 1",
+    "S-Table 3|[ac]*|P11|ImageNet-A": "these stds have ddof 0, two of ImageNet-R's ddof 1",
+    "S-*|ImageNet-A|P11|chance, %": "1/15, but prediction is 100-way, so chance is 1 %",
+    "Sec. 5.5|asd|ade20k-resnet18|mIoU against student": "3.99 is over KD; over the student from scratch it is 4.96",
+    "Sec. 6.2|asd-early12|P1|the only weaker epoch": "epoch 48 (80.16) is lower than epoch 12 (80.25)",
+    "S-Sec. A.4.5|protocol|P1|seeds": "the caption of the table says single-seed re-runs",
+    "S-Table 8, caption|protocol|P1|seeds": "the text above the table says 3 seeds",
+    "S-Table 8, caption|asd-b32|P1|B of the best*": "mCE is best at 32, accuracy at 64",
+    "Sec. 6.1|asd-no-tc|P1|mCE": "'L_SS acts more on robustness', but alone it has 85.9 against L_TC's 85.8",
+    "S-Sec. A.9.1|kd|P1|projection on the shortcut": "15.8 % less than 0.21 is 0.18, a mean hinge of at least 0.077",
+    "S-Sec. A.7|asd|all|L_SS at the end, below": "0.21 and −15.8 % imply a mean hinge of at least 0.077 on P1",
+    "S-Sec. A.5|paper|CIFAR-100|*": "175 h are 39 runs of 4.5 h; CIFAR-100 has 10 pairs, so 30 runs, without baselines",
+    "S-Sec. A.8|protocol|all|d_T, at most": "ResNet-50's is 2048",
+    "S-Table 1|*|*|alignment*": "the text promises the signed cosine and the robust projection; the table has neither",
+    "S-Table 1|*|*|shape": "called shape bias; it is accuracy on stylised images (P1: 48.1 and 49.1 in Sec. 6.4)",
+    "Table 8|kd|*|accuracy": "called in-batch negatives; the numbers are those of KD (CE + KD), which has no contrast",
+    "S-Sec. A.9.1|kd|P3|accuracy, called*": "it is KD's number; no run with in-batch negatives is reported",
+    "Table 5|*|*|mCE": "cannot be plain errors (P3's CE student: 71.9 % clean, 99.6 mCE); the normaliser is not given",
+    "Table 2|student|P[69]|accuracy": "ShuffleNet-V2 is known for 71.8; the printed value suggests a narrower one",
+    "Table 2|ce|P[69]|accuracy": "ShuffleNet-V2 is known for 71.8; the printed value suggests a narrower one",
+    "S-Sec. A.9.1|kd|P3|projection on the shortcut": "below that of a random direction, √(4/256) = 0.125",
+    "Abstract|kd|P1|projection on the robust subspace": "that of a random direction, √(8/512) = 0.125",
+    "Sec. 6.4|kd|P1|projection on the robust subspace": "that of a random direction, √(8/512) = 0.125",
+    # --- found while writing the numbers down ------------------------------------------------------------------------
+    "*|asd|P1|accuracy with the true early checkpoint": "80.27 here, 80.50 in Tables 1, 6, 7: S-Table 8's single seed",
+    "S-Table 8|asd|P1|*": "the default setting has 80.50 / 85.6 elsewhere; here it is a single seed",
+    "S-Table 8|asd-b256|P1|mCE": "'insensitive to B': mCE spans 3.2, five times the gap of KD and ASD on P1",
+    "Sec. 3.2|asd|P1|B to which*": "mCE spans 85.41 to 88.6 over these, five times the gap of KD and ASD on P1",
+    "Sec. 6.4|asd|P1|accuracy beside stylised": "80.3 here, 80.50 in Table 1: another run, or a single seed",
+    "Table 3|dkd|P12|accuracy": "marked † without a footnote; it, not CRD, is the strongest baseline on P12",
+    "S-Sec. A.6|asd|P12|accuracy against crd+kd": "over CRD; over DKD, the strongest baseline on P12, it is 0.56",
+    "S-Sec. A.6|asd|P12|accuracy against crd+kd, unpaired": "1.45 is ASD's own std, not the difference's",
+    "S-Sec. A.3.9|kd and asd|P11|*": "said of both distillers; KD exceeds CE by 3.96 and 3.80 only",
+    "S-*|asd|P11|stylised against kd": "one seed makes it (−0.24, +2.88, −0.10), and their mean is 0.85",
+    "S-Table 3|kd|P11|ImageNet-A": "these stds have ddof 0, two of ImageNet-R's ddof 1; the seeds give 0.74, not 0.73",
+    "Sec. 4.3|teacher|P1|robust energy, from": "S-Table 2 goes down to 0.104",
+    "Figure A.6|teacher|P1|robust energy, from": "S-Table 2 goes down to 0.104",
+    "S-*|teacher|P1|epoch of the highest shortcut energy": "called T_early, which is epoch 36 everywhere else",
+    "S-Sec. A.3.5|protocol|P1|pairs of parts": "called ordered pairs; 45 is the number of unordered ones",
+    "S-Sec. A.3.7|asd|P6|ΔCE*": "with Table 5's −0.8 over 15 corruptions these leave +2.1 for blur, which is not said",
+    "S-Sec. A.9.2|asd|P2|mCE": "JPEG and brightness rise here; S-Sec. A.3.7 has them in the groups ASD helps",
+    "Sec. 7|asd|P1|projection on the robust subspace": "'tripling': 0.45 is 3.75 times 0.12",
+    "Table 7|asd-early72|P1|accuracy": "higher than the default's 80.50, which the table marks",
+}

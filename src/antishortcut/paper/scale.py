@@ -1,0 +1,107 @@
+"""The paper's runs at two sizes: as printed, and cut down to what two cores can do.
+
+Desk scale keeps the pairing (seeds, one teacher for all rows of a pair, the same images for all), the batch, the rate,
+the share of training at which T_early is taken, and which widths are equal. It cuts images, epochs and networks; what
+counts epochs (warm-up, rewinding) shrinks with them. Its runs lie in folders that say so: runs/P2-desk.
+"""
+
+from __future__ import annotations
+
+from antishortcut.errors import UserError, near
+from antishortcut.job import Job, Suite
+from antishortcut.paper.pairs import PAIRS
+from antishortcut.run import Recipe, Value
+
+SCALES = ("paper", "desk")
+MARK = "-desk"
+EPOCHS, IMAGES, SIDE = 12, 12_000, 32  # SIDE: of data sets with larger images
+WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
+
+# what stands in for a network: narrower or shallower, of its family where there is one, and equal in width to the
+# others of its pairs exactly where the paper's are
+STAND_INS = {
+    "resnet34": "resnet14",
+    "resnet18": "resnet8",
+    "wrn-40-2": "wrn-16-2",
+    "wrn-16-2": "wrn-10-2",
+    "wrn-40-1": "wrn-10-1",
+    "resnet32x4": "resnet20",
+    "resnet8x4": "resnet8",
+    "vgg13": "cnn-32-128",
+    "vgg8": "cnn-16-128",
+    "shufflenet-v1": "shufflenet-v1",  # there is no narrower one
+    "shufflenet-v2": "shufflenet-v2-x0.5",
+    "mobilenet-v2": "mobilenet-v2",  # half width already
+    "timm:resnet50": "cnn-64-256",
+    "timm:resnet18": "cnn-16-128",
+    "timm:mobilenetv2_100": "mobilenet-v2",
+    "timm:deit_tiny_patch16_224": "timm:test_vit",
+}
+
+
+def scaled(suite: Suite, scale: str) -> Suite:
+    """A suite of the paper at a scale."""
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+    if scale == "paper":
+        return suite
+    made: dict[int, Recipe] = {}  # jobs share their recipes
+    jobs = tuple(desk(job, made.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
+    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs)
+
+
+def desk(job: Job, recipe: Recipe | None = None) -> Job:
+    """A job of the paper, cut down."""
+    share = EPOCHS / job.recipe.epochs
+    options: dict[str, Value] = dict(job.options)
+    if job.method in WARMED:
+        known = {"warmup": WARMED[job.method], **job.recipe.methods.get(job.method, {}), **options}
+        options["warmup"] = round(float(known["warmup"]) * share, 6)
+    own = recipe or desk_recipe(job.recipe)
+    return job.model_copy(update={"suite": job.suite + MARK, "recipe": own, "options": options})
+
+
+def desk_recipe(recipe: Recipe) -> Recipe:
+    """A recipe, cut down; states named by an epoch move with the length of training."""
+    share = EPOCHS / recipe.epochs
+    teacher = recipe.teacher
+    large = {} if recipe.data.name == "cifar100" else {"image_size": SIDE}
+    own = {
+        "name": STAND_INS[teacher.name],
+        "keep": tuple(_moved(state, share) for state in teacher.keep),
+        "rewind_epochs": max(round(teacher.rewind_epochs * share), 1),
+    }
+    return recipe.model_copy(
+        update={
+            "title": f"{recipe.title}, at desk scale",
+            "epochs": EPOCHS,
+            "data": recipe.data.model_copy(update={"train_limit": IMAGES} | large),
+            "teacher": teacher.model_copy(update=own),
+            "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name]}),
+        }
+    )
+
+
+def _moved(state: float | str, share: float) -> float | str:
+    word, _, epoch = str(state).partition(":")
+    return f"{word}:{float(epoch) * share:g}" if epoch else state
+
+
+def reported_hours(suite: Suite) -> str | None:
+    """What the paper says such runs cost, in a line; None for runs that are not of its size."""
+    pairs = [(job, PAIRS.get(job.suite)) for job in suite.jobs]
+    if not pairs or any(pair is None or not _full(job) for job, pair in pairs):
+        return None
+    each = [pair.hours or 0.0 for _, pair in pairs if pair is not None]
+    kinds = {value: each.count(value) for value in sorted(set(each))}
+    parts = " + ".join(f"{count} × {value:.1f} h" for value, count in kinds.items())
+    return (
+        f"{round(sum(each), 1):,g} A100-hours as the paper counts ({parts}; 4.5 h a CIFAR-100 run of ASD, 75 h for "
+        "nine runs of P11–P13; teachers and evaluation not counted); the paper reports 250 in all, without baselines"
+    )
+
+
+def _full(job: Job) -> bool:
+    """Whether epochs and images are the paper's."""
+    recipe, known = job.recipe, PAIRS[job.suite].recipe()
+    return (recipe.epochs, recipe.data) == (known.epochs, known.data)

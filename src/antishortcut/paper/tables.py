@@ -1,0 +1,243 @@
+"""Every table and figure of the paper as the runs behind it.
+
+A run lies in the folder of its pair under the name of its row, runs/P2/asd-s1, so that tables which share it share its
+training; what each table measures is added to the scores of the same run. S-Table and S-Sec. are the supplement's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from antishortcut.errors import UserError
+from antishortcut.job import Job, Suite
+from antishortcut.paper.pairs import CROSS, DENSE, LARGER, PAIRS, SAME, SEEDS
+from antishortcut.run import Recipe, Value
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: a method with its settings, the state it learns from, and what its recipe has of its own."""
+
+    name: str
+    method: str
+    options: dict[str, Value] = field(default_factory=dict)
+    early: str | None = None
+    change: Callable[[Recipe], Recipe] | None = None
+
+
+def _batch(size: int) -> Callable[[Recipe], Recipe]:
+    """Another batch for the student; the teacher is the one of all other rows."""
+
+    def changed(recipe: Recipe) -> Recipe:
+        teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
+        optim = recipe.optim.model_copy(update={"batch": size})
+        return recipe.model_copy(update={"teacher": teacher, "optim": optim})
+
+    return changed
+
+
+def _rewound(recipe: Recipe) -> Recipe:
+    return recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"early": "rewind"})})
+
+
+CE, KD, DKD, CKPT = (Row(name, name) for name in ("ce", "kd", "dkd", "ckptkd"))
+CRD, ASD = Row("crd+kd", "crd+kd"), Row("asd", "asd")
+METHODS = (CE, KD, Row("fitnets+kd", "fitnets+kd"), Row("at+kd", "at+kd"), DKD, CRD, CKPT, ASD)
+NO_SS, NO_TC = Row("asd-no-ss", "asd", {"ss": 0.0}), Row("asd-no-tc", "asd", {"tc": 0.0})
+# Table 8's "in-batch" row has KD's numbers and is called CE + KD; its text describes L_TC without the temporal negative
+NO_TEMPORAL = (
+    Row("asd-no-temporal", "asd", {"temporal": False}),
+    Row("asd-no-temporal-no-ss", "asd", {"temporal": False, "ss": 0.0}),
+)
+REWOUND = Row("asd-rewind", "asd", change=_rewound)
+EARLY = {12: "5%", 24: "10%", 36: "15%", 48: "20%", 72: "30%"}  # epoch of 240: the state's name
+DIRECTIONS, MARGINS, QUEUES, WARMUPS = (1, 2, 4, 8), (0.05, 0.1, 0.2, 0.4), (0, 1024, 4096, 16384), (0, 10, 20, 40)
+BATCHES = (32, 64, 128, 256)
+
+
+def _swept(letter: str, setting: str, values: Sequence[float], default: float) -> tuple[Row, ...]:
+    """ASD with one setting varied; its default is ASD itself."""
+    return tuple(
+        ASD if value == default else Row(f"asd-{letter}{value:g}", "asd", {setting: value}) for value in values
+    )
+
+
+EPOCHS = tuple(ASD if epoch == 36 else Row(f"asd-early{epoch}", "asd", early=at) for epoch, at in EARLY.items())
+SIZES = tuple(ASD if size == 64 else Row(f"asd-b{size}", "asd", change=_batch(size)) for size in BATCHES)
+
+
+def _jobs(
+    pairs: Iterable[str],
+    rows: Iterable[Row],
+    *on: str,
+    seeds: Sequence[int] = SEEDS,
+    also: dict[str, str] | None = None,
+) -> tuple[Job, ...]:
+    """Every row of every pair over the seeds, scored on clean images and on what else is named.
+
+    `also` names one more evaluation for some pairs.
+    """
+    made = []
+    rows = list(rows)
+    for pair in pairs:
+        recipe = PAIRS[pair].recipe()
+        scored = ("clean", *on, *((also[pair],) if also and pair in also else ()))
+        for row in rows:
+            own = row.change(recipe) if row.change else recipe
+            for seed in seeds:
+                made.append(
+                    Job(
+                        suite=pair,
+                        name=row.name,
+                        seed=seed,
+                        recipe=own,
+                        method=row.method,
+                        options=row.options,
+                        early=row.early,
+                        on=scored,
+                    )
+                )
+    return tuple(made)
+
+
+def _ade20k() -> tuple[Job, ...]:
+    pairs = " and ".join(f"{PAIRS[name].teacher} → {PAIRS[name].student}" for name in DENSE)
+    raise UserError(
+        f"table4 cannot run yet: segmentation is not built yet (ADE20K, {pairs}; described in paper/pairs.py)"
+    )
+
+
+class Table(NamedTuple):
+    also: str  # its readable name
+    what: str
+    jobs: Callable[[], tuple[Job, ...]]
+
+
+CORRUPTED, INSIDE, STYLED = "corruptions", "mechanism", "stylized"
+TABLES: dict[str, Table] = {
+    "table1": Table(
+        "same-family", "Table 1: CIFAR-100, one family, P1–P5, eight methods", lambda: _jobs(SAME, METHODS)
+    ),
+    "table2": Table(
+        "cross-architecture", "Table 2: CIFAR-100, two families, P6–P10, eight methods", lambda: _jobs(CROSS, METHODS)
+    ),
+    "table3": Table(
+        "larger-data", "Table 3: ImageNet-100 and TinyImageNet, P11–P13, eight methods", lambda: _jobs(LARGER, METHODS)
+    ),
+    "table4": Table("ade20k", "Table 4: ADE20K segmentation, two pairs", _ade20k),
+    "table5": Table(
+        "corruption-robustness",
+        "Table 5: CIFAR-100-C, P1–P6, eight methods",
+        lambda: _jobs((*SAME, "P6"), METHODS, CORRUPTED),
+    ),
+    "table6": Table(
+        "ablation-losses",
+        "Table 6: ASD without L_SS, without L_TC, P1",
+        lambda: _jobs(["P1"], [KD, NO_SS, NO_TC, ASD], CORRUPTED),
+    ),
+    "table7": Table("early-epoch", "Table 7: T_early at epoch 12, 24, 36, 48, 72, P1", lambda: _jobs(["P1"], EPOCHS)),
+    "table8": Table(
+        "negative-source",
+        "Table 8: T_early against in-batch negatives, as its numbers say (KD) and as its text says (two rows)",
+        lambda: _jobs(["P1", "P2", "P3", "P6", "P5"], [KD, *NO_TEMPORAL, ASD]),
+    ),
+    "s-table1": Table(
+        "multi-pair",
+        "S-Table 1: mechanism on P1, P5, P3, P12; 'shape' is accuracy on stylised images",
+        lambda: _jobs(["P1", "P5", "P3", "P12"], [KD, ASD], INSIDE, also=dict.fromkeys(("P1", "P5", "P3"), STYLED)),
+    ),
+    "s-table2": Table(
+        "energy-trajectory",
+        "S-Table 2, Figure A.6: energy of the teacher's states, measured with any student of P1",
+        lambda: _jobs(["P1"], [ASD], INSIDE, seeds=SEEDS[:1]),
+    ),
+    "s-table3": Table(
+        "shortcut-benchmarks",
+        "S-Table 3: P11's students on ImageNet-R, ImageNet-A and stylised images",
+        lambda: _jobs(["P11"], [CE, KD, ASD], "imagenet-r", "imagenet-a", STYLED),
+    ),
+    "s-table4": Table(
+        "ablation-directions",
+        "S-Table 4: K = 1, 2, 4, 8, P1",
+        lambda: _jobs(["P1"], _swept("k", "directions", DIRECTIONS, 4), CORRUPTED),
+    ),
+    "s-table5": Table(
+        "ablation-margin",
+        "S-Table 5: ε = 0.05, 0.1, 0.2, 0.4, P1",
+        lambda: _jobs(["P1"], _swept("eps", "margin", MARGINS, 0.1), CORRUPTED),
+    ),
+    "s-table6": Table(
+        "ablation-queue",
+        "S-Table 6: M = 0, 1024, 4096, 16384, P1",
+        lambda: _jobs(["P1"], _swept("m", "queue", QUEUES, 4096)),
+    ),
+    "s-table7": Table(
+        "ablation-warmup",
+        "S-Table 7: warm-up of 0, 10, 20, 40 epochs, P1",
+        lambda: _jobs(["P1"], _swept("warmup", "warmup", [float(epochs) for epochs in WARMUPS], 20)),
+    ),
+    "s-table8": Table(
+        "batch-size",
+        "S-Table 8: B = 32, 64, 128, 256 with the subspace angles, P1",
+        lambda: _jobs(["P1"], SIZES, CORRUPTED, INSIDE),
+    ),
+    "s-table9": Table(
+        "paired-seeds", "S-Table 9: CRD against ASD seed by seed, P12", lambda: _jobs(["P12"], [CRD, ASD])
+    ),
+    "figure2": Table(
+        "mechanism",
+        "Figures 2 and 3a, Sec. 6.4: alignment, signed cosine, angles, robust projection, stability, P1",
+        lambda: _jobs(["P1"], [KD, ASD], INSIDE),
+    ),
+    "figure3": Table(
+        "texture-shift", "Figure 3b: accuracy on stylised CIFAR-100, P1", lambda: _jobs(["P1"], [KD, ASD], STYLED)
+    ),
+    "rewind": Table(
+        "rewound-reference",
+        "S-Sec. A.4.6: a rewound final teacher in place of T_early, P1",
+        lambda: _jobs(["P1"], [KD, REWOUND, ASD]),
+    ),
+    "transformer": Table(
+        "deit-tiny", "S-Sec. A.4.7: DeiT-Tiny as the student", lambda: _jobs(["deit-tiny"], [KD, ASD])
+    ),
+    "corruption-groups": Table(
+        "", "S-Sec. A.3.7: ΔCE by group of corruptions, P1 and P6", lambda: _jobs(["P1", "P6"], [KD, ASD], CORRUPTED)
+    ),
+    "p2-corruptions": Table(
+        "", "S-Sec. A.9.2: P2 corruption by corruption", lambda: _jobs(["P2"], [KD, DKD, ASD], CORRUPTED)
+    ),
+    "p3-boundary": Table(
+        "",
+        "S-Sec. A.9.1: the capacity boundary, P3 beside P1's KD student",
+        lambda: (
+            *_jobs(["P3"], [KD, CKPT, *NO_TEMPORAL, ASD], CORRUPTED, INSIDE),
+            *_jobs(["P1"], [KD], CORRUPTED, INSIDE),
+        ),
+    ),
+    "complexity": Table(
+        "",
+        "S-Sec. A.8: seconds of ASD against KD over whole runs, P1; asd bench measures single steps",
+        lambda: _jobs(["P1"], [KD, ASD]),
+    ),
+    "paper": Table("", "every run of the paper, once", lambda: _all()),
+}
+NAMES = {table.also: name for name, table in TABLES.items() if table.also}  # readable name → its number
+
+
+def table(name: str) -> Suite:
+    """The runs of a table at the paper's scale."""
+    return Suite(name, TABLES[name].what, TABLES[name].jobs())
+
+
+def _all() -> tuple[Job, ...]:
+    """All tables together; a run that several need is scored on what any of them measures."""
+    kept: dict[str, Job] = {}
+    for name, known in TABLES.items():
+        if name == "paper" or known.jobs is _ade20k:
+            continue
+        for job in known.jobs():
+            before = kept.get(job.title, job)
+            kept[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
+    return tuple(kept.values())

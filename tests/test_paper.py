@@ -1,0 +1,432 @@
+"""The paper as runs: every run of every table can be made, its settings are the text's, desk scale says what it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from antishortcut.cli import app, main
+from antishortcut.errors import UserError
+from antishortcut.evaluate import EVALUATIONS
+from antishortcut.job import Job, Suite, teacher_key
+from antishortcut.methods import make_method, options_of, roles_of
+from antishortcut.models import build, probe
+from antishortcut.models.zoo import IMAGENET, make
+from antishortcut.paper.pairs import (
+    ADE,
+    ALL_HOURS,
+    C100,
+    CIFAR_HOURS,
+    DENSE,
+    IN100,
+    OTHER_HOURS,
+    PAIRS,
+    RUN_HOURS,
+    TINY,
+)
+from antishortcut.paper.printed import PRINTED, find, of_run
+from antishortcut.paper.scale import EPOCHS, MARK, STAND_INS, WARMED, desk, desk_recipe, reported_hours
+from antishortcut.paper.tables import NAMES, TABLES
+from antishortcut.run import Recipe, load_recipe, teach_run
+from antishortcut.suites import SUITES, open_suite
+from antishortcut.teachers import keep_steps
+from antishortcut.types import Shape, Sizes
+
+RUNS = {  # suite: students at either scale
+    "table1": 120, "table2": 120, "table3": 72, "table5": 144, "table6": 12, "table7": 15, "table8": 60,
+    "s-table1": 24, "s-table2": 1, "s-table3": 9, "s-table4": 12, "s-table5": 12, "s-table6": 12, "s-table7": 12,
+    "s-table8": 12, "s-table9": 6, "figure2": 6, "figure3": 6, "rewind": 9, "transformer": 6, "corruption-groups": 12,
+    "p2-corruptions": 9, "p3-boundary": 18, "complexity": 6, "paper": 414,
+}  # fmt: skip
+BUILT = [name for name, pair in PAIRS.items() if pair.task == "classification"]
+
+
+@cache
+def opened(name: str, scale: str = "paper") -> Suite:
+    return open_suite(name, scale=scale)
+
+
+@pytest.fixture(params=["paper", "desk"])
+def scale(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def every(scale: str) -> Suite:
+    """All runs of the paper at a scale, each once."""
+    return opened("paper", scale)
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """A job's method with every setting, as a run has it."""
+    return options_of(job.method, job.recipe.methods.get(job.method, {}) | job.options)
+
+
+@cache
+def roles(method: str, options: str) -> tuple[str, ...]:
+    return roles_of(method, json.loads(options))
+
+
+def wants(job: Job) -> tuple[str, ...]:
+    return roles(job.method, json.dumps(settings(job), sort_keys=True))
+
+
+# --- the runs ----------------------------------------------------------------------------------------------------
+
+
+def test_every_table_and_figure_has_its_suite(scale: str) -> None:
+    assert list(TABLES) == [*list(RUNS)[:3], "table4", *list(RUNS)[3:]]
+    assert {name: len(opened(name, scale).jobs) for name in RUNS} == RUNS
+    numbered = {number.place.partition(",")[0] for number in PRINTED if "Table" in number.place}
+    assert {place.lower().replace(" ", "") for place in numbered} <= set(TABLES)
+
+
+def test_readable_names_open_the_same_suites() -> None:
+    assert not set(NAMES) & set(SUITES)
+    assert opened("same-family") == opened("table1")
+    assert opened("early-epoch").name == "table7"
+    assert {"ablation-losses", "negative-source", "batch-size", "texture-shift", "ade20k"} <= set(NAMES)
+
+
+def test_no_folder_is_used_twice(scale: str) -> None:
+    for name in RUNS:
+        titles = [job.title for job in opened(name, scale).jobs]
+        assert len(set(titles)) == len(titles)
+        assert all(not set("/\\\0 ") & set(job.suite + job.name) for job in opened(name, scale).jobs)
+
+
+def test_a_run_of_several_tables_is_one_run(scale: str) -> None:
+    seen: dict[str, Job] = {}
+    for name in RUNS:
+        for job in opened(name, scale).jobs:
+            bare = job.model_copy(update={"on": ()})
+            assert seen.setdefault(job.title, bare) == bare
+    assert len(seen) == RUNS["paper"]
+    title = "P1/asd-s1" if scale == "paper" else "P1-desk/asd-s1"
+    (job,) = (job for job in opened("paper", scale).jobs if job.title == title)
+    assert set(job.on) == {"clean", "corruptions", "mechanism", "stylized"}
+
+
+def test_every_run_can_be_made(every: Suite) -> None:
+    for job in every.jobs:
+        assert settings(job)  # names and types of all settings are the method's
+        assert set(job.on) <= set(EVALUATIONS)
+        assert job.on[0] == "clean"
+        assert len(set(job.on)) == len(job.on)
+        for method, own in job.recipe.methods.items():
+            options_of(method, own)
+
+
+def test_every_early_state_is_kept_by_its_teacher(every: Suite) -> None:
+    for job in every.jobs:
+        recipe = job.recipe
+        kept = {at for names in keep_steps(recipe.teacher.keep, 100, 100 * recipe.epochs).values() for at in names}
+        assert job.early is None or "early" in wants(job)
+        for state in (job.early or recipe.teacher.early, recipe.teacher.early):
+            assert state in kept | {"rewind"}, job.title
+
+
+@cache
+def shape(name: str, side: int) -> Shape:
+    with torch.random.fork_rng(devices=[]):
+        return probe(build(name, 100, image_size=side), side)
+
+
+@pytest.mark.parametrize("pair", BUILT)
+def test_every_method_can_be_built_for_its_networks(pair: str, every: Suite) -> None:
+    """Hints, attention maps and projectors fit the networks of the pair, at either size."""
+    sides = {"cifar100": 32, "tiny-imagenet": 64, "imagenet100": 224}
+    jobs = {job.name: job for job in every.jobs if job.suite.removesuffix(MARK) == pair}
+    assert jobs
+    for job in jobs.values():
+        side = job.recipe.data.image_size or sides[job.recipe.data.name]
+        teachers = dict.fromkeys(wants(job), shape(job.recipe.teacher.name, side))
+        sizes = Sizes(100, 500, shape(job.recipe.student.name, side), teachers, torch.arange(500) % 100)
+        assert make_method(job.method, sizes, settings(job)) is not None
+
+
+def test_no_run_has_two_names(every: Suite) -> None:
+    """Two rows of one pair and seed differ in more than their name."""
+    seen: dict[str, str] = {}
+    for job in every.jobs:
+        state = job.early or job.recipe.teacher.early if "early" in wants(job) else None
+        own = [job.suite, job.seed, job.method, settings(job), state, job.recipe.optim.batch]
+        assert seen.setdefault(json.dumps(own, sort_keys=True), job.title) == job.title
+
+
+def test_rows_are_complete_over_the_seeds(scale: str) -> None:
+    for name in RUNS:
+        seeds = defaultdict(set)
+        for job in opened(name, scale).jobs:
+            seeds[job.suite, job.name].add(job.seed)
+        whole = {1} if name == "s-table2" else {1, 2, 3}  # the teacher's alone
+        assert all(found == whole for found in seeds.values())
+
+
+def test_all_students_of_a_pair_share_one_teacher(every: Suite) -> None:
+    keys = defaultdict(set)
+    for job in every.jobs:
+        assert len(job.teachers) == 1
+        keys[job.suite].add(teacher_key(job.recipe))
+    assert {len(found) for found in keys.values()} == {1}
+    assert len(set.union(*keys.values())) == 6  # ResNet-34 on two data sets, WRN, ResNet-32x4, VGG, ResNet-50
+
+
+def test_another_batch_is_the_students_alone() -> None:
+    runs = {job.name: job.recipe for job in opened("s-table8").jobs}
+    assert {name: recipe.optim.batch for name, recipe in runs.items()} == {
+        "asd-b32": 32, "asd": 64, "asd-b128": 128, "asd-b256": 256,
+    }  # fmt: skip
+    assert len({teach_run(recipe, "data").hash for recipe in runs.values()}) == 1
+
+
+def test_rewinding_is_the_papers() -> None:
+    (recipe,) = {id(job.recipe): job.recipe for job in opened("rewind").jobs if job.name == "asd-rewind"}.values()
+    assert (recipe.teacher.early, recipe.teacher.rewind_epochs, recipe.teacher.rewind_rate) == ("rewind", 10, 0.05)
+    assert find("S-Sec. A.4.6", "asd-rewind", "P1", "epochs of rewinding").mean == 10
+    assert find("S-Sec. A.4.6", "asd-rewind", "P1", "rate of rewinding").mean == 0.05
+
+
+SWEPT = {"s-table4": ("K", "directions"), "s-table5": ("ε", "margin"), "s-table6": ("M", "queue"),
+         "s-table7": ("warm-up epochs", "warmup")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_sweep_has_the_values_of_its_table(name: str) -> None:
+    measure, setting = SWEPT[name]
+    place = name.replace("s-table", "S-Table ")
+    for job in opened(name).jobs:
+        assert settings(job)[setting] == find(place, job.name, "P1", measure).mean
+        assert {key for key, value in settings(job).items() if value != options_of("asd", {})[key]} <= {setting}
+
+
+def test_early_epochs_are_those_of_table_7() -> None:
+    for job in opened("table7").jobs:
+        share = float((job.early or job.recipe.teacher.early).rstrip("%"))
+        assert share == find("Table 7", job.name, "P1", "T_early, % of training").mean
+        assert share / 100 * job.recipe.epochs == find("Table 7", job.name, "P1", "T_early epoch").mean
+
+
+def test_rows_of_the_tables_are_rows_of_the_suites() -> None:
+    """A printed number of a run is found by the run's names."""
+    for number in PRINTED:
+        place = number.place.lower().replace(" ", "")
+        if place in RUNS and number.row not in ("teacher", "student") and not number.row.startswith("epoch:"):
+            assert (number.column, number.row) in {(job.suite, job.name) for job in opened(place).jobs}, number.key
+    missing = {
+        job.title
+        for name in ("table2", "table3", "table5")
+        for job in opened(name).jobs
+        if not of_run(job.suite, job.name)
+    }
+    assert not missing
+
+
+def test_energy_is_measured_at_the_epochs_of_s_table_2() -> None:
+    states = {number.row for number in PRINTED if number.place == "S-Table 2"} - {"epoch:240"}  # which is final
+    assert states <= {str(state) for state in opened("s-table2").jobs[0].recipe.teacher.keep}
+
+
+# --- the protocol ------------------------------------------------------------------------------------------------
+
+TEXT = {  # Sec. 5.1 and S-Sec. A.5; TinyImageNet's rate and batch are inherited (decisions)
+    C100: {"epochs": 240, "rate": 0.05, "batch": 64, "early": 36, "gpus": 1, "of": "cifar100 crop-flip"},
+    TINY: {"epochs": 200, "rate": 0.05, "batch": 64, "early": 30, "gpus": 1, "of": "tiny-imagenet crop-flip"},
+    IN100: {"epochs": 100, "rate": 0.1, "batch": 256, "early": 15, "gpus": 4, "of": "imagenet100 imagenet"},
+}  # fmt: skip
+ASD_TEXT = {"kd": "α_kd", "tc": "α_tc", "ss": "α_ss", "kd_temperature": "τ_kd", "temperature": "τ_c", "margin": "ε",
+            "directions": "K", "queue": "M", "warmup": "warm-up epochs"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
+    pair, recipe = PAIRS[name], PAIRS[name].recipe()
+    optim, data = recipe.optim, recipe.data
+    told = {"epochs": recipe.epochs, "rate": optim.rate, "batch": optim.batch, "early": pair.early_epoch(),
+            "gpus": pair.devices, "of": f"{data.name} {data.augment}"}  # fmt: skip
+    assert told == TEXT[pair.data]
+    assert (optim.name, optim.momentum, optim.weight_decay, optim.schedule) == ("sgd", 0.9, 5e-4, "cosine")
+    assert (optim.nesterov, optim.warmup, optim.label_smoothing, optim.clip) == (False, 0, 0, 0)
+    assert (data.train_limit, data.test_limit, data.val_fraction, data.views, data.image_size) == (
+        None,
+        None,
+        0,
+        None,
+        None,
+    )
+    assert (recipe.teacher.early, recipe.teacher.epochs, recipe.teacher.rate) == ("15%", None, None)
+    assert pair.seeds == (1, 2, 3)
+    for network, word in ((recipe.teacher.name, pair.teacher), (recipe.student.name, pair.student)):
+        plain = network.removeprefix("timm:").removesuffix("_100").removesuffix("_patch16_224")
+        assert plain.replace("-", "").replace("_", "") == word.lower().replace("-", "")
+    own = options_of("asd", recipe.methods.get("asd", {}))
+    assert {key: own[key] for key in ASD_TEXT} == {
+        key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()
+    }
+
+
+@pytest.mark.parametrize("data", TEXT)
+def test_the_text_is_what_is_written_down(data: str) -> None:
+    """Printed numbers of the protocol, where the paper gives them."""
+    named = {"epochs": "epochs", "rate": "rate", "batch": "batch", "T_early epoch": "early", "GPUs": "gpus"}
+    told = [n for n in PRINTED if n.row == "protocol" and n.column == data and n.measure in named]
+    assert {n.measure for n in told} >= {"epochs", "T_early epoch"}
+    assert all(n.mean == TEXT[data][named[n.measure]] for n in told)
+
+
+def test_segmentation_is_described_and_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in DENSE:
+        dense = PAIRS[name].dense
+        assert dense is not None
+        assert (PAIRS[name].data, PAIRS[name].task) == (ADE, "segmentation")
+        assert (dense.crop, dense.iterations, dense.rate, dense.momentum) == (512, 40_000, 0.02, 0.9)
+        assert (dense.early / dense.iterations, round(dense.warmup / dense.iterations * 240)) == (0.15, 20)
+        with pytest.raises(UserError, match="not built yet"):
+            PAIRS[name].recipe()
+    for words in (["show", "table4"], ["run", "ade20k"], ["status", "table4", "--scale", "desk"]):
+        monkeypatch.setattr(sys, "argv", ["asd", "suite", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert "segmentation is not built yet" in line
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, ["suite", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_show_lists_the_students_of_table_1() -> None:
+    shown = json.loads(invoke("show", "table1", "--json"))
+    assert len(shown) == 5 * 8 * 3
+    assert {job["suite"] for job in shown} == {"P1", "P2", "P3", "P4", "P5"}
+    assert {job["method"] for job in shown} == {
+        "ce", "kd", "fitnets+kd", "at+kd", "dkd", "crd+kd", "ckptkd", "asd",
+    }  # fmt: skip
+    assert {(job["recipe"]["epochs"], job["recipe"]["optim"]["batch"]) for job in shown} == {(240, 64)}
+
+
+def test_show_tells_the_papers_hours_and_desk_does_not() -> None:
+    assert "540 A100-hours" in invoke("show", "table1")
+    assert "250 in all" in invoke("show", "table6")
+    assert "A100" not in invoke("show", "table6", "--scale", "desk")
+    assert "A100" not in invoke("show", "table6", "--set", "epochs=3")
+    assert "A100" not in invoke("show", "beyond-cifar")
+    told = invoke("show", "s-table8")
+    assert "batch=32" in told
+    assert "rewind" in invoke("show", "rewind", "--only", "asd-rewind")
+
+
+def test_hours_are_the_papers() -> None:
+    assert find("S-Sec. A.5", "asd", C100, "A100-hours of a run").mean == RUN_HOURS
+    assert [find("S-Sec. A.5", "paper", of, "A100-hours").mean for of in (C100, f"{IN100} and {TINY}", "all")] == [
+        CIFAR_HOURS, OTHER_HOURS, ALL_HOURS,
+    ]  # fmt: skip
+    assert CIFAR_HOURS + OTHER_HOURS == ALL_HOURS
+    nine = open_suite("table3", only=["asd"])
+    assert (reported_hours(nine) or "").startswith("75 A100-hours")
+
+
+def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:
+    listed = {row["name"]: row for row in json.loads(invoke("list", "--scale", "desk", "--json"))}
+    assert {name: row["students"] for name, row in listed.items() if name != "table4"} == RUNS
+    assert all("desk scale" in row["what"] for name, row in listed.items() if name != "table4")
+    told = json.loads(invoke("status", "table6", "--scale", "desk", "--runs", str(tmp_path), "--json"))
+    assert set(told) == {f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"scale": "desc"}, "did you mean 'desk'"),
+        ({"name": "table11"}, "did you mean 'table1'"),
+        ({"name": "ablation-loses"}, "'ablation-losses'"),
+        ({"name": "beyond-cues", "scale": "desk"}, "has one size only"),
+        ({"overrides": ["epoch=3"]}, "did you mean 'epochs'"),
+    ],
+)
+def test_mistakes_are_told(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        open_suite(**({"name": "table1"} | words))
+
+
+# --- desk scale --------------------------------------------------------------------------------------------------
+
+
+def test_desk_keeps_the_pairing_and_says_what_it_is() -> None:
+    for name in RUNS:
+        for whole, cut in zip(opened(name).jobs, opened(name, "desk").jobs, strict=True):
+            assert cut.suite == whole.suite + "-desk"
+            assert "desk scale" in cut.recipe.title
+            kept = ("name", "seed", "method", "early", "on")
+            assert [getattr(cut, key) for key in kept] == [getattr(whole, key) for key in kept]
+            assert cut.recipe.optim == whole.recipe.optim
+            assert cut.recipe.teacher.early == whole.recipe.teacher.early
+            assert cut.recipe.data.name == whole.recipe.data.name
+            assert cut.recipe.epochs == EPOCHS
+            assert cut.recipe.data.train_limit is not None
+            same = {key: value for key, value in settings(whole).items() if key != "warmup"}
+            assert {key: value for key, value in settings(cut).items() if key != "warmup"} == same
+
+
+def test_desk_shortens_what_counts_epochs() -> None:
+    for job in opened("paper").jobs:
+        share, cut = EPOCHS / job.recipe.epochs, desk(job)
+        assert ("warmup" in settings(job)) == (job.method in WARMED)
+        if job.method in WARMED:
+            assert options_of(job.method, {})["warmup"] == WARMED[job.method]
+            assert settings(cut)["warmup"] == pytest.approx(settings(job)["warmup"] * share)
+    teacher = desk_recipe(PAIRS["P1"].recipe()).teacher
+    assert teacher.rewind_epochs == 1
+    assert teacher.keep[-1] == "epoch:10.5"  # 210 of 240
+
+
+def test_settings_come_after_the_scale() -> None:
+    jobs = open_suite("table6", ["epochs=2", "data.train_limit=500"], scale="desk").jobs
+    assert {(job.recipe.epochs, job.recipe.data.train_limit) for job in jobs} == {(2, 500)}
+    assert {job.recipe.epochs for job in open_suite("table1", ["epochs=2"]).jobs} == {2}
+
+
+@cache
+def width(name: str) -> int:
+    """Of the embedding."""
+    if name in IMAGENET:
+        return IMAGENET[name][1]
+    if ":" in name:
+        return probe(build(name, 10, image_size=32), 32).embedding
+    with torch.device("meta"):
+        head = make(name, 10).head
+    assert isinstance(head, torch.nn.Linear)
+    return head.in_features
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_stand_ins_are_equally_wide_where_the_papers_are(name: str) -> None:
+    recipe = PAIRS[name].recipe()
+    teacher, student = recipe.teacher.name, recipe.student.name
+    assert (width(teacher) == width(student)) == (width(STAND_INS[teacher]) == width(STAND_INS[student]))
+    assert STAND_INS[teacher] != STAND_INS[student]
+
+
+def test_every_stand_in_is_used() -> None:
+    recipes: list[Recipe] = [PAIRS[name].recipe() for name in BUILT]
+    assert set(STAND_INS) == {model.name for recipe in recipes for model in (recipe.teacher, recipe.student)}
+
+
+def test_p11_and_the_transformer_share_their_teacher() -> None:
+    assert teacher_key(load_recipe("P11")) == teacher_key(load_recipe("deit-tiny")) == teacher_key(load_recipe("P13"))

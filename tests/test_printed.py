@@ -1,0 +1,190 @@
+"""The paper's printed numbers: all there, and consistent with each other except where a note says otherwise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+import pytest
+
+from antishortcut.paper.contradictions import CONTRADICTIONS
+from antishortcut.paper.printed import PRINTED, Printed, find
+from antishortcut.stats import sign_test
+
+COUNTS = {
+    "Table 1": 45, "Table 2": 50, "Table 3": 30, "Table 4": 18, "Table 5": 48, "Table 6": 8, "Table 7": 15,
+    "Table 8": 10, "S-Table 1": 26, "S-Table 2": 14, "S-Table 3": 36, "S-Table 4": 12, "S-Table 5": 12, "S-Table 6": 8,
+    "S-Table 7": 8, "S-Table 8": 20, "S-Table 9": 12,
+}  # fmt: skip
+
+
+def group(*fields: str, where: Callable[[Printed], bool] = lambda number: True) -> dict[tuple[str, ...], list[Printed]]:
+    found = defaultdict(list)
+    for number in filter(where, PRINTED):
+        found[tuple(str(getattr(number, key)) for key in fields)].append(number)
+    return found
+
+
+def in_table(number: Printed) -> bool:
+    return number.place in COUNTS
+
+
+def test_every_number_of_every_table_is_there() -> None:
+    assert {place: len(found) for (place,), found in group("place", where=in_table).items()} == COUNTS
+    assert len(PRINTED) == sum(COUNTS.values()) + 377
+    keys = [number.key for number in PRINTED if in_table(number)]
+    assert len(set(keys)) == len(keys)
+    assert all(math.isfinite(number.mean) and (number.std is None or number.std > 0) for number in PRINTED)
+
+
+def test_three_seeds_have_a_deviation_where_the_paper_gives_one() -> None:
+    for number in PRINTED:
+        if number.place in ("Table 1", "Table 2", "Table 3", "Table 5", "Table 6", "Table 8"):
+            assert (number.std is None) == (number.row in ("teacher", "student"))
+
+
+def test_every_contradiction_stands_beside_a_number() -> None:
+    for pattern in CONTRADICTIONS:
+        assert any(fnmatchcase(number.key, pattern) for number in PRINTED), pattern
+    assert find("Table 1", "asd", "P1", "accuracy").note.startswith("marked best")
+    assert not find("Table 1", "asd", "P2", "accuracy").note
+
+
+def test_the_best_is_marked_but_for_two() -> None:
+    wrong = []
+    for (place, column, measure), found in group("place", "column", "measure", where=in_table).items():
+        rows = [number for number in found if number.row not in ("teacher", "student")]
+        marked = [number for number in rows if number.best]
+        if marked and max(rows, key=lambda n: -n.mean if measure == "mCE" else n.mean) not in marked:
+            wrong.append((place, column))
+            assert any(number.note for number in found)
+    assert wrong == [("Table 1", "P1"), ("Table 7", "P1")]
+
+
+ROUNDED = {
+    "signed cosine",
+    "angular margin, °",
+    "shortcut energy, highest",
+    "shortcut energy, final",
+    "robust energy, to",
+}
+
+
+def test_what_is_printed_twice_is_printed_alike() -> None:
+    """Rounding aside; where it is not, a note says so."""
+    for (_, _, measure), found in group("row", "column", "measure").items():
+        if len({number.mean for number in found}) == 1:
+            continue
+        spread = max(number.mean for number in found) - min(number.mean for number in found)
+        if measure in ROUNDED:
+            assert spread < 0.05
+        else:
+            assert any(number.note for number in found), found[0].key
+
+
+def test_students_alone_are_the_runs_without_a_teacher() -> None:
+    for pair in ("P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13"):
+        place = "Table 2" if pair in ("P6", "P7", "P8", "P9", "P10") else "Table 3"
+        assert find(place, "student", pair, "accuracy").mean == find(place, "ce", pair, "accuracy").mean
+
+
+DIFFERENCES = [n for n in PRINTED if " against " in n.measure and "%" not in n.measure]
+WRONG = {"Sec. 5.5|asd|ade20k-resnet18|mIoU against student": ("asd", "kd")}  # the rows it is the difference of
+LOOSE = {"kd and asd": 0.15, "clean": 0.11}  # said with "about", or between numbers of one decimal
+
+
+def value(row: str, column: str, measure: str) -> float:
+    """Where it is printed first; tables come before text."""
+    return next(n.mean for n in PRINTED if n[1:4] == (row, column, measure))
+
+
+def compared(number: Printed) -> tuple[float, float]:
+    """The two numbers a stated difference is between, as its measure says: accuracy against kd, seed 1."""
+    measure, _, rest = number.measure.partition(" against ")
+    other, _, which = rest.partition(", ")
+    if other == "clean":
+        return value(number.row, number.column, measure), value(number.row, number.column, "accuracy beside stylised")
+    if which in ("lowest", "highest"):
+        each = [find("S-Table 9", "asd", "P12", f"accuracy against crd+kd, seed {s}").mean for s in (1, 2, 3)]
+        return (min if which == "lowest" else max)(each), 0.0
+    name = f"{measure}, {which}" if which.startswith("seed") else measure
+    row = "asd" if number.row == "kd and asd" else number.row
+    return value(row, number.column, name), value(other, number.column, name)
+
+
+@pytest.mark.parametrize("number", DIFFERENCES, ids=lambda n: f"{n.place} {n.row} {n.column} {n.measure}")
+def test_a_stated_difference_is_that_of_the_tables(number: Printed) -> None:
+    one, two = compared(number)
+    if number.key in WRONG:
+        assert one - two != pytest.approx(number.mean, abs=0.5)
+        assert number.note
+        one, two = (value(row, number.column, "mIoU") for row in WRONG[number.key])
+    tolerance = max(LOOSE.get(word, 0.0111) for word in (number.row, number.measure.rpartition(" ")[2]))
+    assert one - two == pytest.approx(number.mean, abs=tolerance)
+
+
+@pytest.mark.parametrize("place", ["S-Table 3", "S-Table 9"])
+def test_stated_means_are_those_of_the_seeds(place: str) -> None:
+    for number in [n for n in PRINTED if n.place == place and ", seed" not in n.measure]:
+        seeds = [find(place, number.row, number.column, f"{number.measure}, seed {s}").mean for s in (1, 2, 3)]
+        assert statistics.fmean(seeds) == pytest.approx(number.mean, abs=0.0051)
+        if number.std is not None:
+            one, zero = statistics.stdev(seeds), statistics.pstdev(seeds)
+            assert min(abs(number.std - one), abs(number.std - zero)) < 0.0075
+            with_one = abs(number.std - one) < 0.0075
+            assert with_one == (number.measure == "ImageNet-R" and number.row in ("kd", "asd"))  # they mix
+            assert with_one == (not number.note)
+
+
+def test_tiny_imagenets_deviations_are_not_those_of_its_seeds() -> None:
+    """An expected failure, noted beside the number."""
+    for row, true in (("crd+kd", 0.13), ("asd", 0.41)):
+        seeds = [find("S-Table 9", row, "P12", f"accuracy, seed {s}").mean for s in (1, 2, 3)]
+        told = find("Table 3", row, "P12", "accuracy")
+        assert statistics.stdev(seeds) == pytest.approx(true, abs=0.005)
+        assert told.std is not None
+        assert told.std > 3 * true
+        assert told.note
+
+
+def test_counts_of_pairs() -> None:
+    pairs = [f"P{i}" for i in range(1, 14)]
+    table = group("column", "row", where=lambda n: n.place in ("Table 1", "Table 2", "Table 3"))
+    mean = {key: found[0].mean for key, found in table.items()}
+    methods = {row for _, row in mean} - {"teacher", "student"}
+    above = [pair for pair in pairs if mean[pair, "asd"] > mean[pair, "kd"]]
+    best = [
+        pair for pair in pairs if mean[pair, "asd"] >= max(mean[pair, row] for row in methods if (pair, row) in mean)
+    ]
+    assert set(pairs) - set(above) == {"P3"}
+    assert len(above) == find("Abstract", "asd", "all", "pairs above KD").mean
+    assert len(best) == 11  # the paper says 10, and 'more than 10'
+    assert find("Sec. 1", "asd", "all", "pairs with the highest accuracy").note
+    worse = [p for p in pairs[:6] if find("Table 5", "ckptkd", p, "mCE").mean > find("Table 5", "kd", p, "mCE").mean]
+    assert len(worse) == find("Sec. 5.6", "ckptkd", "P1–P6", "pairs with an mCE above KD's").mean
+
+
+def test_arithmetic_of_the_text() -> None:
+    assert math.log(find("S-Sec. A.1.1", "protocol", "all", "samples of the softmax").mean) == pytest.approx(
+        8.33, abs=0.005
+    )
+    assert find("S-Sec. A.3.6", "asd", "P1", "InfoNCE, full, nats").mean == pytest.approx(8.33 - 7.21)
+    assert math.degrees(math.acos(0.1)) == pytest.approx(84.26, abs=0.005)
+    assert math.comb(10, 2) == find("S-Sec. A.3.5", "protocol", "P1", "pairs of parts").mean
+    highest, final = (find("S-Table 2", row, "P1", "shortcut energy").mean for row in ("epoch:35", "epoch:240"))
+    assert 100 * (1 - final / highest) == pytest.approx(49, abs=0.5)
+    assert find("S-Sec. A.7", "teacher", "P1", "eigengap, relative").mean == pytest.approx(0.059 / 2.06, abs=5e-4)
+    assert find("S-Sec. A.8", "asd", "P1", "MB of the queue").mean == pytest.approx(4096 * 512 * 4 / 1e6, abs=0.5)
+    robust = [n.mean for n in PRINTED if n.place == "S-Table 2" and n.measure == "robust energy"]
+    assert (min(robust), max(robust)) == (0.104, 0.129)  # '0.11–0.13' in Sec. 4.3, noted
+    assert find("Sec. 4.3", "teacher", "P1", "robust energy, from").note
+
+
+def test_the_sign_test_is_the_papers() -> None:
+    asd, crd = (
+        [find("S-Table 9", row, "P12", f"accuracy, seed {s}").mean for s in (1, 2, 3)] for row in ("asd", "crd+kd")
+    )
+    assert sign_test(asd, crd) == find("S-Sec. A.6", "asd", "P12", "p of the one-sided sign test").mean
