@@ -19,7 +19,7 @@ from antishortcut.teachers import Trajectory, network_of
 from antishortcut.types import AnySet, Sets
 
 IMAGES = 5_000  # at most
-LOST = 0.03  # accuracy that targets may lose against T_final's: up to there students lost none (docs/contrast.md)
+LOST = 0.03  # share of T_final's accuracy that targets may lose: up to there students lost none (docs/contrast.md)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The largest λ up to which the targets of one state lose no more than LOST; None when the smallest loses more."""
     kept = None
     for row in sorted(rows, key=lambda row: float(row["strength"])):
-        if row["final_accuracy"] - row["target_accuracy"] > LOST + 1e-9:
+        if row["target_accuracy"] < (1 - LOST) * row["final_accuracy"]:
             break
         kept = float(row["strength"])
     return kept

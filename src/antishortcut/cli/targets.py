@@ -63,4 +63,4 @@ def targets(
     told = ", ".join(
         f"{state} {'none' if value is None else f'{value:g}'}" for state, value in found["largest"].items()
     )
-    print(f"Largest λ whose targets lose at most {LOST:.0%} of accuracy against T_final, by T_early: {told}")
+    print(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {told}")
