@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
-    "launch": {"run", "suites", "work", "workflow", "train"},
+    "launch": {"run", "folder", "suites", "work", "workflow", "train"},
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
 TORCH_FREE = [

@@ -142,11 +142,10 @@ def test_images_to_choose_by_are_held_out_of_training(suite: Suite) -> None:
 
 
 def test_settings_reach_every_run_and_come_last() -> None:
-    jobs = open_suite(
-        "beyond-cues", ["epochs=3", "data.options.rho=0.7", "teacher.keep=[0, 2, 5, 15, 30, 50, 75]"]
-    ).jobs
+    jobs = open_suite("beyond-cues", ["epochs=3", "teacher.keep=[0, 2, 5, 15, 30, 50, 75]"]).jobs
     assert {job.recipe.epochs for job in jobs} == {3}
-    assert {job.recipe.data.options["rho"] for job in jobs} == {0.7}
+    with pytest.raises(UserError, match="has its own ρ"):
+        open_suite("beyond-cues", ["data.options.rho=0.7"])
     assert {job.recipe.teacher.keep for job in jobs} == {(0, 2, 5, 15, 30, 50, 75)}
     with pytest.raises(UserError, match=r"unknown setting 'epoch'.*'epochs'"):
         open_suite("beyond-cues", ["epoch=3"])
@@ -366,7 +365,7 @@ def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> Non
     assert told.returncode == 2, told.stderr
     outcome = json.loads(told.stdout)
     assert (outcome["done"], list(outcome["failed"])) == (2, ["beyond-cues/contrast-1-s1"])
-    assert "holds another run (name: 'kd' there" in outcome["failed"]["beyond-cues/contrast-1-s1"]
+    assert "holds another run (method kd there, contrast here" in outcome["failed"]["beyond-cues/contrast-1-s1"]
     assert "Traceback" not in told.stderr
     *_, last = told.stderr.strip().splitlines()
     assert last.startswith("asd: 1 of 3 runs failed; beyond-cues/contrast-1-s1: ")

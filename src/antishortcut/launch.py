@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError
+from antishortcut.folder import Folder
 from antishortcut.run import Execution, Recipe
 from antishortcut.suites import Job, folder_of, teacher_key
 
@@ -52,8 +53,32 @@ def finished(job: Job, runs: Path) -> bool:
     return (folder_of(job, runs) / "result.json").exists()
 
 
+def another(job: Job, runs: Path) -> str:
+    """In what the run in a job's folder is another, as far as can be told without its images; else nothing."""
+    folder = Folder(folder_of(job, runs))
+    if not (folder.path / "run.json").exists():
+        return ""
+    try:
+        run, _ = folder.read()
+    except UserError as error:
+        return str(error)
+    there, recipe = run.model_copy(update={"data": run.data.model_copy(update={"views": None})}), job.recipe
+    data = recipe.data.model_copy(update={"views": None})
+    pairs: dict[str, tuple[Any, Any]] = {"epochs": (there.epochs, recipe.epochs), "method": (there.method, job.method)}
+    pairs |= {"student": (there.model.name, recipe.student.name)}
+    pairs |= {f"method.{key}": (there.options.get(key), value) for key, value in job.options.items()}
+    for name, one, two in (("data", there.data, data), ("optim", there.optim, recipe.optim)):
+        pairs |= {f"{name}.{key}": (getattr(one, key), getattr(two, key)) for key in type(one).model_fields}
+    found = [f"{name} {one} there, {two} here" for name, (one, two) in pairs.items() if one != two]
+    if not found:
+        return ""
+    return f"{folder.path} holds another run ({'; '.join(found[:3])}); use another --runs or remove that folder"
+
+
 def state(job: Job, runs: Path) -> str:
-    """ "finished", "begun" or "waiting"."""
+    """ "finished", "begun", "waiting", or "another" when the folder holds another run."""
+    if another(job, runs):
+        return "another"
     if finished(job, runs):
         return "finished"
     return "begun" if (folder_of(job, runs) / "run.json").exists() else "waiting"
@@ -61,10 +86,13 @@ def state(job: Job, runs: Path) -> str:
 
 def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Outcome:
     """Do all jobs, `processes` at a time; what is wrong with one run stops no other."""
+    failed = {job.title: why for job in jobs if (why := another(job, place.runs))}
+    for why in failed.values():
+        say(f"failed: {why}")
+    total, jobs = len(jobs), [job for job in jobs if job.title not in failed]
     teachers = {teacher_key(recipe): recipe for job in jobs for recipe in job.teachers}
     waiting = {job.title: {teacher_key(recipe) for recipe in job.teachers} for job in jobs}
     by_title = {job.title: job for job in jobs}
-    failed: dict[str, str] = {}
     done, stopped, started = 0, False, time.monotonic()
     todo = {job.title for job in jobs if not finished(job, place.runs)}  # the others take no time worth counting
     many = len(todo)
@@ -89,7 +117,7 @@ def carry_out(jobs: Sequence[Job], place: Place, processes: int, say: Say) -> Ou
                         done += 1
                         todo -= {title, *failed}
                         left = (time.monotonic() - started) / max(many - len(todo), 1) * len(todo)
-                        say(f"{done + len(failed)}/{len(jobs)} {title}: {_line(told, left)}")
+                        say(f"{done + len(failed)}/{total} {title}: {_line(told, left)}")
                     else:
                         say(f"teacher {told['run']}: {told['set']} accuracy {told['accuracy']:.3f}")
                         for need in waiting.values():

@@ -34,6 +34,7 @@ app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question t
 NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
 OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
 SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
+STATES = ("finished", "begun", "waiting", "another")  # another: the folder holds another run
 ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
 
 
@@ -144,10 +145,10 @@ def status(
         return
     groups: dict[tuple[str, str], dict[str, int]] = {}
     for job in jobs:
-        count = groups.setdefault((job.suite, job.name), {"finished": 0, "begun": 0, "waiting": 0})
+        count = groups.setdefault((job.suite, job.name), dict.fromkeys(STATES, 0))
         count[states[job.title]] += 1
     rows = [(*key, *count.values()) for key, count in groups.items()]
-    table(name, ("suite", "name", "finished", "begun", "waiting"), rows)
+    table(name, ("suite", "name", *STATES), rows)
     print(f"{sum(found == 'finished' for found in states.values())} of {len(jobs)} students are trained")
 
 

@@ -72,6 +72,8 @@ def controls(network: str) -> list[Row]:
 
 def beyond_cues(overrides: Sequence[str]) -> Suite:
     """Seeds are paired: seed s is the student's and its teacher's, so that five teachers stand behind every row."""
+    if any(text.startswith("data.options.rho=") for text in overrides):
+        raise UserError("suite beyond-cues has its own ρ; for another: asd distill cues --set data.options.rho=…")
     rows = [*BASE, *strengths(), *VARIANTS, *RIVALS, *controls("cnn-8-64")]
     held = ["data.val_fraction=0.1", f"teacher.keep={list(KEPT)}"]
     jobs = [*_jobs("beyond-cues", "cues", rows, [*held, *overrides], paired=True)]
