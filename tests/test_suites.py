@@ -306,7 +306,7 @@ def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
         assert (run.method, run.options) == (jobs[name].method, settings(jobs[name]))
         assert execution["threads"] == 1
         assert set(folder.scores()) == {"iid", "conflict", "uncorrelated", "hard"}
-        assert folder.scores()["hard"]["set"] == "val"
+        assert folder.scores()["hard"]["of"] == "val"
     teachers = {path.name: Folder(path).read()[0] for path in (carried / "teachers").iterdir()}
     assert {run.model.name: run.seed for run in teachers.values()} == {"cnn-4-16": 1, "cnn-8-64": 1}
     runs = {name: folder.read()[0] for name, folder in folders(carried).items()}
