@@ -41,7 +41,7 @@ def demo(
     from antishortcut.run import Execution, load_recipe
     from antishortcut.workflow import Workshop
 
-    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads))
+    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=True))
     story = run_demo(load_recipe("cues", set_ or ()), shop, seed)
     if as_json:
         print_json(story)
