@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -36,6 +36,16 @@ class Job(Settings):
         if self.other is None:
             return (self.recipe,)
         return self.recipe, self.recipe.model_copy(update={"teacher": self.other})
+
+
+@dataclass(frozen=True)
+class BaseRow:
+    """A row of a suite's table: a method with its settings, and the early state it learns from if not the usual one."""
+
+    name: str
+    method: str
+    options: dict[str, Value] = field(default_factory=dict)
+    early: str | None = None
 
 
 @dataclass(frozen=True)

@@ -59,16 +59,16 @@ def another(job: Job, runs: Path) -> str:
     if not (folder.path / "run.json").exists():
         return ""
     try:
-        run, _ = folder.read()
+        there, _ = folder.read()
     except UserError as error:
         return str(error)
-    there, recipe = run.model_copy(update={"data": run.data.model_copy(update={"views": None})}), job.recipe
-    data = recipe.data.model_copy(update={"views": None})
+    recipe = job.recipe
     pairs: dict[str, tuple[Any, Any]] = {"epochs": (there.epochs, recipe.epochs), "method": (there.method, job.method)}
     pairs |= {"student": (there.model.name, recipe.student.name)}
     pairs |= {f"method.{key}": (there.options.get(key), value) for key, value in job.options.items()}
-    for name, one, two in (("data", there.data, data), ("optim", there.optim, recipe.optim)):
-        pairs |= {f"{name}.{key}": (getattr(one, key), getattr(two, key)) for key in type(one).model_fields}
+    for name, one, two in (("data", there.data, recipe.data), ("optim", there.optim, recipe.optim)):
+        keys = [key for key in type(one).model_fields if key != "views"]  # a run holds them resolved
+        pairs |= {f"{name}.{key}": (getattr(one, key), getattr(two, key)) for key in keys}
     found = [f"{name} {one} there, {two} here" for name, (one, two) in pairs.items() if one != two]
     if not found:
         return ""

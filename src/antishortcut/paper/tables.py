@@ -7,23 +7,19 @@ training; what each table measures is added to the scores of the same run. S-Tab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from antishortcut.errors import UserError
-from antishortcut.job import Job, Suite
+from antishortcut.job import BaseRow, Job, Suite
 from antishortcut.paper.pairs import CROSS, DENSE, LARGER, PAIRS, SAME, SEEDS
-from antishortcut.run import Recipe, Value
+from antishortcut.run import Recipe
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of a table: a method with its settings, the state it learns from, and what its recipe has of its own."""
+class Row(BaseRow):
+    """With what its recipe has of its own."""
 
-    name: str
-    method: str
-    options: dict[str, Value] = field(default_factory=dict)
-    early: str | None = None
     change: Callable[[Recipe], Recipe] | None = None
 
 

@@ -8,11 +8,11 @@ beyond-groups  a folder of your own with a group file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from antishortcut.errors import UserError
-from antishortcut.job import Job, Suite
+from antishortcut.job import BaseRow, Job, Suite
 from antishortcut.run import Recipe, TeacherSettings, Value, load_recipe
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -25,13 +25,9 @@ LATER = ("2%", "5%", "30%", "50%", "75%")  # than 15 %, or earlier
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the table: a method with its settings, and which early state it is given."""
+class Row(BaseRow):
+    """With whose state it is, where it is not its teacher's."""
 
-    name: str
-    method: str
-    options: dict[str, Value] = field(default_factory=dict)
-    early: str | None = None
     other: str = ""  # "seed" or the name of a network: whose state it is
 
 
@@ -86,7 +82,7 @@ def beyond_cues(overrides: Sequence[str]) -> Suite:
 
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
     known = {row.name: row for row in (*strengths(), *VARIANTS)}
-    on = ("clean", "hard", "corruptions")
+    on = ("clean", "hard", "corruptions", "mechanism")
     same = [*BASE, *(known[f"contrast-{name}"] for name in ("0.5", "1", "2", "1+tc"))]
     cross = [*BASE, *(known[f"contrast-{name}"] for name in ("1", "1+tc"))]
     jobs = [
