@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "schedule": {"run"},
     "resume": {"folder"},
     "recipes": set(),
-    "tasks": {"types"},
+    "tasks": {"types", "scorers", "parallel"},
     "models": {"types"},
     "data": {"types", "console", "folder"},
     "scorers": {"types"},
@@ -55,11 +55,14 @@ ALLOWED: dict[str, set[str]] = {
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
     "launch": {"run", "folder", "suites", "work", "workflow", "train"},
+    "cost": {
+        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "train", "bench",
+    },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
 TORCH_FREE = [
     "run", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
-    "launch", "cli",
+    "launch", "cost", "cli",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,28 @@ def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny:
         asd(tmp_path, "distill", str(tiny), *words, "--threads", "1", "--device", "cpu", "--devices", "2", "--json")
     )
     assert made["steps"] == 9
+
+
+def test_two_machines_end_where_two_processes_of_one_do(tmp_path: Path, tiny: Path) -> None:
+    """torchrun on each of two machines, as Slurm would start it; here both are this one."""
+    common = ["distill", str(tiny), "--set", "epochs=1", "--threads", "1", "--device", "cpu", "--json"]
+    here = json.loads(asd(tmp_path, *common, "--runs", "here", "--devices", "2"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shutil.copytree(tmp_path / "here" / "teachers", tmp_path / "there" / "teachers")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    run += ["--master-addr", "127.0.0.1", "--master-port", port]
+    words = ["-m", "antishortcut", *common, "--runs", "there", "--devices", "1", "--nodes", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen([*run, "--node-rank", str(rank), *words], cwd=tmp_path, env=environment, stdout=-1, stderr=-1)
+        for rank in range(2)
+    ]
+    told = [machine.communicate(timeout=300) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], told
+    there = tmp_path / "there" / "tiny" / "asd-s1"
+    assert json.loads((there / "run.json").read_text())["execution"]["nodes"] == 2
+    assert json.loads((there / "run.json").read_text())["hash"] == here["hash"]
+    one, two = (load_file(tmp_path / runs / "tiny/asd-s1/student.safetensors") for runs in ("here", "there"))
+    assert all(torch.equal(one[key], two[key]) for key in one)

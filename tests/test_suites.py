@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from antishortcut.cli import app, main
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS
-from antishortcut.folder import Folder
+from antishortcut.folder import Folder, twin_of
 from antishortcut.methods import options_of, roles_of
 from antishortcut.run import Execution
 from antishortcut.suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
@@ -33,7 +33,9 @@ from antishortcut.workflow import Workshop
 NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}  # what a suite must be told
 
 
-@pytest.fixture(params=[name for name in SUITES if name.startswith("beyond")])  # the paper's are in test_paper
+@pytest.fixture(
+    params=[name for name in SUITES if name.startswith(("beyond", "desk"))]
+)  # the paper's are in test_paper
 def suite(request: pytest.FixtureRequest) -> Suite:
     return open_suite(request.param, NEEDS.get(request.param, ()))
 
@@ -89,8 +91,35 @@ def test_rows_are_complete_over_the_seeds(suite: Suite) -> None:
     for job in suite.jobs:
         seeds.setdefault((job.suite, job.name), set()).add(job.seed)
     for (place, _), found in seeds.items():
-        assert found == set(SEEDS if place == suite.name else FEWER)  # the main comparison has all
+        main = place == suite.name or suite.name == "desk"  # the main comparison has all
+        assert found == set(SEEDS if main else FEWER)
     assert len(suite.jobs) == sum(map(len, seeds.values()))
+
+
+def test_the_standing_benchmark_is_the_one_asked_for() -> None:
+    """Two pairs or the embedded images; the paper's eight methods, ASD three times cut, ours; five paired seeds."""
+    rows = {
+        "ce": "ce", "kd": "kd", "fitnets+kd": "fitnets+kd", "at+kd": "at+kd", "dkd": "dkd", "crd+kd": "crd+kd",
+        "ckptkd": "ckptkd", "asd": "asd", "asd-no-ss": "asd", "asd-no-tc": "asd", "asd-no-temporal": "asd",
+        "contrast+tc": "contrast+tc",
+    }  # fmt: skip
+    for name, places in (("desk", ("desk", "desk-cross")), ("desk-cues", ("desk-cues",))):
+        jobs = open_suite(name).jobs
+        assert len(jobs) == len(places) * len(rows) * 5
+        for place in places:
+            own = [job for job in jobs if job.suite == place]
+            assert {job.name: job.method for job in own} == rows
+            assert len({teacher_key(job.recipe) for job in own}) == (5 if name == "desk-cues" else 1)
+        assert {job.on for job in jobs} == {("clean", "corruptions", "mechanism")}
+        for job in jobs:
+            assert name == "desk" or job.recipe.teacher.seed == job.seed
+            cut = {"asd-no-ss": {"ss": 0.0}, "asd-no-tc": {"tc": 0.0}, "asd-no-temporal": {"temporal": False}}
+            assert job.options == cut.get(job.name, {})
+            warmed = job.recipe.methods.get(job.method, {}).get("warmup")
+            assert (warmed == 1.0) == ("warmup" in settings(job))  # 20 of 240 epochs, as 1 of 12
+    one, two = (open_suite("desk", (), [f"{place}/kd"], [1]).jobs[0].recipe for place in ("desk", "desk-cross"))
+    assert one.data == two.data
+    assert one.data.name == "cifar100"
 
 
 def test_beyond_cues_has_every_row_its_lists_name() -> None:
@@ -183,7 +212,7 @@ def test_only_takes_names_patterns_and_places() -> None:
     ("words", "said"),
     [
         (["run", "beyond-cuse"], "no suite 'beyond-cuse'; did you mean 'beyond-cues'"),
-        (["show", "nothing-like-it"], "known: beyond-cues, beyond-cifar, beyond-groups"),
+        (["show", "nothing-like-it"], "known: desk, desk-cues, beyond-cues"),
         (["run", "beyond-cues", "--only", "contrst-1"], "did you mean 'contrast-1'"),
         (["run", "beyond-cues", "--only", "kd", "--only", "residul-1"], "did you mean 'residual-1'"),
         (["status", "beyond-cues", "--only", "beyond-cues/untraned"], "untrained"),
@@ -371,6 +400,61 @@ def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> Non
     assert last.startswith("asd: 1 of 3 runs failed; beyond-cues/contrast-1-s1: ")
     same(there["other-network"], folders(carried)["other-network"])
     assert "hard" in there["other-network"].scores()
+
+
+def test_a_run_that_another_suite_has_is_taken_from_there(carried: Path, tmp_path: Path) -> None:
+    """By its hash: desk-cues has the same KD and ASD students as beyond-cues, if their settings are the same."""
+    runs = tmp_path / "runs"
+    shutil.copytree(carried, runs)
+    source = folders(runs)["kd"]
+    words = ["run", "desk-cues", *SET, "--seeds", "1", "--runs", str(runs), "--threads", "1", "--only"]
+    told = invoke(*words, "kd", "--json")
+    assert json.loads(told.stdout) == {"done": 1, "failed": {}, "runs": 1}
+    copy = Folder(runs / "desk-cues" / "kd-s1")
+    same(copy, source)
+    assert copy.result() == source.result() | {"copy_of": "beyond-cues/kd-s1"}
+    assert (copy.read()[0].suite, copy.read()[0].name, copy.read()[0].hash) == (
+        "desk-cues",
+        "kd",
+        source.read()[0].hash,
+    )
+    assert {"iid", "hard", "corruptions", "mechanism"} <= set(copy.scores())  # its own, with what it still lacked
+    assert copy.score("iid") == source.score("iid")
+    assert copy.score("corruptions")["count"] == 100  # type: ignore[index]
+    assert not list(runs.glob("desk-cues/.*"))  # no half copy
+
+
+def test_two_commands_that_need_one_teacher_train_it_once(tmp_path: Path) -> None:
+    """As elements of a job array on a shared disk."""
+    runs = tmp_path / "runs"
+    words = [sys.executable, "-m", "antishortcut", "suite", "run", "beyond-cues", *SET, "--set", "epochs=1"]
+    words += ["--set", "teacher.epochs=8", "--runs", str(runs), "--threads", "1", "--seeds", "1", "--only"]
+    both = [
+        subprocess.Popen([*words, f"beyond-cues/{name}"], stderr=subprocess.PIPE, text=True) for name in ("kd", "asd")
+    ]
+    told = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    (teacher,) = (runs / "teachers").iterdir()
+    assert len(list((teacher / "tensorboard").iterdir())) == 1
+    assert all((runs / "beyond-cues" / f"{name}-s1" / "result.json").exists() for name in ("kd", "asd"))
+
+
+def test_scores_against_other_states_are_not_taken_along(carried: Path, tmp_path: Path) -> None:
+    shutil.copytree(carried / "beyond-cues" / "kd-s1", tmp_path / "a" / "kd-s1")
+    twin = Folder(tmp_path / "a" / "kd-s1")
+    run = twin.read()[0].model_copy(update={"suite": "b", "early": "30%"})
+    assert run.hash == twin.read()[0].hash  # KD does not look at the early state, its scores do
+    found = twin_of(run, tmp_path)
+    assert found is not None
+    assert found.path == twin.path
+    Folder(run.folder(tmp_path)).copy_of(found, run)
+    assert Folder(run.folder(tmp_path)).finished
+    assert Folder(run.folder(tmp_path)).scores() == {}
+    assert twin_of(run.model_copy(update={"seed": 2}), tmp_path) is None
+    assert twin_of(run.model_copy(update={"epochs": 3}), tmp_path) is None
+    (twin.path / "run.json").write_text("{")
+    (tmp_path / "b" / "kd-s1" / "result.json").unlink()
+    assert twin_of(run.model_copy(update={"suite": "c"}), tmp_path) is None  # damaged, and not finished
 
 
 def begun(runs: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -39,10 +40,13 @@ class Bench:
     student: Network
     method: nn.Module
     rounds: list[dict[str, float]] = field(default_factory=list)
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # around the student's pass
 
     def __post_init__(self) -> None:
         self.step = Step(self.student, self.method, Classification())
-        self.optimizer = torch.optim.SGD(self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
+        )
         self.student.register_forward_pre_hook(lambda *_: self.marks.update(before=_now()))
         self.student.register_forward_hook(lambda *_: self.marks.update(student=_now()))
         self.marks: dict[str, float] = {}
@@ -59,7 +63,8 @@ class Bench:
         with torch.no_grad():
             seen = {role: _asked(network, batch, "stages" in method.taps) for role, network in self.teachers.items()}
         told = _now()
-        terms = self.step(batch, seen, PAST_WARMUP)
+        with self.autocast():
+            terms = self.step(batch, seen, PAST_WARMUP)
         summed = _now()
         torch.autograd.backward(torch.stack(list(terms.values())).sum())
         back = _now()
@@ -75,6 +80,8 @@ def _now() -> float:
     """Seconds, when all that was asked of the device is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
     return time.perf_counter()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error}); restore it or remove its folder") from None
+
+
+class InUse(UserError):
+    """Another process works in this folder."""
+
+    def __init__(self, path: Path, process: str) -> None:
+        super().__init__(f"{path} is in use by process {process or '?'}; wait or stop it")
+        self.path = path
 
 
 class Folder:
@@ -107,9 +116,7 @@ class Folder:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError:
                 file.seek(0)
-                raise UserError(
-                    f"{self.path} is in use by process {file.read().strip() or '?'}; wait or stop it"
-                ) from None
+                raise InUse(self.path, file.read().strip()) from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -162,6 +169,38 @@ class Folder:
         """All scores that can be read, by name."""
         names = [path.stem for path in sorted((self.path / "scores").glob("*.json"))]
         return {name: score for name in names if (score := self.score(name)) is not None}
+
+    def copy_of(self, twin: Folder, run: Run) -> None:
+        """Become a finished run of the same hash, under this run's own name, whole or not at all.
+
+        Its scores come along when they compare it with the same states.
+        """
+        there, _ = twin.read()
+        kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
+        aside = [] if (there.teacher, there.early) == (run.teacher, run.early) else ["scores", "artifacts"]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.") as place:
+            copy = Path(place) / self.path.name
+            shutil.copytree(twin.path, copy, ignore=shutil.ignore_patterns(".*", "resume", *aside))
+            write_json(copy / "run.json", kept)
+            write_json(copy / "result.json", twin.result() | {"copy_of": f"{twin.path.parent.name}/{twin.path.name}"})
+            if self.path.is_dir() and all(path.name == ".lock" for path in self.path.iterdir()):
+                shutil.rmtree(self.path)
+            copy.rename(self.path)
+
+
+def twin_of(run: Run, runs: Path) -> Folder | None:
+    """A finished run of the same hash in another folder of a suite."""
+    own = run.folder(runs)
+    for path in sorted(runs.glob(f"*/*-s{run.seed}/result.json")):
+        if path.parent == own:
+            continue
+        try:
+            if read_json(path.parent / "run.json").get("hash") == run.hash:
+                return Folder(path.parent)
+        except (UserError, AttributeError):
+            continue
+    return None
 
 
 def _difference(a: Run, b: Run) -> str:

@@ -25,6 +25,7 @@ class Job(Settings):
     early: str | None = None  # a state to learn from in place of the recipe's early one
     other: TeacherSettings | None = None  # the teacher that state belongs to, when it is not the recipe's
     on: tuple[str, ...] = ("clean",)  # evaluations
+    images: int | None = None  # at most so many of a corruption at a severity
 
     @property
     def title(self) -> str:
@@ -93,7 +94,7 @@ def teacher_key(recipe: Recipe) -> str:
     optim = recipe.optim.model_copy(
         update={"rate": own.rate or recipe.optim.rate, "batch": own.batch or recipe.optim.batch}
     )
-    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {own.epochs or recipe.epochs}"
+    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {own.epochs or recipe.epochs or recipe.iterations}"
 
 
 def folder_of(job: Job, runs: Path) -> Path:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from antishortcut.evaluate import Bench, evaluate
-from antishortcut.folder import Folder
-from antishortcut.run import Recipe
+from antishortcut.folder import Folder, InUse
+from antishortcut.run import Recipe, Run
 from antishortcut.suites import Job
 from antishortcut.workflow import Workshop, distill, teach
 
@@ -23,11 +23,10 @@ class Worker:
     at: dict[str, Path]
 
     def teach(self, recipe: Recipe) -> dict[str, Any]:
-        run = teach(recipe, self.shop)
-        return self._told(Folder(run.folder(self.shop.runs)))
+        return self._told(Folder(self._teacher(recipe).folder(self.shop.runs)))
 
     def learn(self, job: Job) -> dict[str, Any]:
-        *_, source = [teach(recipe, self.shop) for recipe in job.teachers]
+        *_, source = [self._teacher(recipe) for recipe in job.teachers]
         early = job.early if job.early is None or job.other is None else f"{source.hash}/{job.early}"
         run = distill(
             job.recipe,
@@ -43,6 +42,15 @@ class Worker:
         evaluate(folder, self._bench(job), job.on, device=self.device)
         return self._told(folder)
 
+    def _teacher(self, recipe: Recipe) -> Run:
+        """Trained here, unless it is there or another command is at it: that one is waited for."""
+        while True:
+            try:
+                return teach(recipe, self.shop)
+            except InUse as busy:
+                with Folder(busy.path).locked(wait=True):
+                    pass
+
     @property
     def device(self) -> str:
         """Where students are scored: where they are trained, as far as that is known beforehand."""
@@ -51,7 +59,8 @@ class Worker:
 
     def _bench(self, job: Job) -> Bench:
         sets, shop = self.shop.sets(job.recipe.data), self.shop
-        return Bench(sets, shop.runs, at=self.at) if shop.root is None else Bench(sets, shop.runs, shop.root, self.at)
+        bench = Bench(sets, shop.runs, at=self.at, limit=job.images)
+        return bench if shop.root is None else replace(bench, root=shop.root)
 
     def _told(self, folder: Folder) -> dict[str, Any]:
         result = folder.result()

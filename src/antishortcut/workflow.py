@@ -14,7 +14,7 @@ from antishortcut.choose import choose
 from antishortcut.console import console
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, near
-from antishortcut.folder import Folder
+from antishortcut.folder import Folder, twin_of
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import probe
 from antishortcut.run import (
@@ -42,6 +42,7 @@ class Workshop:
     download: bool = False
     execution: Execution = field(default_factory=Execution)
     quiet: bool = False
+    reuse: bool = False  # take a finished run of the same hash from another suite's folder
     _sets: dict[str, Sets] = field(default_factory=dict)
     _fabric: dict[Execution, Fabric] = field(default_factory=dict)
 
@@ -66,6 +67,8 @@ class Workshop:
         """Train, go on, or return what is there. A run that was begun keeps the execution settings it began with."""
         folder = Folder(run.folder(self.runs))
         execution = self.execution
+        if self.reuse and not (folder.path / "run.json").exists() and (twin := twin_of(run, self.runs)):
+            folder.copy_of(twin, run)
         if (folder.path / "run.json").exists():
             execution = Execution.model_validate(folder.read()[1])
             if not folder.finished and (others := _differing(execution, self.execution)):
@@ -91,7 +94,7 @@ def teach(recipe: Recipe, shop: Workshop) -> Run:
     run = teach_run(recipe, shop.sets(recipe.data).fingerprint)
     folder = Folder(run.folder(shop.runs))
     if not folder.finished:
-        shop.say(f"teacher {run.model.name}: {run.epochs} epochs on {run.data.name}, {folder.path}")
+        shop.say(f"teacher {run.model.name}: {run.length} on {run.data.name}, {folder.path}")
         shop.carry_out(run)
     return run
 

@@ -65,6 +65,6 @@ def _recipes() -> list[dict[str, Any]]:
         recipe = load_recipe(name)
         pair = f"{recipe.teacher.name} → {recipe.student.name}"
         rows.append(
-            {"name": name, "pair": pair, "data": recipe.data.name, "epochs": recipe.epochs, "what": recipe.title}
+            {"name": name, "pair": pair, "data": recipe.data.name, "length": recipe.length, "what": recipe.title}
         )
     return rows

@@ -28,6 +28,7 @@ RootOption = Annotated[Path | None, typer.Option(help="Where data sets lie [defa
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch the data set where torchvision can.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DevicesOption = Annotated[int, typer.Option(help="How many devices share each batch.")]
+NodesOption = Annotated[int, typer.Option(help="Machines with so many devices each, under torchrun or srun.")]
 PrecisionOption = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
 WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
@@ -53,6 +54,7 @@ def execution_of(
     workers: int,
     save_every: float,
     cache_teachers: bool = False,
+    nodes: int = 1,
 ) -> Execution:
     """How runs are computed, from the flags."""
     from pydantic import ValidationError
@@ -64,6 +66,7 @@ def execution_of(
             {
                 "accelerator": device,
                 "devices": devices,
+                "nodes": nodes,
                 "precision": precision,
                 "threads": threads,
                 "workers": workers,

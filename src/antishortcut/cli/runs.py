@@ -13,6 +13,7 @@ from antishortcut.cli.options import (
     DevicesOption,
     DownloadOption,
     JsonOption,
+    NodesOption,
     PrecisionOption,
     RecipeArg,
     RootOption,
@@ -67,6 +68,7 @@ def teach(
     download: DownloadOption = False,
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
+    nodes: NodesOption = 1,
     precision: PrecisionOption = "32-true",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
@@ -79,7 +81,7 @@ def teach(
     from antishortcut.workflow import teach as teach_it
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every)
+    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every, False, nodes)
     run = teach_it(settings, shop)
     _show_trajectory(Folder(run.folder(runs)), as_json)
 
@@ -92,6 +94,7 @@ def rewind(
     data_root: RootOption = None,
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
+    nodes: NodesOption = 1,
     precision: PrecisionOption = "32-true",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
@@ -110,7 +113,7 @@ def rewind(
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
-    shop = workshop(runs, data_root, False, device, devices, precision, threads, workers, save_every)
+    shop = workshop(runs, data_root, False, device, devices, precision, threads, workers, save_every, False, nodes)
     new = rewind_it(run, epochs, rate, shop)
     shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
     shop.say(f"Use it with --set teacher.early={new.hash}/final")
@@ -135,6 +138,7 @@ def distill(
     download: DownloadOption = False,
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
+    nodes: NodesOption = 1,
     precision: PrecisionOption = "32-true",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
@@ -149,7 +153,7 @@ def distill(
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     settings = load_recipe(recipe, chosen)
-    how = (device, devices, precision, threads, workers, save_every, cache_teachers)
+    how = (device, devices, precision, threads, workers, save_every, cache_teachers, nodes)
     shop = workshop(runs, data_root, download, *how)
     place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
     run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)

@@ -25,15 +25,17 @@ from antishortcut.cli.options import (
     print_json,
     table,
 )
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
 
 if TYPE_CHECKING:
+    from antishortcut.launch import Engine, Place
     from antishortcut.suites import Job, Suite
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
 OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
 SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
+ENGINES = ("local", "ray")
 STATES = ("finished", "begun", "waiting", "another")  # another: the folder holds another run
 ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
 
@@ -57,20 +59,28 @@ def show(
     only: OnlyOption = None,
     seeds: SeedsOption = None,
     scale: ScaleOption = "paper",
+    measure: Annotated[bool, typer.Option("--measure", help="Measure steps here, and estimate the hours.")] = False,
+    runs: RunsOption = Path("runs"),
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """The runs of a suite, and what the paper says they cost."""
+    """The runs of a suite, what the paper says they cost, and what they would cost here."""
+    from antishortcut.cli.cost import known, measured, print_cost
     from antishortcut.paper.scale import reported_hours
 
     opened = _open(name, set_, only, seeds, scale)
     jobs = opened.jobs
+    cost = measured(opened, runs, execution_of(device, 1, precision, threads, 0, 0)) if measure else None
     if as_json:
-        print_json([job.model_dump(mode="json") for job in jobs])
+        listed = [job.model_dump(mode="json") for job in jobs]
+        print_json({"runs": listed, "cost": cost.as_json()} if cost else listed)
         return
     for suite in dict.fromkeys(job.suite for job in jobs):
         here = [job for job in jobs if job.suite == suite]
         recipe, names = here[0].recipe, [job.name for job in here]
-        pair = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.epochs} epochs on {recipe.data.name}"
+        pair = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
         first = {job.name: job for job in reversed(here)}
         rows = [
             (name, first[name].method, _options(first[name]), _early(first[name]), names.count(name))
@@ -80,6 +90,7 @@ def show(
     print(f"{len(jobs)} students")
     if hours := reported_hours(opened):
         print(hours)
+    print_cost(cost or known(opened, runs), name, scale)
 
 
 @app.command()
@@ -89,7 +100,14 @@ def run(
     only: OnlyOption = None,
     seeds: SeedsOption = None,
     scale: ScaleOption = "paper",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    engine: Annotated[str, typer.Option(help="Where: local processes, or ray, a cluster.")] = "local",
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; 1 unless said, on a cluster as many as fit.")
+    ] = None,
+    address: Annotated[str, typer.Option(help="Of the Ray cluster: auto, or HOST:PORT of its head.")] = "auto",
+    cards: Annotated[
+        float | None, typer.Option(min=0, help="GPUs of a run on the cluster, 0.5 for two runs on one.")
+    ] = None,
     at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, which are scored too.")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
@@ -106,12 +124,15 @@ def run(
     from antishortcut.console import console
     from antishortcut.launch import Place, carry_out
 
+    if engine not in ENGINES:
+        raise UserError(f"--engine {engine!r}{near(engine, ENGINES)}")
     suite = _open(name, set_, only, seeds, scale)
     execution = execution_of(device, 1, precision, threads, workers, save_every, cache_teachers)
     place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     screen = console()
-    outcome = carry_out(todo, place, jobs, lambda text: screen.print(text, markup=False))
+    where = _cluster(place, address, jobs, cards) if engine == "ray" else _processes(place, jobs or 1)
+    outcome = carry_out(todo, place, where, lambda text: screen.print(text, markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
@@ -123,6 +144,18 @@ def run(
     if not as_json:
         folders = dict.fromkeys(str(runs / job.suite) for job in suite.jobs)
         print(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
+
+
+def _processes(place: Place, jobs: int) -> Engine:
+    from antishortcut.launch.local import Processes
+
+    return Processes(place, jobs)
+
+
+def _cluster(place: Place, address: str, jobs: int | None, cards: float | None) -> Engine:
+    from antishortcut.launch.cluster import Cluster
+
+    return Cluster(place, address, jobs, cards)
 
 
 @app.command()

@@ -43,9 +43,13 @@ class Corruptions:
         return self.bench.place(self.name, *RELEASED.get(self.bench.sets.name, ()))
 
     @cached_property
+    def _originals(self) -> AnySet:
+        return limited(self.bench.headline[1], self.bench.limit, SEED, "the number of images to corrupt")
+
+    @cached_property
     def _home(self) -> Path:
         """Where copies made here are kept, by what they are copies of."""
-        return self.bench.runs / "shifted" / f"corruptions-{set_mark(self.bench.headline[1])}"
+        return self.bench.runs / "shifted" / f"corruptions-{set_mark(self._originals)}"
 
     @cached_property
     def copies(self) -> made.Copies:
@@ -54,11 +58,11 @@ class Corruptions:
         if self._place is not None:
             return made.find_copies(self._place, classes)
         made.write_copies(
-            self.bench.headline[1],
+            self._originals,
             self.bench.sets.image_size,
             self._home,
             seed=SEED,
-            facts={"set": self.bench.sets.name, "fingerprint": set_mark(self.bench.headline[1])},
+            facts={"set": self.bench.sets.name, "fingerprint": set_mark(self._originals)},
             quiet=self.bench.quiet,
             wait=True,  # for another evaluation that is making the same images
         )
@@ -66,15 +70,17 @@ class Corruptions:
 
     @cached_property
     def fingerprint(self) -> str:
-        images = f"{made.VERSION} {SEED} {self._home.name}" if self._place is None else self.copies.fingerprint
+        cut = "" if self.bench.limit is None else f" {self.bench.limit}"
+        placed = self._place is not None
+        images = self.copies.fingerprint + cut if placed else f"{made.VERSION} {SEED} {self._home.name}"
         return hashlib.sha256(f"{self.bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
 
     def made(self, subject: Subject) -> bool:
         return True
 
     def score(self, subject: Subject) -> Mapping[str, Any]:
-        copies, data = self.copies, subject.run.data
-        first = limited(copies.part(made.CORRUPTIONS[0], 1), data.test_limit, data.seed)
+        copies = self.copies
+        first = self._part(subject, made.CORRUPTIONS[0], 1)
         content = self.bench.content(first, copies.facts, copies.folder)
         errors: dict[str, list[float]] = {}
         total = len(made.CORRUPTIONS) * len(made.SEVERITIES)
@@ -82,13 +88,19 @@ class Corruptions:
             for corruption in made.CORRUPTIONS:
                 errors[corruption] = []
                 for severity in made.SEVERITIES:
-                    images = limited(copies.part(corruption, severity), data.test_limit, data.seed)
+                    images = self._part(subject, corruption, severity)
                     logits, _ = subject.outputs(_whole(images, self.bench.sets.image_size))
                     errors[corruption].append(1 - dict(accuracy(logits, images.label))["accuracy"])
                     watch.update(len(made.SEVERITIES) * (len(errors) - 1) + severity, {})
         values = dict(corruption_error(errors, made.GROUPS)) | {"clean_error": 1 - subject.clean_accuracy(content)}
         facts = {"source": copies.source, "facts": dict(copies.facts)}
         return {"count": len(images), "values": values, "errors": errors} | facts
+
+    def _part(self, subject: Subject, corruption: str, severity: int) -> AnySet:
+        """A corruption at a severity, cut as the run's test set was, then to the images wanted."""
+        data = subject.run.data
+        part = limited(self.copies.part(corruption, severity), data.test_limit, data.seed)
+        return limited(part, self.bench.limit, SEED)
 
 
 def _whole(images: AnySet, size: int) -> AnySet:

@@ -36,6 +36,7 @@ class Bench:
     root: Path = field(default_factory=lambda: Path(os.environ.get("ANTISHORTCUT_DATA") or "data"))
     at: Mapping[str, Path] = field(default_factory=dict)  # places given by hand, by evaluation
     quiet: bool = True
+    limit: int | None = None  # images of a corruption at a severity
 
     @property
     def headline(self) -> tuple[str, AnySet]:

@@ -1,0 +1,146 @@
+"""A few real training steps on random images of the right size, as the trainer would do them."""
+# B images of a step
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from antishortcut.bench import Bench
+from antishortcut.cost.estimate import Measured
+from antishortcut.cost.groups import Group, Size
+from antishortcut.cost.kept import Machine
+from antishortcut.data import Loader
+from antishortcut.data.sources import SOURCES, WITH_PATH, Request
+from antishortcut.errors import UserError
+from antishortcut.methods import make_method, options_of, roles_of
+from antishortcut.models import Network, probe
+from antishortcut.run import DataSettings, Execution, ModelSettings
+from antishortcut.teachers import network_of
+from antishortcut.train import make_fabric
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes
+
+STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
+SLOW = 5.0  # seconds of a step on a CPU beside which warming up is nothing
+POOL = 4  # batches that are drawn from
+PIXELS = 2**20  # of a batch on a CPU; larger ones are measured in part, and the rest in proportion
+
+
+class Stopwatch:
+    """A `Clock` of this machine. Threads not given are all cores, as when `asd suite run` does one run at a time."""
+
+    def __init__(self, execution: Execution) -> None:
+        threads = execution.threads or _cores()
+        self.fabric = make_fabric(execution.model_copy(update={"threads": threads}))
+        self.machine = Machine(
+            device=_name(self.fabric.device),
+            threads=torch.get_num_threads(),
+            precision=execution.precision,
+            torch=str(torch.__version__),
+        )
+
+    def step(self, group: Group) -> Measured:
+        """The median, with the batch's augmentation and its way to the device."""
+        torch.manual_seed(0)
+        images = -(-group.batch // group.accumulate)
+        cpu = self.fabric.device.type == "cpu"
+        if cpu:
+            images = min(images, max(PIXELS // group.size.side**2, 2))
+        batches = self._batches(group, images)
+        bench = self._bench(group, next(batches))
+        start, worked = time.perf_counter(), time.process_time()
+        times = [_timed(bench, batches)]
+        if times[0] < SLOW or not cpu:  # the first one was to warm up
+            times = [_timed(bench, batches)]
+            while len(times) < STEPS and sum(times) < SECONDS:
+                times.append(_timed(bench, batches))
+        share = (time.process_time() - worked) / (time.perf_counter() - start) if cpu else 1.0
+        return Measured(statistics.median(times) * group.batch / images, len(times), min(share, 1.0))
+
+    def count(self, data: DataSettings) -> Size:
+        kind, _, path = data.name.partition(":")
+        if kind not in WITH_PATH:
+            raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
+        found = SOURCES[kind].open(Request(kind, path, Path(), data.seed, None, False, data.options))
+        return Size(images=len(found.train), classes=len(found.classes), side=found.image_size)
+
+    def _bench(self, group: Group, batch: Batch) -> Bench:
+        size, device = group.size, self.fabric.device
+        settings = options_of(group.method, group.options)
+        teachers = {role: _frozen(_taught_by(group, role), size) for role in roles_of(group.method, settings)}
+        student = network_of(group.network, size.classes, size.side)
+        shapes = {role: probe(network, size.side) for role, network in teachers.items()}
+        sizes = Sizes(size.classes, size.images, probe(student, size.side), shapes, _labels(size))
+        method = make_method(group.method, sizes, settings).to(device)
+        for network in (*teachers.values(), student):
+            network.to(device)
+        if isinstance(method, Prepares):
+            method.prepare(_seen(teachers, method, batch) for _ in range(1))  # one that need not look does not
+        bench = Bench(teachers, student, method, autocast=self.fabric.autocast)
+        if group.optimizer == "adamw":
+            bench.optimizer = torch.optim.AdamW(bench.step.parameters(), lr=0.001)
+        return bench
+
+    def _batches(self, group: Group, images: int) -> Iterator[Batch]:
+        """Batches of random images without end; their places are drawn from the whole training set."""
+        size, labels = group.size, _labels(group.size)
+        pool = torch.randint(256, (POOL * images, 3, size.side, size.side), dtype=torch.uint8)
+        drawn = ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64))
+        loader = Loader(drawn, batch=images, seed=0, image_size=size.side, augment=group.augment)
+        for epoch in itertools.count():
+            for batch in loader.epoch(epoch):
+                index = torch.randint(size.images, (len(batch.index),))  # (B,)
+                parts = (batch.image, labels[index], index)
+                yield Batch(*(tensor.to(self.fabric.device) for tensor in parts))
+
+
+def _timed(bench: Bench, batches: Iterator[Batch]) -> float:
+    start = time.perf_counter()
+    bench.turn(next(batches))
+    return time.perf_counter() - start
+
+
+def _taught_by(group: Group, role: str) -> ModelSettings:
+    network = group.other if role == "early" and group.other is not None else group.teacher
+    assert network is not None
+    return network
+
+
+def _frozen(model: ModelSettings, size: Size) -> Network:
+    return network_of(model, size.classes, size.side).requires_grad_(False).eval()
+
+
+def _labels(size: Size) -> torch.Tensor:
+    return torch.arange(size.images) % size.classes
+
+
+@torch.no_grad()
+def _seen(teachers: dict[str, Network], method: nn.Module, batch: Batch) -> dict[str, Features]:
+    return {role: teachers[role](batch.image) for role in cast(Method, method).roles}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _name(device: torch.device) -> str:
+    """What its maker calls it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()

@@ -1,0 +1,125 @@
+"""Many runs: teachers first, students as soon as their teachers are there. No torch in this process.
+
+Order and repetition need no book of their own: a finished run is known by its folder, an interrupted one goes on from
+its resume state, so the same command again does what is left. Where the work is done is an engine's business: processes
+of this machine, or a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from antishortcut.launch.place import Done, Place, Say, another, finished, state
+from antishortcut.run import Recipe
+from antishortcut.suites import Job, teacher_key
+
+__all__ = ["Engine", "Outcome", "Place", "another", "carry_out", "finished", "state"]
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    done: int
+    failed: dict[str, str]  # run → what was wrong
+    stopped: bool
+
+
+class Engine(AbstractContextManager["Engine"], Protocol):
+    """Does pieces of work somewhere. A ticket stands for one that was begun; leaving the engine waits for what runs."""
+
+    slots: int  # pieces at a time
+
+    def teach(self, recipe: Recipe) -> Any: ...
+    def learn(self, job: Job) -> Any: ...
+    def ready(self, tickets: Collection[Any]) -> list[Any]:
+        """Wait until one of them at least is done; those that are."""
+        ...
+
+    def told(self, ticket: Any) -> Done:
+        """What came of it: values, or "error", or "stopped"."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for an end: trainings save their state; asked again, they end at once."""
+        ...
+
+
+def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Outcome:
+    """Do all jobs; what is wrong with one run stops no other."""
+    failed = {job.title: why for job in jobs if (why := another(job, place.runs))}
+    for why in failed.values():
+        say(f"failed: {why}")
+    total, jobs = len(jobs), [job for job in jobs if job.title not in failed]
+    teachers = {teacher_key(recipe): recipe for job in jobs for recipe in job.teachers}
+    waiting = {job.title: {teacher_key(recipe) for recipe in job.teachers} for job in jobs}
+    by_title = {job.title: job for job in jobs}
+    done, stopped, started = 0, False, time.monotonic()
+    todo = {job.title for job in jobs if not finished(job, place.runs)}  # the others take no time worth counting
+    many = len(todo)
+    with _interrupted() as asked, engine:
+        queue, running = list(teachers), dict[Any, str]()  # keys of teachers and titles of jobs; ticket → key or title
+        try:
+            while queue or running:
+                while queue and len(running) < engine.slots:
+                    key = queue.pop(0)
+                    ticket = engine.learn(by_title[key]) if key in by_title else engine.teach(teachers[key])
+                    running[ticket] = key
+                for ticket in engine.ready(running):
+                    key = running.pop(ticket)
+                    told = engine.told(ticket)
+                    if told.get("stopped"):
+                        raise KeyboardInterrupt
+                    if "error" in told:
+                        lost = [key] if key in by_title else [t for t, need in waiting.items() if key in need]
+                        failed |= dict.fromkeys(lost, str(told["error"]))
+                        say(f"failed: {', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}: {told['error']}")
+                        waiting = {t: need for t, need in waiting.items() if t not in lost}
+                    elif key in by_title:
+                        done += 1
+                        todo -= {key, *failed}
+                        left = (time.monotonic() - started) / max(many - len(todo), 1) * len(todo)
+                        say(f"{done + len(failed)}/{total} {key}: {_line(told, left)}")
+                    else:
+                        say(f"teacher {told['run']}: {told['set']} accuracy {told['accuracy']:.3f}")
+                        for need in waiting.values():
+                            need.discard(key)
+                queue += [title for title, need in waiting.items() if not need]
+                waiting = {title: need for title, need in waiting.items() if need}
+        except KeyboardInterrupt:
+            stopped = True
+            say("stopping: runs save their state")
+            asked.then = engine.stop
+            engine.stop()
+    return Outcome(done, failed, stopped)
+
+
+def _line(told: Done, left: float) -> str:
+    return f"{told['set']} accuracy {told['accuracy']:.3f}, {told['seconds']:.0f} s; about {left / 60:.0f} min left"
+
+
+class _Asked:
+    then: Callable[[], None] | None = None
+
+
+@contextmanager
+def _interrupted() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM are a KeyboardInterrupt the first time; later ones do what was put in `then`."""
+    asked = _Asked()
+
+    def note(number: int, frame: object) -> None:
+        if asked.then is None:
+            raise KeyboardInterrupt
+        asked.then()
+
+    before = {number: signal.signal(number, note) for number in STOPS}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,169 @@
+"""A Ray cluster: every run is a task with the threads and devices it needs, and is retried when its node dies.
+
+Nothing is kept in Ray: a task that is done again goes on from its resume state, so runs and images must lie where every
+node sees them under the same path.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from antishortcut import __version__
+from antishortcut.errors import UserError
+from antishortcut.folder import InUse
+from antishortcut.launch.place import Done, Place
+from antishortcut.launch.task import open_worker, told
+from antishortcut.run import Recipe
+from antishortcut.suites import Job
+
+RETRIES = 5  # of a run whose process or node was lost
+PATIENCE = 120.0  # seconds a retried run waits for its lost process to let go of its folder
+MARK = ".cluster"  # in the runs folder while a suite runs: nodes that see another folder, or none, do not see this file
+Kind = Literal["teach", "learn"]
+
+
+class Cluster:
+    """An engine: tasks on a Ray cluster that is there already. Each takes `threads` cores and `cards` devices."""
+
+    def __init__(self, place: Place, address: str, slots: int | None = None, cards: float | None = None) -> None:
+        self._ray = ray = _joined(address)
+        there = ray.cluster_resources()
+        cards = (1.0 if _wants_card(place, there) else 0.0) if cards is None else cards
+        threads = place.execution.threads or 1
+        _fits(there, ray.nodes(), threads, cards)
+        self.slots = slots or 10_000  # how many fit at a time is Ray's to say
+        execution = place.execution.model_copy(update={"threads": threads})
+        self._place = replace(place, runs=place.runs.resolve(), execution=execution)
+        if place.root is not None:
+            self._place = replace(self._place, root=place.root.resolve())
+        self._token = uuid.uuid4().hex
+        needs = {"num_cpus": threads, "num_gpus": cards, "max_retries": RETRIES}
+        self._task = ray.remote(**needs)(_carried_out)
+        self._running: set[Any] = set()
+        self._asked = False
+
+    def __enter__(self) -> Cluster:
+        self._place.runs.mkdir(parents=True, exist_ok=True)
+        (self._place.runs / MARK).write_text(self._token)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Asked to stop, tasks are waited for: a training saves its state first."""
+        if self._running:
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=PATIENCE)
+        (self._place.runs / MARK).unlink(missing_ok=True)
+        self._ray.shutdown()
+
+    def teach(self, recipe: Recipe) -> Any:
+        return self._submit("teach", recipe)
+
+    def learn(self, job: Job) -> Any:
+        return self._submit("learn", job)
+
+    def _submit(self, kind: Kind, of: Any) -> Any:
+        ticket = self._task.remote(self._place, self._token, __version__, kind, of)
+        self._running.add(ticket)
+        return ticket
+
+    def ready(self, tickets: Collection[Any]) -> list[Any]:
+        done: list[Any] = []
+        while not done:  # in short turns, so that Ctrl-C is heard
+            done, _ = self._ray.wait(list(tickets), num_returns=1, timeout=1.0)
+        return done
+
+    def told(self, ticket: Any) -> Done:
+        self._running.discard(ticket)
+        lost = self._ray.exceptions
+        try:
+            return dict(self._ray.get(ticket))
+        except (lost.TaskCancelledError, KeyboardInterrupt):
+            return {"stopped": True}
+        except lost.RayError as error:
+            return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+
+    def stop(self) -> None:
+        """As Ctrl-C in each task; the second time their processes are ended."""
+        for ticket in self._running:
+            self._ray.cancel(ticket, force=self._asked)
+        self._asked = True
+
+
+def _joined(address: str) -> Any:
+    """Ray, connected."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray needs the extra: pip install 'antishortcut[cluster]'") from None
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"no Ray cluster at {address!r} ({reason}); start one: ray start --head") from None
+    return ray
+
+
+def _wants_card(place: Place, there: dict[str, float]) -> bool:
+    wanted = place.execution.accelerator
+    return wanted == "cuda" or (wanted == "auto" and there.get("GPU", 0) > 0)
+
+
+def _fits(there: dict[str, float], nodes: list[dict[str, Any]], threads: int, cards: float) -> None:
+    """A task that no node can hold would wait for ever."""
+    each = [node["Resources"] for node in nodes if node["Alive"]]
+    if not any(node.get("CPU", 0) >= threads and node.get("GPU", 0) >= cards for node in each):
+        largest = max((node.get("CPU", 0) for node in each), default=0)
+        raise UserError(
+            f"no node of the cluster has {threads} cores and {cards:g} GPUs for a run (in all {there.get('CPU', 0):g} "
+            f"cores, {there.get('GPU', 0):g} GPUs; at most {largest:g} cores on one); lower --threads or --cards"
+        )
+
+
+# --- on a node ---------------------------------------------------------------------------------------------------
+
+_opened: dict[str, Any] = {}  # a process of Ray's serves many tasks: images are read once
+
+
+def _carried_out(place: Place, token: str, version: str, kind: Kind, of: Any) -> Done:
+    return told(lambda: _work(place, token, version, kind, of))
+
+
+def _work(place: Place, token: str, version: str, kind: Kind, of: Any) -> Done:
+    _check(place.runs, token, version)
+    if token not in _opened:
+        _opened.clear()
+        _opened[token] = open_worker(place)
+    worker = _opened[token]
+    return _patiently(lambda: worker.teach(of) if kind == "teach" else worker.learn(of))
+
+
+def _patiently(work: Callable[[], Done], patience: float = PATIENCE) -> Done:
+    """A lost node's process may outlive it by a moment, and a run's folder is its own until it has ended."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return work()
+        except InUse:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1.0)
+
+
+def _check(runs: Path, token: str, version: str) -> None:
+    host = socket.gethostname()
+    if version != __version__:
+        raise UserError(f"node {host} has antishortcut {__version__}, the suite was started with {version}")
+    try:
+        seen = (runs / MARK).read_text()
+    except OSError:
+        seen = ""
+    if seen != token:
+        raise UserError(f"node {host} does not see {runs}: --runs must be a path that all nodes share")

@@ -1,0 +1,37 @@
+"""A piece of work as an engine's process does it: what comes back survives any way between processes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from antishortcut.errors import UserError
+from antishortcut.launch.place import Done, Place
+
+if TYPE_CHECKING:
+    from antishortcut.work import Worker
+
+
+def open_worker(place: Place) -> Worker:
+    """Torch is imported here, in the process that needs it."""
+    from antishortcut.work import Worker
+    from antishortcut.workflow import Workshop
+
+    shop = Workshop(place.runs, place.root, place.download, place.execution, quiet=True, reuse=True)
+    return Worker(shop, place.at)
+
+
+def told(work: Callable[[], Done]) -> Done:
+    """What came of it, as plain values: an exception may not survive the way between processes."""
+    from antishortcut.train import Stopped
+
+    try:
+        return work()
+    except (Stopped, KeyboardInterrupt):
+        return {"stopped": True}
+    except UserError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        traceback.print_exc()  # a mistake of ours: where it happened must not be lost
+        return {"error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,279 @@
+"""A suite on a real Ray cluster of two nodes on this machine, one of which dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from antishortcut import __version__
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder, InUse
+from antishortcut.launch import cluster
+from antishortcut.launch.local import Processes, shared_out
+from antishortcut.launch.place import Place
+from antishortcut.run import Execution
+
+NAMES = ("kd", "contrast-1", "asd")
+SUITE = [
+    "suite", "run", "beyond-cues", "--seeds", "1", "--threads", "1", "--save-every", "0.2",
+    *(word for name in NAMES for word in ("--only", f"beyond-cues/{name}")),
+    *(
+        word
+        for text in (
+            "epochs=25", "teacher.epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "optim.batch=32",
+            "data.options.count=256", "data.options.test_count=100",
+        )
+        for word in ("--set", text)
+    ),
+]  # fmt: skip
+
+
+class Nodes:
+    """Two nodes of one core each, known by the process group of their start."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address, self._folder = f"127.0.0.1:{port}", folder
+        self.head = self._start("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
+        self.second = self.more()
+
+    def more(self) -> int:
+        return self._start(f"--address={self.address}")
+
+    def _start(self, *words: str) -> int:
+        ray = Path(sys.executable).parent / "ray"
+        usual = ["--node-ip-address=127.0.0.1", "--num-cpus=1", "--object-store-memory=80000000"]
+        with (self._folder / "start.log").open("a") as log:
+            command = [str(ray), "start", *words, *usual, "--disable-usage-stats"]
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            assert process.wait(timeout=180) == 0, (self._folder / "start.log").read_text()
+        return process.pid
+
+    @staticmethod
+    def kill(group: int) -> None:
+        """As a power cut: the node's own processes and the trainings it started, none asked."""
+        for number in members(group):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+
+def members(group: int) -> set[int]:
+    """Processes of a group and all that descend from them: Ray's workers have groups of their own."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = (int(fields[1]), int(fields[2]))  # parent, group
+    found = {number for number, (_, own) in parents.items() if own == group}
+    while more := {number for number, (parent, _) in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    folder = Path(tempfile.mkdtemp(prefix="ray"))  # a short path: sockets lie in it
+    there = Nodes(folder)
+    yield there
+    there.kill(there.second)
+    there.kill(there.head)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs by a process of this machine."""
+    runs = tmp_path_factory.mktemp("local") / "runs"
+    subprocess.run([sys.executable, "-m", "antishortcut", *SUITE, "--runs", str(runs)], check=True, timeout=600)
+    return runs
+
+
+def begin(nodes: Nodes, runs: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "antishortcut", *SUITE, "--runs", str(runs)]
+    with (runs.parent / "log").open("w") as log:
+        where = ["--engine", "ray", "--address", nodes.address, "--json"]
+        return subprocess.Popen([*command, *where], stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_for(found: Callable[[], Path | None], process: subprocess.Popen[bytes], log: Path) -> Path:
+    end = time.monotonic() + 300
+    while (there := found()) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, f"it does not come to that: {log.read_text()}"
+        time.sleep(0.02)
+    return there
+
+
+def saved_by(group: int, runs: Path) -> Path | None:
+    """A student with a saved state whose training is a process of this node."""
+    for lock in runs.glob("beyond-cues/*/.lock"):
+        try:
+            if list(lock.parent.glob("resume/*.pt")) and int(lock.read_text()) in members(group):
+                return lock.parent
+        except (ValueError, OSError):
+            continue
+    return None
+
+
+def first_steps(folder: Path) -> list[int]:
+    """The first step each training of a folder wrote to TensorBoard, by start."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    files = sorted((folder / "tensorboard").glob("events*"))
+    return [next(event.step for event in EventFileLoader(str(file)).Load() if event.step) for file in files]
+
+
+def same(runs: Path, others: Path) -> None:
+    for name in NAMES:
+        one, two = (Folder(place / "beyond-cues" / f"{name}-s1") for place in (runs, others))
+        weights, expected = load_file(one.student), load_file(two.student)
+        assert all(torch.equal(weights[key], expected[key]) for key in expected)
+        assert one.history() == two.history()
+        assert one.scores() == two.scores()
+        assert not (one.path / "resume").exists()
+
+
+def test_a_node_dies_and_every_run_ends_once(nodes: Nodes, local: Path, tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    process = begin(nodes, runs)
+    lost = wait_for(lambda: saved_by(nodes.second, runs), process, log)
+    nodes.kill(nodes.second)
+    (state,) = list(lost.glob("resume/*.pt"))[-1:]
+    reached = int(state.name[:9])
+    try:
+        assert process.wait(timeout=400) == 0, log.read_text()
+    finally:
+        nodes.second = nodes.more()
+    assert '"done": 3' in log.read_text()
+    same(runs, local)
+    for name in NAMES:
+        folder = runs / "beyond-cues" / f"{name}-s1"
+        starts = first_steps(folder)
+        if folder == lost:
+            assert len(starts) == 2
+            assert starts[1] > reached > 0  # it went on, and did not begin again
+        else:
+            assert len(starts) == 1
+    assert not (runs / cluster.MARK).exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes: Nodes, local: Path, tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    shutil.copytree(local / "teachers", runs / "teachers")
+    process = begin(nodes, runs)
+    wait_for(lambda: saved_by(nodes.second, runs), process, log)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=200) == 130, log.read_text()
+    assert "stopping: runs save their state" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    kept = list(runs.glob("beyond-cues/*/resume/*.pt"))
+    assert kept
+    again = begin(nodes, runs)
+    assert again.wait(timeout=400) == 0, log.read_text()
+    same(runs, local)
+
+
+def test_more_than_a_node_has_is_refused_at_once(nodes: Nodes, tmp_path: Path) -> None:
+    words = ["--engine", "ray", "--address", nodes.address, "--runs", str(tmp_path / "runs"), "--threads", "2"]
+    told = subprocess.run(
+        [sys.executable, "-m", "antishortcut", *SUITE, *words], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    (line,) = told.stderr.strip().splitlines()
+    assert "no node of the cluster has 2 cores and 0 GPUs for a run (in all 2 cores" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    words = ["--engine", "ray", "--address", "127.0.0.1:1", "--runs", str(tmp_path / "runs")]
+    code = "import sys; sys.modules['ray'] = None\nfrom antishortcut.cli import main\nmain()"
+    told = subprocess.run([sys.executable, "-c", code, *SUITE, *words], capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (
+        2,
+        "asd: --engine ray needs the extra: pip install 'antishortcut[cluster]'\n",
+    )
+    clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    told = subprocess.run(
+        [sys.executable, "-m", "antishortcut", *SUITE, *words[:2], *words[4:]],
+        capture_output=True, text=True, check=False, env=clean | {"RAY_TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    if "no Ray cluster" not in told.stderr:
+        assert told.returncode == 0  # one runs on this machine
+        return
+    assert told.returncode == 2
+    (line,) = told.stderr.strip().splitlines()
+    assert line.startswith("asd: no Ray cluster at 'auto'")
+    assert line.endswith("start one: ray start --head")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_engine_is_one_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "antishortcut", *SUITE, "--engine", "rey", "--runs", str(tmp_path / "runs")]
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (2, "asd: --engine 'rey'; did you mean 'ray'?\n")
+
+
+def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path) -> None:
+    (tmp_path / cluster.MARK).write_text("token")
+    cluster._check(tmp_path, "token", __version__)
+    with pytest.raises(UserError, match=r"does not see .*: --runs must be a path that all nodes share"):
+        cluster._check(tmp_path, "other", __version__)
+    with pytest.raises(UserError, match="does not see"):
+        cluster._check(tmp_path / "elsewhere", "token", __version__)
+    with pytest.raises(UserError, match="the suite was started with 9"):
+        cluster._check(tmp_path, "token", "9")
+
+
+def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path) -> None:
+    folder, tries = Folder(tmp_path), list[int]()
+
+    def work() -> dict[str, object]:
+        tries.append(1)
+        if len(tries) == 2:
+            fcntl.flock(held, fcntl.LOCK_UN)
+        with folder.locked():
+            return {"there": True}
+
+    with (tmp_path / ".lock").open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InUse):
+            cluster._patiently(work, patience=0.0)
+        assert cluster._patiently(work) == {"there": True}
+    assert len(tries) == 2
+
+
+def test_cards_are_shared_out_over_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none, two = tmp_path / "none", tmp_path / "two"
+    for name in "ab":
+        (two / name).mkdir(parents=True)
+    assert shared_out(3, "auto", {}, two) == ["0", "1", "0"]
+    assert shared_out(3, "cuda", {"CUDA_VISIBLE_DEVICES": "4, GPU-7"}, two) == ["4", "GPU-7", "4"]
+    assert shared_out(3, "auto", {"CUDA_VISIBLE_DEVICES": ""}, two) == []
+    assert shared_out(3, "auto", {}, none) == shared_out(3, "cpu", {}, two) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    place = Place(tmp_path / "runs", execution=Execution.model_validate({"accelerator": "auto"}))
+    with Processes(place, 2) as engine:  # real processes: each takes one
+        asked = [engine._submit(_card, 3.0) for _ in range(2)]
+        assert sorted(ticket.result()["card"] for ticket in asked) == ["3", "5"]
+
+
+def _card(seconds: float) -> dict[str, str | None]:
+    time.sleep(seconds)  # so that the other process takes the other question
+    return {"card": os.environ.get("CUDA_VISIBLE_DEVICES")}
