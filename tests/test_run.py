@@ -58,13 +58,29 @@ def test_overrides_are_typed_and_nested() -> None:
     assert recipe.methods["asd"] == {"tc": 0}
 
 
+def test_a_length_is_in_epochs_or_in_iterations() -> None:
+    by_epochs, by_steps = load_recipe("P2", ["epochs=3"]), load_recipe("P2", ["iterations=70"])
+    assert (by_epochs.length, by_steps.length) == ("3 epochs", "70 iterations")
+    teacher = teach_run(load_recipe("P2", ["iterations=70", "teacher.epochs=90"]), "f")
+    assert (teacher.epochs, teacher.iterations) == (0, 90)
+    rewound = rewind_run(teacher, 7)
+    assert (rewound.epochs, rewound.iterations) == (0, 7)
+    plain = teach_run(by_epochs, "f")
+    assert (plain.epochs, plain.iterations) == (3, 0)
+    assert plain.hash != teacher.hash
+    with_task = load_recipe("P2", ["epochs=3", "task.rows=1024"])
+    assert teach_run(with_task, "f").hash == plain.hash  # the default says nothing new
+    assert teach_run(load_recipe("P2", ["epochs=3", "task.rows=10"]), "f").hash != plain.hash
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("epoch=1", ["epoch", "'epochs'"]),
         ("optim.rat=1", ["optim.rat", "'rate'"]),
         ("optim.rate=fast", ["optim.rate", "fast"]),
-        ("epochs=0", ["epochs", "greater than"]),
+        ("epochs=0", ["recipe: give its length as epochs or as iterations, one of them, at least 1"]),
+        ("iterations=-1", ["iterations", "greater than"]),
         ("epochs", ["key=value"]),
         ("=3", ["key=value"]),
         ("epochs.x=3", ["epochs"]),

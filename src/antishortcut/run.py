@@ -34,7 +34,7 @@ class DataSettings(Settings):
     test_limit: int | None = Field(None, ge=1)
     val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
     image_size: int | None = Field(None, ge=8)
-    augment: Literal["crop-flip", "crop", "flip", "imagenet", "none"] = "crop-flip"
+    augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
     views: int | None = Field(None, ge=1)  # of students: epoch e is augmented as e mod views; None: anew each epoch
     seed: int = Field(
         0, ge=0, lt=2**31
@@ -72,8 +72,15 @@ class OptimSettings(Settings):
         return self
 
 
+class TaskSettings(Settings):
+    """Of dense prediction; classification has none."""
+
+    rows: int = Field(1024, ge=1)  # locations of a step that methods learn from, over all devices
+    aux: float = Field(0.4, ge=0)  # weight of the auxiliary head's loss, where a network has one
+
+
 class TeacherSettings(ModelSettings):
-    epochs: int | None = Field(None, ge=1)  # the recipe's when not given
+    epochs: int | None = Field(None, ge=1)  # or iterations, as the recipe counts; the recipe's number when not given
     rate: float | None = Field(None, gt=0)  # optim.rate when not given
     batch: int | None = Field(None, ge=1)  # optim.batch when not given
     seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
@@ -86,21 +93,33 @@ class TeacherSettings(ModelSettings):
 
 
 class Recipe(Settings):
-    """A pair, ready to teach and distil."""
+    """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
 
     title: str = ""
-    epochs: int = Field(ge=1)
+    epochs: int = Field(0, ge=0)
+    iterations: int = Field(0, ge=0)
     data: DataSettings = DataSettings()
     teacher: TeacherSettings
     student: ModelSettings
     optim: OptimSettings = OptimSettings()
+    task: TaskSettings = TaskSettings()
     methods: dict[str, dict[str, Value]] = {}  # settings that belong to this pair, by method
+
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if bool(self.epochs) == bool(self.iterations):
+            raise ValueError("give its length as epochs or as iterations, one of them, at least 1")
+        return self
+
+    @property
+    def length(self) -> str:
+        return f"{self.epochs} epochs" if self.epochs else f"{self.iterations} iterations"
 
     @property
     def views(self) -> int | None:
         """How many augmentations of every image a student sees; None when each epoch has its own."""
         views = self.data.views
-        return None if views is None or views >= self.epochs else views
+        return None if views is None or 0 < self.epochs <= views else views
 
 
 class Run(Settings):
@@ -110,11 +129,13 @@ class Run(Settings):
     suite: str = "runs"
     name: str
     seed: int
-    epochs: int
+    epochs: int  # 0 when its length is in iterations
+    iterations: int = 0
     data: DataSettings
     fingerprint: str  # of the data
     model: ModelSettings
     optim: OptimSettings
+    task: TaskSettings = TaskSettings()
     method: str = "ce"
     options: dict[str, Value] = {}
     teacher: str | None = None  # hash of the teacher run: the one it learns from, or is only compared with
@@ -132,9 +153,16 @@ class Run(Settings):
             aside.discard("teacher")
         science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
         science["model"].pop("weights")  # its digest is there
-        if self.data.views is None:  # runs older than this setting keep their hash
+        for name, default in (("iterations", 0), ("task", TaskSettings())):  # runs older than these keep their hash
+            if getattr(self, name) == default:
+                science.pop(name)
+        if self.data.views is None:
             science["data"].pop("views")
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def length(self) -> str:
+        return f"{self.epochs} epochs" if self.epochs else f"{self.iterations} iterations"
 
     def folder(self, runs: Path) -> Path:
         """runs/teachers/<hash> when the trajectory is kept, so that it can teach; else runs/<suite>/<name>-s<seed>."""
@@ -164,22 +192,31 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         suite="teachers",
         name=teacher.name,
         seed=teacher.seed,
-        epochs=teacher.epochs or recipe.epochs,
+        **_length(recipe, teacher.epochs),
         data=recipe.data.model_copy(update={"views": None}),
         fingerprint=fingerprint,
         model=_with_digest(_model(teacher)),
         optim=recipe.optim.model_copy(
             update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
         ),
+        task=recipe.task,
         keep=teacher.keep,
     )
+
+
+def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
+    """Epochs and iterations of a run, one of them 0; its own number counts as the recipe's does."""
+    if recipe.iterations:
+        return {"epochs": 0, "iterations": own or recipe.iterations}
+    return {"epochs": own or recipe.epochs, "iterations": 0}
 
 
 def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
     """Fine-tuning of a final teacher at a constant high rate (S-Sec. A.4.6): an early-like state when none was kept."""
     constant = teacher.optim.model_copy(update={"schedule": "constant", "rate": rate, "warmup": 0.0})
+    length = {"iterations": epochs} if teacher.iterations else {"epochs": epochs}
     return teacher.model_copy(
-        update={"kind": "rewind", "teacher": teacher.hash, "epochs": epochs, "optim": constant, "keep": (100.0,)}
+        update={"kind": "rewind", "teacher": teacher.hash, "optim": constant, "keep": (100.0,)} | length
     )
 
 
@@ -203,11 +240,12 @@ def distill_run(
         suite=suite,
         name=name or method,
         seed=seed,
-        epochs=recipe.epochs,
+        **_length(recipe),
         data=recipe.data.model_copy(update={"views": recipe.views}),
         fingerprint=fingerprint,
         model=_with_digest(recipe.student),
         optim=recipe.optim,
+        task=recipe.task,
         method=method,
         options=dict(options),
         teacher=teacher,
@@ -287,6 +325,9 @@ def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
         raise UserError(f"{recipe.title}: {_first(error)}") from None
 
 
+COUNTS = {"epochs": "iterations", "iterations": "epochs"}
+
+
 def _override(tree: dict[str, Any], text: str) -> None:
     """`optim.rate=0.1` sets tree["optim"]["rate"]; values are TOML, bare words are strings."""
     key, mark, value = text.partition("=")
@@ -296,6 +337,8 @@ def _override(tree: dict[str, Any], text: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
+    if key.strip() in COUNTS:  # a length takes the place of the other kind
+        tree.pop(COUNTS[key.strip()], None)
     *parents, last = key.strip().split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})
@@ -314,6 +357,8 @@ def _first(error: ValidationError) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
+    if problem["type"] == "value_error":  # of a whole section, which needs no repeating
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}{more}"
     return f"{place}: {problem['msg']}, not {problem.get('input')!r}{more}"
 
 

@@ -1,18 +1,59 @@
 """Small pure scorers: outputs of a network on a set in, (name, value) out."""
-# N images, C classes, K categories, G groups
+# N images, B batch, C classes, K categories, G groups, H × W pixels
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_accuracy
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
+
+from antishortcut.types import VOID
 
 
 def accuracy(logits: Tensor, label: Tensor) -> Iterator[tuple[str, float]]:
     """Top-1 accuracy of logits (N, C), in [0, 1]."""
     value = multiclass_accuracy(logits, label, num_classes=logits.shape[1], average="micro")
     yield "accuracy", float(value)
+
+
+def hits(logits: Tensor, label: Tensor) -> Tensor:
+    """What top-1 accuracy is made of, for logits (B, C): how many are right, how many there are. (2,)"""
+    right = (logits.argmax(dim=1) == label).sum()
+    return torch.stack([right, torch.full_like(right, len(label))])
+
+
+def accuracy_of(tally: Tensor) -> Iterator[tuple[str, float]]:
+    """Top-1 accuracy from a sum of `hits`."""
+    right, count = tally.tolist()
+    yield "accuracy", right / count
+
+
+def confusion(logits: Tensor, label: Tensor) -> Tensor:
+    """Pixels by true class (rows) and predicted class, for logits (B, C, H, W); void ones are left out. (C, C)"""
+    return multiclass_confusion_matrix(logits, label, num_classes=logits.shape[1], ignore_index=VOID)
+
+
+def segmentation(tally: Tensor) -> Iterator[tuple[str, float]]:
+    """From a sum of `confusion` (C, C): the share of right pixels, and intersection over union, mean over classes.
+
+    A class that is neither there nor predicted has no IoU and does not count.
+    """
+    counts = tally.double()
+    right = counts.diagonal()  # (C,)
+    union = counts.sum(dim=0) + counts.sum(dim=1) - right  # (C,)
+    there = union > 0
+    yield "accuracy", float(right.sum() / counts.sum().clamp(min=1))
+    yield "miou", float((right[there] / union[there]).mean()) if there.any() else 0.0
+
+
+def class_iou(tally: Tensor, classes: Sequence[str]) -> dict[str, float | None]:
+    """Intersection over union of every class by name; None for one that is neither there nor predicted."""
+    counts = tally.double()
+    right = counts.diagonal()  # (C,)
+    union = counts.sum(dim=0) + counts.sum(dim=1) - right  # (C,)
+    return {name: float(right[at] / union[at]) if union[at] > 0 else None for at, name in enumerate(classes)}
 
 
 def split_accuracy(logits: Tensor, label: Tensor, hard: Tensor) -> Iterator[tuple[str, float]]:
@@ -41,12 +82,16 @@ def shape_bias(logits: Tensor, label: Tensor, cues: Mapping[str, Tensor]) -> Ite
     conflict = texture != label
     if not conflict.any():
         return
-    by_shape = float((guess == label)[conflict].float().mean())
-    by_texture = float((guess == texture)[conflict].float().mean())
-    yield "by_shape", by_shape
-    yield "by_texture", by_texture
-    if by_shape + by_texture > 0:
-        yield "shape_bias", by_shape / (by_shape + by_texture)
+    by_shape, by_texture = (int(((guess == of) & conflict).sum()) for of in (label, texture))
+    yield from taken_for(by_shape, by_texture, int(conflict.sum()))
+
+
+def taken_for(shape: int, texture: int, count: int) -> Iterator[tuple[str, float]]:
+    """Of so many images or pixels in conflict, the shares taken for their shape's class and their texture's."""
+    yield "by_shape", shape / count
+    yield "by_texture", texture / count
+    if shape + texture > 0:
+        yield "shape_bias", shape / (shape + texture)
 
 
 def overlap_accuracy(logits: Tensor, label: Tensor, allowed: Tensor) -> Iterator[tuple[str, float]]:

@@ -27,14 +27,24 @@ class Step(nn.Module):
         method = cast(Method, self.method)
         stages = seen.stages if "stages" in method.taps else ()
         with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
-            student = Features(seen.logits.float(), seen.embedding.float(), tuple(stage.float() for stage in stages))
+            aux = None if seen.aux is None else seen.aux.float()
+            maps = tuple(stage.float() for stage in stages)
+            student = Features(seen.logits.float(), seen.embedding.float(), maps, aux)
             if isinstance(self.method, Views):
                 student = self.method.view(student, teachers)
             own = self.task.loss(student, batch)
             rows, targets, joint = joined(*self.task.rows(student, teachers, batch))
-            share = len(batch.label) * world() / len(joint.label)  # DDP averages over processes, not over rows
-            terms = {name: method.task_weight * share * value for name, value in own.items()}
+            terms = {name: method.task_weight * self._share(batch) * value for name, value in own.items()}
+            if len(joint.label) == 0:  # not a labelled pixel in any process: nothing to learn from, and no mean of it
+                return terms | {"void": sum((0.0 * part.sum() for part in self.method.parameters()), torch.zeros(()))}
             return terms | method.terms(rows, targets, joint, epoch)
+
+    def _share(self, batch: Batch) -> Tensor | float:
+        """DDP averages over processes, not over what a loss is a mean of."""
+        if world() == 1:
+            return 1.0
+        own = self.task.weight(batch)  # (1,)
+        return own * world() / gather(own).sum().clamp(min=1)
 
 
 class Sealed:

@@ -1,18 +1,34 @@
-"""What is learned: the task's own loss, and how its outputs become rows for the methods."""
-# B batch, C classes
+"""What is learned: the task's own loss, how its outputs become rows for the methods, and how they are scored."""
+# B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antishortcut.types import Batch, Features
+from antishortcut.parallel import world
+from antishortcut.scorers import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
+from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Task, is_dense
+
+
+def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
+    """The task a data set poses."""
+    if is_dense(sets.train):
+        return Segmentation(len(sets.classes), rows=rows, aux=aux, label_smoothing=label_smoothing)
+    return Classification(label_smoothing=label_smoothing)
 
 
 class Classification:
     """Cross-entropy on class labels; every image is one row already."""
+
+    headline = "accuracy"
+    vectors = True
+    together = 256
 
     def __init__(self, *, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
@@ -24,3 +40,113 @@ class Classification:
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]:
         return student, teachers, batch
+
+    def weight(self, batch: Batch) -> Tensor:
+        return torch.tensor([len(batch.label)], device=batch.label.device)
+
+    def samples(self, images: int) -> int:
+        return images
+
+    def tally(self, seen: Features, label: Tensor) -> Tensor:
+        return hits(seen.logits, label)
+
+    def scores(self, tally: Tensor) -> dict[str, float]:
+        return dict(accuracy_of(tally))
+
+    def report(
+        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Accuracy, and shape bias where the texture of every image is known and another class's."""
+        logits = torch.cat([seen.logits for seen, _ in stream])  # (N, C)
+        values = dict(accuracy(logits, images.label))
+        if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):
+            values |= dict(shape_bias(logits, images.label, images.cues))
+        return {"values": values}
+
+
+class Segmentation:
+    """A class for every pixel: cross-entropy on maps brought to the labels' size; void pixels count for nothing.
+
+    Methods see rows: `rows` locations of a step, drawn from those of the student's map that have a label (the loop
+    seeds the draw with the step), with the teachers' maps brought to that map's size. A row's number is its image's.
+    """
+
+    headline = "miou"
+    vectors = False
+    together = 16
+
+    def __init__(self, classes: int, *, rows: int = 1024, aux: float = 0.4, label_smoothing: float = 0.0) -> None:
+        self.classes, self.count, self.aux, self.label_smoothing = classes, rows, aux, label_smoothing
+
+    def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
+        terms = {"task": self._entropy(student.logits, batch.label)}
+        if student.aux is not None and self.aux != 0:
+            terms["aux"] = self.aux * self._entropy(student.aux, batch.label)
+        return terms
+
+    def _entropy(self, logits: Tensor, label: Tensor) -> Tensor:
+        """Mean over labelled pixels; 0 where there are none."""
+        whole = resized(logits, label.shape[1:])  # (B, C, H, W)
+        total = F.cross_entropy(whole, label, ignore_index=VOID, reduction="sum", label_smoothing=self.label_smoothing)
+        return total / (label != VOID).sum().clamp(min=1)
+
+    def rows(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch
+    ) -> tuple[Features, Mapping[str, Features], Batch]:
+        grid = student.embedding.shape[2:]  # (h, w)
+        label = F.interpolate(batch.label[:, None].float(), size=grid, mode="nearest").flatten().long()  # (B·h·w,)
+        known = (label != VOID).nonzero().flatten()
+        chosen = known[torch.randperm(len(known), device="cpu")[: -(-self.count // world())].to(known.device)]  # (R,)
+        image, cell = chosen // (grid[0] * grid[1]), chosen % (grid[0] * grid[1])
+        at = (image, cell // grid[1], cell % grid[1])  # place in the batch, row and column of the map, each (R,)
+        joint = replace(batch, label=label[chosen], index=batch.index[image])
+        seen = {role: _picked(features, grid, at) for role, features in teachers.items()}
+        return _picked(student, grid, at), seen, joint
+
+    def weight(self, batch: Batch) -> Tensor:
+        return (batch.label != VOID).sum()[None]
+
+    def samples(self, images: int) -> int:
+        """Rows are more than images: at least so many others come between a location and its next sight."""
+        return images * self.count
+
+    def tally(self, seen: Features, label: Tensor) -> Tensor:
+        if len(label) == 0:  # a process without a share of the last batch
+            return torch.zeros(self.classes, self.classes, dtype=torch.int64, device=label.device)
+        return confusion(resized(seen.logits.float(), label.shape[1:]), label)
+
+    def scores(self, tally: Tensor) -> dict[str, float]:
+        return dict(segmentation(tally))
+
+    def report(
+        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Pixel accuracy and mIoU, by class too; where pixels have a texture of their own, what they are taken for."""
+        tally = torch.zeros(self.classes, self.classes, dtype=torch.int64)
+        texture = images.cues.get("texture_map")  # (N, H, W)
+        by_shape = by_texture = torn = 0  # pixels taken for their shape's class, for their texture's; in conflict
+        for seen, batch in stream:
+            tally += self.tally(seen, batch.label)
+            if texture is not None:
+                guess = resized(seen.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
+                other = texture[batch.index].long()  # (B, H, W)
+                conflict = (other != VOID) & (batch.label != VOID) & (other != batch.label)
+                by_shape += int(((guess == batch.label) & conflict).sum())
+                by_texture += int(((guess == other) & conflict).sum())
+                torn += int(conflict.sum())
+        values = self.scores(tally)
+        if torn:
+            values |= dict(taken_for(by_shape, by_texture, torn))
+        return {"values": values, "classes": class_iou(tally, classes)}
+
+
+def resized(maps: Tensor, size: torch.Size) -> Tensor:
+    """Maps (B, C, h, w) at another size, bilinear."""
+    return maps if maps.shape[2:] == size else F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+def _picked(seen: Features, grid: torch.Size, at: tuple[Tensor, Tensor, Tensor]) -> Features:
+    """Logits (R, C) and embeddings (R, D) at these locations of a grid; stages stay whole maps."""
+    image, row, column = at
+    logits, embedding = (resized(maps, grid)[image, :, row, column] for maps in (seen.logits, seen.embedding))
+    return replace(seen, logits=logits, embedding=embedding)

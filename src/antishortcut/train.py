@@ -33,9 +33,8 @@ from antishortcut.parallel import gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
-from antishortcut.scorers import accuracy
 from antishortcut.step import Meter, Sealed, SealedStep, Step
-from antishortcut.tasks import Classification
+from antishortcut.tasks import task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets, Sizes
 
@@ -107,21 +106,23 @@ class Training:
         self.student = network_of(run.model, classes, side)
         if run.kind == "rewind":
             self.student.load_state_dict(self.teachers.weights("final"))
-        sizes = Sizes(classes, len(sets.train), probe(self.student, side), self.teachers.shapes, sets.train.label)
+        self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
+        samples, label = self.task.samples(len(sets.train)), sets.train.label if self.task.vectors else None
+        sizes = Sizes(classes, samples, probe(self.student, side), self.teachers.shapes, label)
         self.method = make_method(run.method, sizes, run.options)
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train")
-        self.per_epoch, self.total = len(self.loader), run.epochs * len(self.loader)
-        self.cache = self._cache() if execution.cache_teachers and self.roles and not self.stages else None
-        self.step: nn.Module = Step(
-            self.student, self.method, Classification(label_smoothing=run.optim.label_smoothing)
-        )
+        self.per_epoch = len(self.loader)
+        self.total = run.iterations or run.epochs * self.per_epoch
+        self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
+        self.cache = self._cache() if execution.cache_teachers and self.roles and self._cached else None
+        self.step: nn.Module = Step(self.student, self.method, self.task)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
         self.module, self.optimizer = fabric.setup(SealedStep(self.step), _optimizer(run.optim, self.step))
         self.trajectory = Trajectory(folder)
-        self.due = {} if not run.keep else keep_steps(run.keep, self.per_epoch, self.total)
+        self.due = {} if not run.keep else keep_steps(run.keep, self.unit, self.total)
         self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
         self.done, self.meter, self.seconds = 0, Meter(), 0.0
         self.last, self.best = dict[str, Any](), dict[str, Any]()
@@ -138,7 +139,7 @@ class Training:
             watch.begin(self.done)
             if self.cache is not None:
                 self.cache.begin(watch.say)
-            elif self.execution.cache_teachers and self.roles and self.stages:
+            elif self.execution.cache_teachers and self.roles:
                 watch.say(f"{self.run.method} reads the teacher's maps, which are not cached: it is asked each time")
             if self.done == 0 and 0 in self.due:  # the untrained state
                 self._judge()
@@ -151,7 +152,7 @@ class Training:
                         means = self.meter.means()
                         self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
                         watch.update(self.done, means)
-                    if self.done % self.per_epoch == 0 or self.done in self.due:
+                    if self._ends or self.done in self.due:
                         self._judge()
                     if stop := self._all(asked.number):
                         self._save()
@@ -159,13 +160,15 @@ class Training:
                     if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
                         self._save()
                         saved = time.monotonic()
-            watch.say(f"{self.judge} accuracy {self.last['accuracy']:.3f}, {self._seconds():.0f} s")
+                    if self.done == self.total:
+                        break
+            watch.say(f"{self.judge} {self.task.headline} {self.last[self.task.headline]:.3f}, {self._seconds():.0f} s")
         self._finish()
 
     def _step(self, batch: Batch) -> float:
         """Forward, backward, update. Returns the rate it was done with."""
         torch.manual_seed(self.run.seed * 1_000_003 + self.done + 1)
-        rate = rate_at(self.run.optim, self.done, self.per_epoch, self.total)
+        rate = rate_at(self.run.optim, self.done, self.unit, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.module.train()
@@ -177,7 +180,7 @@ class Training:
             targets = self._targets(here)
             weight = len(gather(part.index)) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
-                found = self.module(Sealed(here, targets, self.done / self.per_epoch))
+                found = self.module(Sealed(here, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
@@ -198,27 +201,37 @@ class Training:
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
-        epoch, within = divmod(self.done, self.per_epoch)
+        within, epoch = not self._ends, self.done / self.per_epoch
         scores = self._score(PART if within else None)
         if not within:
             self.last = scores
             self._log({"set": self.judge, "scores": self.last}, {f"{self.judge}/{k}": v for k, v in self.last.items()})
-            if self.last["accuracy"] > self.best.get("accuracy", -math.inf):
-                self.best = self.last | {"epoch": epoch}
+            if self.last[self.task.headline] > self.best.get(self.task.headline, -math.inf):
+                self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
             self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.student)
 
+    @property
+    def _ends(self) -> bool:
+        """Whether an epoch ends with the step just done, or all of training."""
+        return self.done % self.per_epoch == 0 or self.done == self.total
+
+    @property
+    def _cached(self) -> bool:
+        """Whether what the method reads of its teachers is kept on disk: vectors are, maps are not."""
+        return self.task.vectors and not self.stages
+
     @torch.no_grad()
     def _score(self, limit: int | None) -> dict[str, float]:
-        """Accuracy on the judging set or a part of it; every image counts once, whatever the number of processes."""
+        """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
         self.student.eval()
-        seen = [
-            (self.student(batch.image.to(self.fabric.device)).logits.float(), batch.label.to(self.fabric.device))
-            for batch in self._loader(self.judge, limit).epoch(0)
+        loader, device = self._loader(self.judge, limit), self.fabric.device
+        tally = [
+            self.task.tally(self.student(batch.image.to(device)), batch.label.to(device)) for batch in loader.epoch(0)
         ]
-        logits, labels = (gather(torch.cat(column)) for column in zip(*seen, strict=True))
-        return dict(accuracy(logits, labels)) | {"images": len(labels)}
+        total = gather(torch.stack(tally).sum(dim=0)[None]).sum(dim=0)
+        return self.task.scores(total) | {"images": len(loader.images)}
 
     def _loader(self, name: str, limit: int | None = None) -> Loader:
         training = name == "train"
@@ -226,7 +239,7 @@ class Training:
         assert images is not None
         return Loader(
             limited(images, limit, 0),
-            batch=self.run.optim.batch if training else 256,
+            batch=self.run.optim.batch if training else self.task.together,
             seed=self.run.seed,
             image_size=self.sets.image_size,
             augment=self.run.data.augment if training else "none",
@@ -241,7 +254,7 @@ class Training:
         """Teacher outputs on disk; refused here, before anything is written, when there is no room for them."""
         made = made_of(self.run, self.fabric.device, self.fabric.world_size)
         cache = TeacherCache(self.teachers, self.roles, made, len(self.sets.train))
-        cache.reserve({self.loader.view(epoch) for epoch in range(self.run.epochs)})
+        cache.reserve({self.loader.view(epoch) for epoch in range(-(-self.total // self.per_epoch))})
         return cache
 
     def _restore(self) -> None:
@@ -255,11 +268,18 @@ class Training:
             self.last, self.best = state["last"], state["best"]
         elif isinstance(self.method, Prepares):
             side = self.sets.image_size
-            plain = Loader(self.sets.train, batch=256, seed=0, image_size=side, augment="none", shuffle=False)
-            images = (batch.image.to(self.fabric.device) for batch in plain.epoch(0))
-            self.method.prepare(self.teachers.features(self.roles, image) for image in images)
+            plain = Loader(
+                self.sets.train, batch=self.task.together, seed=0, image_size=side, augment="none", shuffle=False
+            )
+            self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
             self.folder.cut(-1 if found is None else self.done)  # what was logged of the untrained state comes again
+
+    def _rows(self, batch: Batch) -> Mapping[str, Features]:
+        """What the teachers say of a batch, as rows."""
+        here = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
+        seen = self.teachers.features(self.roles, here.image)
+        return self.task.rows(seen[self.roles[0]], seen, here)[1]
 
     def _save(self) -> None:
         if self.writes:
@@ -286,7 +306,11 @@ class Training:
                 if self.method.state_dict():
                     save_weights(self.folder.method, self.method)
             size = sum(p.numel() for p in self.student.parameters())
-            scores = {"set": self.judge, "last": self.last | {"epoch": self.run.epochs}, "best": self.best}
+            scores = {
+                "set": self.judge,
+                "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
+                "best": self.best,
+            }
             self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
             clear_states(self.folder.path / "resume")
         self.fabric.barrier()
@@ -304,6 +328,10 @@ class Training:
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self.started
+
+
+def _plain(epoch: float) -> float | int:
+    return int(epoch) if epoch == int(epoch) else round(epoch, 3)
 
 
 def _parts(batch: Batch, count: int) -> list[Batch]:

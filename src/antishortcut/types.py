@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
+
+VOID = 255  # the label of a pixel that counts for nothing
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class ImageSet:
     """Images held in memory, raw."""
 
     image: Tensor  # (N, 3, H, W) uint8
-    label: Tensor  # (N,) int64
+    label: Tensor  # (N,) int64; of a dense set (N, H, W) uint8, VOID where a pixel has none
     cues: Mapping[str, Tensor] = field(default_factory=dict)  # further facts of every image, each (N,): {"texture": …}
 
     def __len__(self) -> int:
@@ -28,8 +30,10 @@ class FileSet:
     """Images that stay on disk and are decoded when needed."""
 
     paths: tuple[Path, ...]
-    label: Tensor  # (N,) int64
+    label: Tensor  # (N,) int64; of a dense set zeros: what it is about is in the masks
     cues: Mapping[str, Tensor] = field(default_factory=dict)
+    masks: tuple[Path, ...] = ()  # of a dense set: a picture of labels for every image
+    lookup: Tensor | None = None  # (256,) uint8: from a value in a mask to a class or VOID; None: as they are
 
     def __len__(self) -> int:
         return len(self.label)
@@ -38,13 +42,18 @@ class FileSet:
 AnySet = ImageSet | FileSet
 
 
+def is_dense(images: AnySet) -> bool:
+    """Whether every pixel has a label, not every image."""
+    return bool(images.masks) if isinstance(images, FileSet) else images.label.ndim == 3
+
+
 @dataclass(frozen=True)
 class Sets:
     """A data set as a run sees it."""
 
     name: str
     classes: tuple[str, ...]
-    image_size: int  # side of the square images that networks receive
+    image_size: int  # side of the square images that networks receive; of a dense set in training only
     train: AnySet
     val: AnySet | None  # held out of training, when asked for
     tests: Mapping[str, AnySet]  # the first one is the headline: {"test": …} or {"iid": …, "conflict": …}
@@ -54,17 +63,18 @@ class Sets:
 @dataclass(frozen=True)
 class Batch:
     image: Tensor  # (B, 3, H, W) float in [0, 1]
-    label: Tensor  # (B,) int64
+    label: Tensor  # (B,) int64; of a dense set (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a network gives for a batch of raw images."""
+    """What a network gives for a batch of raw images: vectors, or maps of them, which a task turns into rows."""
 
-    logits: Tensor  # (B, C)
-    embedding: Tensor  # (B, D), the input of the classifier
+    logits: Tensor  # (B, C), or maps (B, C, h, w)
+    embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
+    aux: Tensor | None = None  # logits of an auxiliary head, maps (B, C, h, w), for the task's own loss alone
 
 
 @dataclass(frozen=True)
@@ -122,10 +132,34 @@ class Views(Protocol):
 
 
 class Task(Protocol):
-    """What is being learned: its own loss, and how its outputs become rows for the methods."""
+    """What is being learned: its own loss, how its outputs become rows for the methods, and how they are scored."""
+
+    headline: str  # the score by which one state is better than another
+    vectors: bool  # whether networks give vectors, one for every image, or maps
+    together: int  # images that are scored at a time
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
 
     def rows(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]: ...
+
+    def weight(self, batch: Batch) -> Tensor:
+        """How much this batch's loss counts beside those of other processes: what it is a mean over. (1,)"""
+        ...
+
+    def samples(self, images: int) -> int:
+        """How many samples that many training images are to a method that remembers some."""
+        ...
+
+    def tally(self, seen: Features, label: Tensor) -> Tensor:
+        """Counts of a batch from which scores are made; those of several batches or processes are added up."""
+        ...
+
+    def scores(self, tally: Tensor) -> dict[str, float]: ...
+
+    def report(
+        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """All there is to say of a network's outputs on a whole set, in its order: {"values": {name: number}, …}."""
+        ...

@@ -1,5 +1,4 @@
-"""The data's own test sets: accuracy, shape bias where the texture of each image is known."""
-# N images, C classes
+"""The data's own test sets, scored as their task says."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject
-from antishortcut.scorers import accuracy, shape_bias
+from antishortcut.tasks import task_of
 from antishortcut.types import AnySet
 
 
@@ -19,8 +18,5 @@ def clean(bench: Bench) -> Iterator[Examination]:
 
 
 def _score(images: AnySet, subject: Subject) -> Mapping[str, Any]:
-    logits, _ = subject.outputs(images)
-    values = dict(accuracy(logits, images.label))
-    if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):  # stimuli in conflict
-        values |= dict(shape_bias(logits, images.label, images.cues))
-    return {"count": len(images), "values": values}
+    sets = subject.bench.sets
+    return {"count": len(images)} | task_of(sets).report(subject.stream(images), images, sets.classes)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,9 @@ from antishortcut.models import Network
 from antishortcut.models.weights import read as read_weights
 from antishortcut.run import Run
 from antishortcut.scorers import accuracy
+from antishortcut.tasks import task_of
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, FileSet, ImageSet, Sets
+from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,22 @@ class Subject:
         return _network(self.run, self.folder, self.bench.sets, self.state).eval()
 
     @torch.no_grad()
-    def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) and embeddings (N, D) of a set, in its order; of another network than its own when given."""
+    def stream(self, images: AnySet, network: Network | None = None) -> Iterator[tuple[Features, Batch]]:
+        """What the network says of a set, batch by batch in its order; another network than its own when given."""
         network = (network or self.network).to(self.device)
         size = self.bench.sets.image_size
-        loader = Loader(images, batch=256, seed=0, image_size=size, augment="none", shuffle=False)
-        seen = [network(batch.image.to(self.device)) for batch in loader.epoch(0)]
-        return torch.cat([s.logits.cpu() for s in seen]), torch.cat([s.embedding.cpu() for s in seen])
+        together = task_of(self.bench.sets).together
+        loader = Loader(images, batch=together, seed=0, image_size=size, augment="none", shuffle=False)
+        for batch in loader.epoch(0):
+            seen = network(batch.image.to(self.device))
+            yield Features(seen.logits.cpu(), seen.embedding.cpu()), batch
+
+    def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
+        seen = [seen for seen, _ in self.stream(images, network)]
+        if seen and seen[0].logits.ndim != 2:
+            raise UserError(f"{self.bench.sets.name} has a label for every pixel: clean and scenes can be scored on it")
+        return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
 
     def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:
         """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar when it has a title."""

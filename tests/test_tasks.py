@@ -1,0 +1,223 @@
+"""Maps into rows: the same losses as for vectors, void pixels left out."""
+# B batch, C classes, D embedding, h × w locations
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+
+from antishortcut.methods import make_method
+from antishortcut.scorers import class_iou
+from antishortcut.step import Step
+from antishortcut.tasks import Classification, Segmentation, task_of
+from antishortcut.types import VOID, Batch, Features, ImageSet, Sets, Shape, Sizes
+
+CLASSES = 5
+
+
+def maps(seed: int, width: int = 8, size: tuple[int, int] = (4, 6), batch: int = 3) -> Features:
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(batch, CLASSES, *size, generator=draw)
+    return Features(logits, torch.randn(batch, width, *size, generator=draw))
+
+
+def batch_of(seed: int = 0, size: tuple[int, int] = (16, 24), count: int = 3, void: float = 0.2) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    label = torch.randint(0, CLASSES, (count, *size), generator=draw)
+    label[torch.rand(label.shape, generator=draw) < void] = VOID
+    return Batch(torch.rand(count, 3, *size, generator=draw), label, torch.arange(count) + 10)
+
+
+def slow_entropy(logits: Tensor, label: Tensor, smoothing: float) -> float:
+    """−Σ q log p over labelled pixels, pixel by pixel, of logits interpolated by hand; q is smoothed."""
+    count, classes, h, w = logits.shape
+    height, width = label.shape[1:]
+    source = logits.double().numpy()
+    total, seen = 0.0, 0
+    for b in range(count):
+        for y in range(height):
+            for x in range(width):
+                if label[b, y, x] == VOID:
+                    continue
+                at_y = min(max((y + 0.5) * h / height - 0.5, 0), h - 1)
+                at_x = min(max((x + 0.5) * w / width - 0.5, 0), w - 1)
+                y0, x0 = int(at_y), int(at_x)
+                y1, x1 = min(y0 + 1, h - 1), min(x0 + 1, w - 1)
+                fy, fx = at_y - y0, at_x - x0
+                z = (
+                    (1 - fy) * (1 - fx) * source[b, :, y0, x0] + (1 - fy) * fx * source[b, :, y0, x1]
+                    + fy * (1 - fx) * source[b, :, y1, x0] + fy * fx * source[b, :, y1, x1]
+                )  # fmt: skip
+                logp = z - np.log(np.exp(z).sum())
+                q = np.full(classes, smoothing / classes)
+                q[int(label[b, y, x])] += 1 - smoothing
+                total -= float(q @ logp)
+                seen += 1
+    return total / max(seen, 1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_the_mean_over_labelled_pixels(smoothing: float) -> None:
+    batch, seen = batch_of(), replace(maps(1), aux=maps(2).logits)
+    terms = Segmentation(CLASSES, aux=0.4, label_smoothing=smoothing).loss(seen, batch)
+    assert seen.aux is not None
+    assert float(terms["task"]) == pytest.approx(slow_entropy(seen.logits, batch.label, smoothing), rel=1e-5)
+    assert float(terms["aux"]) == pytest.approx(0.4 * slow_entropy(seen.aux, batch.label, smoothing), rel=1e-5)
+    assert set(Segmentation(CLASSES, aux=0.0).loss(seen, batch)) == {"task"}
+    assert set(Segmentation(CLASSES).loss(maps(1), batch)) == {"task"}
+
+
+def test_rows_are_the_locations_they_say_they_are() -> None:
+    """Every location carries its own address, so that a row can be looked up."""
+    grid = torch.stack(torch.meshgrid(torch.arange(3.0), torch.arange(4.0), torch.arange(6.0), indexing="ij"))
+    address = grid.permute(1, 0, 2, 3)  # (B, 3, h, w): image, row, column
+    student = Features(address[:, :1].expand(-1, CLASSES, -1, -1), address)
+    final = Features(2 * address[:, :1].expand(-1, CLASSES, -1, -1), 2 * address)
+    batch = batch_of(void=0.4)
+    torch.manual_seed(3)
+    rows, teachers, joint = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)
+    assert len(rows.embedding) == len(joint.label) == 30
+    assert torch.equal(teachers["final"].embedding, 2 * rows.embedding)
+    assert torch.equal(joint.index, batch.index[rows.embedding[:, 0].long()])
+    for (image, row, column), label in zip(rows.embedding.long().tolist(), joint.label, strict=True):
+        assert label == batch.label[image, 4 * row, 4 * column] != VOID  # the nearest pixel of a 4 × 4 block
+    assert len({tuple(place) for place in rows.embedding.tolist()}) == 30  # none twice
+    torch.manual_seed(3)
+    again = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)[0]
+    assert torch.equal(again.embedding, rows.embedding)
+    torch.manual_seed(4)
+    other = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)[0]
+    assert not torch.equal(other.embedding, rows.embedding)
+
+
+def test_all_labelled_locations_when_fewer_than_asked_for() -> None:
+    batch = batch_of(void=0.5)
+    rows, _, joint = Segmentation(CLASSES, rows=10_000).rows(maps(1), {}, batch)
+    assert len(rows.logits) == len(joint.label) == int((batch.label[:, ::4, ::4] != VOID).sum())
+
+
+def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:
+    coarse, fine = maps(5, size=(2, 3)), maps(1)
+    torch.manual_seed(0)
+    rows, teachers, _ = Segmentation(CLASSES).rows(fine, {"final": coarse, "early": fine}, batch_of())
+    assert teachers["final"].embedding.shape == rows.embedding.shape
+    assert torch.equal(teachers["early"].embedding, rows.embedding)
+    constant = Features(torch.ones(3, CLASSES, 2, 3), torch.ones(3, 8, 2, 3))
+    assert torch.allclose(
+        Segmentation(CLASSES).rows(fine, {"final": constant}, batch_of())[1]["final"].embedding, torch.tensor(1.0)
+    )
+
+
+class Fixed(nn.Module):
+    """A student that gives what it was told, with a weight to learn."""
+
+    def __init__(self, seen: Features) -> None:
+        super().__init__()
+        self.seen, self.scale = seen, nn.Parameter(torch.ones(()))
+
+    def forward(self, image: Tensor) -> Features:
+        return replace(self.seen, logits=self.scale * self.seen.logits, embedding=self.scale * self.seen.embedding)
+
+
+def sizes(student: int, teacher: int) -> Sizes:
+    shapes = {role: Shape(teacher, ((teacher, 4, 6),)) for role in ("final", "early")}
+    return Sizes(CLASSES, 1000, Shape(student, ((student, 4, 6),)), shapes)
+
+
+@pytest.mark.parametrize("method", ["kd", "asd", "contrast+tc"])
+@pytest.mark.parametrize("width", [8, 6])
+def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width: int) -> None:
+    count = 9
+    student = maps(1, width, (1, 1), count)
+    teachers = {"final": maps(2, 8, (1, 1), count), "early": maps(3, 8, (1, 1), count)}
+    label = torch.arange(count) % CLASSES
+
+    def terms(task: Segmentation | Classification, flat: bool) -> dict[str, Tensor]:
+        def cut(seen: Features) -> Features:
+            return Features(seen.logits.flatten(1), seen.embedding.flatten(1)) if flat else seen
+
+        torch.manual_seed(0)
+        own = make_method(method, sizes(width, 8), {"warmup": 0.0} if method != "kd" else {})
+        there = label if flat else label[:, None, None]
+        batch = Batch(torch.rand(count, 3, 1, 1), there, torch.arange(count))
+        step = Step(Fixed(cut(student)), own, task)
+        seen: dict[str, Tensor] = step(batch, {role: cut(f) for role, f in teachers.items()}, 1.0)
+        return seen
+
+    dense, plain = terms(Segmentation(CLASSES), False), terms(Classification(), True)
+    assert dense.keys() == plain.keys()
+    for name, value in plain.items():
+        assert float(dense[name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+@pytest.mark.parametrize("method", ["ce", "kd", "asd", "contrast+tc", "rkd", "pkt"])
+def test_a_batch_without_a_labelled_pixel_teaches_nothing(method: str) -> None:
+    own = make_method(method, sizes(6, 8), {})
+    before = {key: value.clone() for key, value in own.state_dict().items()}
+    student = Fixed(replace(maps(1, 6), aux=maps(2).logits))
+    batch = replace(batch_of(), label=torch.full((3, 16, 24), VOID))
+    teachers: Mapping[str, Features] = {"final": maps(3), "early": maps(4)}
+    terms = Step(student, own, Segmentation(CLASSES))(batch, teachers, 1.0)
+    loss = torch.stack(list(terms.values())).sum()
+    assert float(loss) == 0
+    loss.backward()  # type: ignore[no-untyped-call]
+    for part in (*student.parameters(), *own.parameters()):
+        assert part.grad is None or not part.grad.any()
+    assert all(torch.equal(value, before[key]) for key, value in own.state_dict().items())
+
+
+def test_scores_are_those_of_torchmetrics() -> None:
+    task, total = Segmentation(CLASSES), torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
+    iou = MulticlassJaccardIndex(CLASSES, ignore_index=VOID)
+    by_class = MulticlassJaccardIndex(CLASSES, ignore_index=VOID, average=None)
+    right = MulticlassAccuracy(CLASSES, ignore_index=VOID, average="micro")
+    for seed in range(4):
+        batch, seen = batch_of(seed), maps(seed + 10)
+        total += task.tally(seen, batch.label)
+        whole = nn.functional.interpolate(seen.logits, size=(16, 24), mode="bilinear", align_corners=False)
+        for metric in (iou, by_class, right):
+            metric.update(whole, batch.label)
+    scores = task.scores(total)
+    assert scores["miou"] == pytest.approx(float(iou.compute()), rel=1e-5)
+    assert scores["accuracy"] == pytest.approx(float(right.compute()), rel=1e-5)
+    named = class_iou(total, tuple("abcde"))
+    assert [named[name] for name in "abcde"] == pytest.approx(by_class.compute().tolist(), rel=1e-5)
+
+
+def test_a_class_that_is_nowhere_does_not_count() -> None:
+    tally = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
+    scores = Segmentation(3).scores(tally)
+    assert scores["miou"] == pytest.approx((3 / 4 + 4 / 5) / 2)
+    assert class_iou(tally, ("a", "b", "c"))["c"] is None
+    assert task_empty() == 0.0
+
+
+def task_empty() -> float:
+    return Segmentation(3).scores(torch.zeros(3, 3, dtype=torch.int64))["miou"]
+
+
+def test_pixels_in_conflict_are_counted_for_shape_and_texture() -> None:
+    label = torch.tensor([[[0, 0, 1, 1, VOID]]], dtype=torch.uint8)
+    texture = torch.tensor([[[2, 0, 2, 2, 1]]], dtype=torch.uint8)  # conflict at places 0, 2 and 3
+    guess = torch.tensor([0, 0, 2, 0, 0])
+    logits = nn.functional.one_hot(guess, 3).float().T[None, :, None, :]
+    images = ImageSet(torch.zeros(1, 3, 1, 5, dtype=torch.uint8), label, {"texture_map": texture})
+    batch = Batch(torch.zeros(1, 3, 1, 5), label.long(), torch.tensor([0]))
+    told = Segmentation(3).report([(Features(logits, logits), batch)], images, ("a", "b", "c"))
+    assert told["values"]["by_shape"] == pytest.approx(1 / 3)
+    assert told["values"]["by_texture"] == pytest.approx(1 / 3)
+    assert told["values"]["shape_bias"] == pytest.approx(1 / 2)
+    assert told["classes"]["b"] == 0.0
+
+
+def test_the_data_say_what_the_task_is() -> None:
+    image = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    for label, kind in ((torch.zeros(2, dtype=torch.int64), Classification), (image[:, 0], Segmentation)):
+        images = ImageSet(image, label)
+        assert isinstance(task_of(Sets("x", ("a", "b"), 4, images, None, {"test": images}, "f")), kind)
