@@ -81,8 +81,8 @@ def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
     text = (suite[0] / "table.md").read_text()
     assert text.startswith("# P2\n\n| method | seeds | last ↑ | best ↑ | conflict accuracy ↑ | conflict shape_bias ↑ |")
     assert "| kd | 2 | 0.620 ± 0.028 | 0.630 ± 0.028 | 0.310 ± 0.014 |" in text
-    assert "| asd | 2 | **0.660 ± 0.014** |" in text
-    assert "| asd | last | +0.040 | −0.087 … +0.167 | +2.83 | 2 |" in text
+    assert "| asd | 2 | **0.660 ± 0.014** ▲ |" in text
+    assert "| asd | last | +0.040 | −0.087 … +0.167 | +2.83 | 2 | 4 |" in text  # 4 seeds show a d_z of 2.83
     assert "- kd-s3: unfinished" in text
 
 
@@ -234,7 +234,7 @@ def test_no_run_folder(tmp_path: Path) -> None:
 def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:
     head, lines = across(suite[1]["rows"])
     assert head == ["", "ce", "kd", "asd"]
-    assert ("last", "0.510 ± 0.014", "0.620 ± 0.028", "0.660 ± 0.014") in lines
+    assert ("last", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲") in lines
     assert lines[-1][2:] == ("–", "+0.040 (-0.087 … +0.167)")
 
 

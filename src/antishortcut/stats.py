@@ -77,7 +77,8 @@ def power(difference: float, std: float, count: int, level: float = 0.95) -> flo
     if count < 2 or std <= 0 or not 0 < level < 1:
         raise ValueError("power needs two pairs or more, differences that vary, and a level between 0 and 1")
     shift, bar = abs(difference) / std * math.sqrt(count), float(stdtrit(count - 1, (1 + level) / 2))
-    return 1 - float(nctdtr(count - 1, shift, bar)) + float(nctdtr(count - 1, shift, -bar))
+    low, high = (float(nctdtr(count - 1, shift, at)) for at in (-bar, bar))
+    return 1 - (0.0 if math.isnan(high) else high) + (0.0 if math.isnan(low) else low)  # far tails come back as nan
 
 
 def seeds_needed(difference: float, std: float, wanted: float = 0.8, level: float = 0.95) -> int:

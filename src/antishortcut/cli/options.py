@@ -18,7 +18,7 @@ from antishortcut.errors import UserError, near
 # the names of evaluate.EVALUATIONS, written out so that --help needs no torch; a test compares them
 MEASURED = (
     "clean", "corruptions", "stylized", "cue-conflict", "imagenet-r", "imagenet-a", "groups", "attack", "hard",
-    "mechanism",
+    "mechanism", "scenes",
 )  # fmt: skip
 
 RecipeArg = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe (asd list recipes).")]

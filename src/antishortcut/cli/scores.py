@@ -121,7 +121,7 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
-    from antishortcut.report import across, build
+    from antishortcut.report import build
 
     if serve:
         from antishortcut.report.serve import serve as serve_it
@@ -139,7 +139,9 @@ def report(
     if as_json:
         print_json(made)
         return
-    table(str(folder), *across(made["rows"]))
+    for shown in report.tables(columns):
+        table(*shown[:3])
+        print(*shown.below, sep="\n", end="\n\n")
     for swept, _ in report.drawn.sweep:
         table(f"by {swept.key} (more in sweep.md)", swept.head(), swept.brief())
     for dotted, figure in report.drawn.scatter:

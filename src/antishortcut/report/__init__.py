@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from antishortcut.report.collect import Found, Memory
     from antishortcut.report.figures import Drawn
     from antishortcut.report.table import Table
+    from antishortcut.report.terminal import Shown
 
 WIDE = 8  # methods beside each other at a terminal
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
@@ -29,10 +31,13 @@ class Report:
     def summary(self, columns: str | None) -> dict[str, Any]:
         """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
 
-        `sweep` (one row per line and value) and `scatter` where they were asked for.
+        `differences` to the baseline; `printed`, the paper's numbers beside those of its pairs; `sweep` (one row per
+        line and value) and `scatter` where they were asked for.
         """
-        found = self.found
-        table = self.table if columns is None else self.table.choose(columns)
+        from antishortcut.report.differences import Differences
+        from antishortcut.report.printed import beside
+
+        found, table = self.found, self._chosen(columns)
         unfinished = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
         unfinished += [(aside.run, aside.state) for aside in found.aside]
         asked: dict[str, Any] = {}
@@ -42,11 +47,22 @@ class Report:
             asked["scatter"] = scatter.flat()
         return asked | {
             "rows": table.rows(),
+            "differences": Differences.of(table).flat(),
+            "printed": [side.flat() for side in beside(found, table)],
             "page": str(found.folder / "report.html"),
             "runs": len(found.students),
             "unfinished": [{"run": run, "state": state} for run, state in unfinished],
             "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *self.drawn.notes)],
         }
+
+    def tables(self, columns: str | None) -> Iterator[Shown]:
+        """What a terminal shows: of means and marks, differences, and the paper's pairs beside print."""
+        from antishortcut.report.terminal import tables
+
+        return tables(self.found, self._chosen(columns))
+
+    def _chosen(self, columns: str | None) -> Table:
+        return self.table if columns is None else self.table.choose(columns)
 
 
 def make_report(
@@ -116,8 +132,9 @@ def build(
 
 def across(rows: list[dict[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Rows for a terminal, head and lines: a score per line and a method per column, or the other way round when these
-    are more than fit. Mean ± deviation in one cell."""
-    keys = [key for key in (rows[0] if rows else {}) if key != "method" and not key.endswith((" ±", " low", " high"))]
+    are more than fit. Mean ± deviation and marks in one cell."""
+    aside = (" ±", " mark", " low", " high")
+    keys = [key for key in (rows[0] if rows else {}) if key != "method" and not key.endswith(aside)]
     if len(rows) > WIDE:
         return ["", *keys], [(row["method"], *(_cell(row, key) for key in keys)) for row in rows]
     return ["", *(row["method"] for row in rows)], [(key, *(_cell(row, key) for row in rows)) for key in keys]
@@ -129,5 +146,6 @@ def _cell(row: dict[str, Any], key: str) -> str:
         return "–" if value is None else str(value)
     if row.get(f"{key} low") is not None:
         return f"{value:+.3f} ({row[f'{key} low']:+.3f} … {row[f'{key} high']:+.3f})"
-    spread = row.get(f"{key} ±")
-    return f"{value:{'+' * key.startswith('vs ')}.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+    spread, mark = row.get(f"{key} ±"), row.get(f"{key} mark", "")
+    text = f"{value:{'+' * key.startswith('vs ')}.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+    return f"{text} {mark}".rstrip()

@@ -15,12 +15,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.charts import style
 from antishortcut.report.collect import BASELINE, Curve, Found
 from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
 from antishortcut.report.corrupted import corruption_table
+from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
 from antishortcut.report.libraries import libraries
+from antishortcut.report.marks import legend
+from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
@@ -67,6 +71,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
     corruptions, errors = corruption_table(found)
     charts = {id(panel): number for number, panel in enumerate(p for f in drawn.all() for p in f.panels)}
     sets = table.sets()
+    sides = beside(found, table)
     return {
         "title": found.folder.resolve().name,
         "subtitle": subtitle(found),
@@ -79,6 +84,11 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "number": {method: index for index, method in enumerate(methods)},
         "style": style(methods),
         "baseline": BASELINE,
+        "legend": legend(bool(table.differences), len(set(table.suites.values()))),
+        "differences": Differences.of(table),
+        "sides": sides,
+        "printed_head": HEAD,
+        "printed_told": told(sides),
         "heads": heads,
         "picks": PICKS,
         "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
@@ -95,7 +105,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "execution": tally(s.execution for s in found.students),
         "versions": tally(s.versions for s in found.students),
         "made_by": f"antishortcut {version('antishortcut')}",
-        "contents": list(_contents(found, table, drawn)),
+        "contents": list(_contents(found, table, drawn, sides)),
     }
 
 
@@ -105,7 +115,7 @@ def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
     return [(name, table.source(name), count) for name, count in grouped]
 
 
-def _contents(found: Found, table: Table, drawn: Drawn) -> Iterator[tuple[str, str]]:
+def _contents(found: Found, table: Table, drawn: Drawn, sides: list[Beside]) -> Iterator[tuple[str, str]]:
     """(anchor, title) of the parts the page has."""
     if found.students:
         yield "results", "Results"
@@ -114,6 +124,8 @@ def _contents(found: Found, table: Table, drawn: Drawn) -> Iterator[tuple[str, s
     if found.students:
         if table.differences:
             yield "differences", f"Difference to {BASELINE}"
+        if sides:
+            yield "printed", "Beside the printed numbers"
         yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)
         yield from (("scatter", f"Choosing by {scatter.x}") for scatter, _ in drawn.scatter)
         yield "leaning", "What the student leans on"

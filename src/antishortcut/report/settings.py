@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antishortcut.report.collect import Found, Student
+from antishortcut.report.pair import labels
 
 ASIDE = {"name", "seed"}  # differ between runs by design
 Fields = list[tuple[str, str]]
@@ -61,7 +62,7 @@ def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
 
 def warnings(found: Found) -> list[str]:
     """What a reader must know before comparing."""
-    notes = []
+    notes = [f"{suite}: {label}." for suite, told in labels(found).items() for label in told]
     few = found.drawn.groups
     if len(few) < len(found.groups):
         suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))

@@ -8,11 +8,10 @@ from typing import Any
 
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import arrow, better
+from antishortcut.report.marks import MARKS, mark
 from antishortcut.report.swept import Line, lines_over
 from antishortcut.report.table import Table, against, values_of
 from antishortcut.stats import Summary, summary
-
-MARKS = {1: "▲", -1: "▼", 0: ""}  # better than the baseline, worse, not known to be either
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,5 @@ def usual(table: Table) -> list[str]:
 
 def _sure(students: Sequence[Student], base: Sequence[Student], column: str) -> int:
     """1 where the 95 % interval of the paired difference lies on the better side of zero, −1 on the worse, else 0."""
-    found = against(students, base, column)
-    if found is None or found.low is None or found.high is None or found.low <= 0 <= found.high:
-        return 0
-    return better(column) * (1 if found.low > 0 else -1)
+    found = mark(column, against(students, base, column), best=False)
+    return found.way if found.sure else 0

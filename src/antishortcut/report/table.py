@@ -8,7 +8,9 @@ from typing import Any
 
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import BASELINES, better, chosen, ordered, parts, random_of, shown
-from antishortcut.stats import Paired, Summary, paired, summary
+from antishortcut.report.marks import Mark, mark
+from antishortcut.report.pair import pair_of
+from antishortcut.stats import Paired, Summary, paired, sign_test, summary
 
 HEADLINE = "last"  # the accuracy after the last epoch (decisions.md)
 
@@ -25,6 +27,8 @@ class Table:
     random: dict[str, float]  # projection → that of a random direction
     suites: dict[str, str]  # method → suite
     sources: dict[str, str]  # set → where its images come from
+    signs: dict[str, dict[str, float]]  # method of a pair of the paper → column → p of its sign test
+    asked: bool = False  # the columns were chosen by a person
 
     @classmethod
     def of(cls, found: Found) -> Table:
@@ -48,20 +52,23 @@ class Table:
             random={name: summary(values).mean for name, values in baselines.items() if values},
             suites={method: students[0].run.suite for method, students in groups.items()},
             sources={name: " / ".join(seen) for name, seen in sources.items()},
+            signs=_signs(groups, every),
         )
 
     def choose(self, wanted: str) -> Table:
         """The same with the columns a person asks for."""
-        return replace(self, columns=tuple(chosen(wanted, self.every)))
+        return replace(self, columns=tuple(chosen(wanted, self.every)), asked=True)
 
     def rows(self) -> list[dict[str, Any]]:
         """Flat rows for the command and for JSON."""
         rows = []
+        marks = {name: self.marks(name) for name in self.columns}
         for method, cells in self.cells.items():
             row: dict[str, Any] = {"method": method, "seeds": self.seeds[method]}
             for name in self.columns:
                 cell = cells.get(name)
                 row |= {name: cell.mean if cell else None, f"{name} ±": cell.std if cell else None}
+                row |= {f"{name} mark": str(marks[name][method])}
                 if name in self.random:
                     row[random_of(name) or name] = self.random[name]
             if self.differences and HEADLINE in self.columns:
@@ -103,6 +110,12 @@ class Table:
             found |= top if len(top) < len(means) else set()
         return found
 
+    def marks(self, column: str) -> dict[str, Mark]:
+        """Of every method: whether it is the best, and how it stands to the baseline; `best` was chosen by looking."""
+        top = self.best(column)
+        held = {} if column == "best" else self.differences
+        return {method: mark(column, held.get(method, {}).get(column), method in top) for method in self.cells}
+
     def texts(self, method: str, column: str) -> tuple[str, str]:
         """A cell for a person: the mean, and its deviation; seeds without the score are said."""
         cell = self.cells[method].get(column)
@@ -128,18 +141,47 @@ def values_of(students: Sequence[Student], column: str) -> list[float]:
 
 def _differences(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str, dict[str, Paired]]:
     """Over the seeds in common with the baseline, on every column in which one way is better."""
-    base = {group[0].run.suite: group for group in groups.values() if group[0].run.name == BASELINE}
     judged = [name for name in columns if better(name)]
     found = {
-        method: {name: value for name in judged if (value := against(group, base[group[0].run.suite], name))}
-        for method, group in groups.items()
-        if group[0].run.name != BASELINE and group[0].run.suite in base
+        method: {name: value for name in judged if (value := against(group, base, name))}
+        for method, (group, base) in _based(groups).items()
     }
     return {method: values for method, values in found.items() if values}
 
 
+def _signs(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The paper's sign test of being better than the baseline, for its own pairs."""
+    judged = [(name, way) for name in columns if (way := better(name))]
+    return {
+        method: {
+            name: sign_test([way * x for x in ours], [way * x for x in theirs])
+            for name, way in judged
+            for ours, theirs in [in_pairs(group, base, name)]
+            if ours
+        }
+        for method, (group, base) in _based(groups).items()
+        if pair_of(group[0].run) is not None
+    }
+
+
+def _based(groups: dict[str, list[Student]]) -> dict[str, tuple[list[Student], list[Student]]]:
+    """Methods beside the baseline of their suite, where it has one."""
+    base = {group[0].run.suite: group for group in groups.values() if group[0].run.name == BASELINE}
+    return {
+        method: (group, base[group[0].run.suite])
+        for method, group in groups.items()
+        if group[0].run.name != BASELINE and group[0].run.suite in base
+    }
+
+
 def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:
     """The difference to the reference over the seeds in common, None when there are none."""
+    ours, theirs = in_pairs(group, reference, column)
+    return paired(ours, theirs) if ours else None
+
+
+def in_pairs(group: Sequence[Student], reference: Sequence[Student], column: str) -> tuple[list[float], list[float]]:
+    """The values of both over the seeds in common."""
     ours, theirs = ({s.run.seed: s.values[column] for s in side if column in s.values} for side in (group, reference))
     seeds = sorted(ours.keys() & theirs.keys())
-    return paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]) if seeds else None
+    return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]

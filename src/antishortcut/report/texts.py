@@ -7,11 +7,15 @@ from itertools import groupby
 from pathlib import Path
 
 from antishortcut.folder import replacing
+from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.collect import BASELINE, Found
 from antishortcut.report.columns import arrow, parts, words
+from antishortcut.report.differences import Differences
+from antishortcut.report.marks import legend
+from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS, Scatter
 from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import Table, interval, signed
+from antishortcut.report.table import Table
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -24,11 +28,11 @@ LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
 
 def write_markdown(found: Found, table: Table, path: Path) -> None:
     """The tables as Markdown, the best of a column in bold."""
+    sides = beside(found, table)
     lines = [f"# {plain(found.folder.resolve().name)}", ""]
+    lines += [line for side in sides for label in side.labels for line in (f"**{plain(side.suite)}: {label}.**", "")]
     if table.cells:
-        head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
-        lines += grid(head, [_row(table, method) for method in table.cells])
-        lines += ["Mean ± standard deviation over seeds (ddof 1); last: after the last epoch; **bold**: best."]
+        lines += _results(table)
     else:
         lines += ["No finished student yet."]
     for name in table.columns:
@@ -36,20 +40,40 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
             lines += [f"{plain(name)}: a random direction has {table.random[name]:.3f}."]
     sets = dict.fromkeys(parts(name)[0] for name in table.columns)
     lines += [f"{plain(name)}: {plain(table.source(name))} images." for name in sets if table.source(name)]
-    rows = [
-        [method, column, signed(value.difference), interval(value), signed(value.effect, 2), str(value.count)]
-        for method, values in table.differences.items()
-        for column in table.compared()
-        if (value := values.get(column))
-    ]
-    if rows:
+    differences = Differences.of(table)
+    if differences.cells:
         lines += ["", f"## Difference to {BASELINE}, seed by seed", ""]
-        lines += grid(["method", "score", "difference", "95 % interval", "effect d_z", "pairs"], rows)
+        lines += [*grid(differences.head(), differences.texts()), *differences.told()]
+    lines += _printed(sides)
     states = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
     if states:
         lines += ["", "## Not in the table", "", *(f"- {plain(run)}: {plain(state)}" for run, state in states)]
     _write(path, lines)
+
+
+def _results(table: Table) -> list[str]:
+    head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
+    marks = {name: table.marks(name) for name in table.columns}
+    rows = []
+    for method in table.cells:
+        texts = {name: " ".join(table.texts(method, name)).strip() for name in table.columns}
+        bold = {name: f"**{text}**" if marks[name][method].best else text for name, text in texts.items()}
+        cells = [f"{text} {marks[name][method].against}".rstrip() for name, text in bold.items()]
+        rows.append([method, str(table.seeds[method]), *cells])
+    said = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
+    return [*grid(head, rows), f"Mean ± standard deviation over seeds (ddof 1); last: after the last epoch; {said}"]
+
+
+def _printed(sides: list[Beside]) -> list[str]:
+    """A table for each suite of the paper's."""
+    lines: list[str] = []
+    for side in sides:
+        lines += ["", f"## Beside the printed numbers: {plain(side.title)}", ""]
+        lines += [line for label in side.labels for line in (f"**{label}.**", "")]
+        lines += grid(list(HEAD), side.texts()) if side.lines else []
+        lines += [line for note in side.footnotes() for line in (note, "")]
+    return [*lines, told(sides)] if any(side.lines for side in sides) else lines
 
 
 def write_sweep(sweep: Sweep, path: Path) -> None:
@@ -69,12 +93,6 @@ def write_scatter(scatter: Scatter, path: Path) -> None:
 def _write(path: Path, lines: list[str]) -> None:
     with replacing(path) as file:
         file.write(("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
-
-
-def _row(table: Table, method: str) -> list[str]:
-    texts = {name: " ".join(table.texts(method, name)).strip() for name in table.columns}
-    marked = [f"**{text}**" if method in table.best(name) else text for name, text in texts.items()]
-    return [method, str(table.seeds[method]), *marked]
 
 
 def grid(head: list[str], rows: list[list[str]]) -> list[str]:

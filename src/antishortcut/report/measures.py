@@ -1,0 +1,121 @@
+"""What the paper's measures are among our scores, and each printed number once, with all its places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from antishortcut.paper.printed import Printed, of_run
+
+VIEWS = ("raw", "aligned")  # features as they are where widths are equal, as the paper; else through one linear map
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of the paper's as a score of ours."""
+
+    columns: tuple[str, ...]  # the first that there is
+    factor: float = 100.0  # from our unit to print's
+    digits: int = 2
+    by_sign: bool = False  # numbers do not compare, only the sign of the difference to the baseline
+    to: str = ""  # the row that the number is a difference to
+    change: bool = False  # the score is a change against the baseline by itself
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number, once; `places` are all that print it."""
+
+    mean: float
+    std: float | None
+    places: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]  # contradictions: place, what is wrong
+
+    @property
+    def digits(self) -> int:
+        return len(repr(self.mean).partition(".")[2]) if self.mean % 1 else 0
+
+
+def _inside(score: str, factor: float = 1.0, digits: int = 2, change: bool = False) -> Measure:
+    return Measure(tuple(f"mechanism {view} {score}" for view in VIEWS), factor, digits, change=change)
+
+
+MEASURES = {
+    "accuracy": Measure(("last", "test accuracy")),
+    "mCE": Measure(("corruptions mce",), digits=1, by_sign=True),
+    "ΔCE texture": Measure(("corruptions texture",), digits=1, by_sign=True, to="kd"),
+    "ΔCE weather": Measure(("corruptions weather",), digits=1, by_sign=True, to="kd"),
+    "ΔCE noise": Measure(("corruptions noise",), digits=1, by_sign=True, to="kd"),
+    "stylised": Measure(("stylized accuracy",), digits=1),
+    "accuracy beside stylised": Measure(("stylized clean_accuracy",), digits=1),
+    "stylised against clean": Measure(("stylized gap",), factor=-100.0),
+    "ImageNet-R": Measure(("imagenet-r accuracy",)),
+    "ImageNet-A": Measure(("imagenet-a accuracy",)),
+    "alignment with T_final": _inside("cos_final"),
+    "alignment with T_early": _inside("cos_early"),
+    "% of samples closer to T_final": _inside("closer_final", 100.0, 1),
+    "signed cosine": _inside("signed_cosine", digits=3),
+    "% of samples above the threshold": _inside("signed_above", 100.0, 1),
+    "projection on the shortcut": _inside("projection"),
+    "shortcut magnitude, % against KD": _inside("projection_change", 100.0, 1, change=True),
+    "projection on the robust subspace": _inside("robust_projection"),
+    "InfoNCE, binary, nats": _inside("infonce_binary", digits=3),
+    "InfoNCE, full, nats": _inside("infonce_full"),
+}
+ALSO = {  # printed under another name than what it is
+    "shape": "stylised",
+    "accuracy, called random in-batch negatives": "accuracy",
+    "accuracy with the true early checkpoint": "accuracy",
+}
+ROWS = {"ce": ("ce", "student")}  # the tables' "student" was trained without a teacher
+
+
+def measure_of(key: str) -> Measure | None:
+    """Among our scores; None for what a run has no score of: settings, costs, single seeds."""
+    base, _, row = key.partition(" against ")
+    if key in MEASURES or not row:
+        return MEASURES.get(key)
+    return replace(MEASURES[base], to=row) if base in MEASURES else None
+
+
+def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:
+    """What is printed of a row of a pair, by measure: different values apart, from the first place that has one."""
+    found: dict[str, list[Printed]] = {}
+    for row in ROWS.get(name, (name,)):
+        for number in of_run(pair, row):
+            found.setdefault(ALSO.get(number.measure, number.measure), []).append(number)
+    return {key: _once(numbers) for key, numbers in found.items()}
+
+
+def _once(printed: Iterable[Printed]) -> list[Number]:
+    """The same value in several places is one number, with the most digits that it is printed with."""
+    found: list[Number] = []
+    for one in printed:
+        new = Number(one.mean, one.std, (one.place,), ((one.place, one.note),) if one.note else ())
+        at = next((at for at, known in enumerate(found) if _same(known, new)), None)
+        if at is None:
+            found.append(new)
+        else:
+            found[at] = _together(found[at], new)
+    return found
+
+
+def _same(one: Number, other: Number) -> bool:
+    """Equal, or one is the other rounded; with two stds they are two numbers."""
+    if one.std is not None and other.std is not None and one.std != other.std:
+        return False
+    return one.mean == other.mean or _rounded(one, other) or _rounded(other, one)
+
+
+def _rounded(rough: Number, fine: Number) -> bool:
+    """Print rounds to two digits or more: 80.5 is 80.50."""
+    return rough.digits < fine.digits and round(fine.mean, max(rough.digits, 2)) == rough.mean
+
+
+def _together(one: Number, other: Number) -> Number:
+    return Number(
+        mean=max(one, other, key=lambda number: number.digits).mean,
+        std=other.std if one.std is None else one.std,
+        places=tuple(dict.fromkeys((*one.places, *other.places))),
+        notes=tuple(dict.fromkeys((*one.notes, *other.notes))),
+    )

@@ -1,0 +1,377 @@
+"""Marks against KD, what a difference is worth, and runs of the paper's pairs beside its printed numbers."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import integrate, special, stats
+
+from antishortcut.folder import Folder
+from antishortcut.paper.pairs import PAIRS
+from antishortcut.paper.printed import PRINTED, find
+from antishortcut.paper.scale import MARK, desk_recipe
+from antishortcut.report import Report, build
+from antishortcut.report.beside import Beside, Line
+from antishortcut.report.collect import collect
+from antishortcut.report.columns import better
+from antishortcut.report.differences import Difference, Differences
+from antishortcut.report.measures import ALSO, MEASURES, numbers_of
+from antishortcut.report.pair import DESK, unlike
+from antishortcut.report.printed import beside
+from antishortcut.report.table import Table
+from antishortcut.run import Run
+from antishortcut.stats import Paired, power
+from tests.browser.fake_runs import score
+
+Scores = dict[str, tuple[float, ...]]
+SHIFTS: dict[str, tuple[Scores, Scores]] = {  # row → accuracy and error on corruptions against kd, seed by seed
+    "ce": ({"last": (-0.02, -0.021, -0.019)}, {"mce": (0.05, 0.052, 0.048)}),
+    "kd": ({"last": (0.0, 0.0, 0.0)}, {"mce": (0.0, 0.0, 0.0)}),
+    "asd": ({"last": (0.005, 0.006, 0.007)}, {"mce": (-0.010, -0.012, -0.008)}),
+    "crd+kd": ({"last": (0.010, -0.004, 0.006)}, {"mce": (0.02, -0.01, 0.02)}),
+}
+KD, KD_ERROR = (0.800, 0.802, 0.804), (0.60, 0.61, 0.62)
+
+
+def run(root: Path, name: str, seed: int, last: float, suite: str = "P1", **more: Any) -> Folder:
+    """A finished student, made as the recipe of its pair says."""
+    recipe = PAIRS[suite.removesuffix(MARK)].recipe()
+    recipe = desk_recipe(recipe) if suite.endswith(MARK) else recipe
+    settings: dict[str, Any] = {"epochs": recipe.epochs, "data": recipe.data, "optim": recipe.optim} | more
+    folder = Folder(root / f"{name}-s{seed}")
+    folder.begin(
+        Run(
+            kind="distill", suite=suite, name=name, seed=seed, fingerprint="f", model=recipe.student, method="kd",
+            **settings,
+        ),
+        {},
+        {},
+    )  # fmt: skip
+    scores = {"accuracy": last, "epoch": 1}
+    folder.finish({"set": "test", "last": scores, "best": scores, "seconds": 1.0})
+    return folder
+
+
+def runs(root: Path, names: tuple[str, ...] = tuple(SHIFTS), seeds: int = 3, **more: Any) -> Path:
+    """Rows of SHIFTS over the seeds."""
+    for name in names:
+        accuracy, error = SHIFTS[name]
+        for at in range(seeds):
+            folder = run(root, name, at + 1, KD[at] + accuracy["last"][at], **more)
+            score(folder, "corruptions", {"mce": KD_ERROR[at] + error["mce"][at]})
+    return root
+
+
+def opened(root: Path) -> tuple[Table, list[Beside]]:
+    found = collect(root)
+    table = Table.of(found)
+    return table, beside(found, table)
+
+
+def line(sides: list[Beside], method: str, measure: str, at: int = 0) -> Line:
+    return [one for side in sides for one in side.lines if (one.method, one.measure) == (method, measure)][at]
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """P1 at the paper's size, four rows and three seeds, and the report on it."""
+    root = runs(tmp_path_factory.mktemp("runs") / "P1")
+    return root, build(root)
+
+
+# --- marks -----------------------------------------------------------------------------------------------------------
+
+
+def twin(ours: list[float], theirs: list[float], way: int) -> tuple[int, bool]:
+    """The slow twin, by loops: 1 for better, −1 for worse, and whether the paired t interval leaves zero out."""
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = sum(differences) / len(differences)
+    variance = 0.0
+    for difference in differences:
+        variance += (difference - mean) ** 2 / (len(differences) - 1)
+    half = float(stats.t.ppf(0.975, len(differences) - 1)) * math.sqrt(variance / len(differences))
+    return way * int(math.copysign(1, mean)), not mean - half <= 0 <= mean + half
+
+
+def test_marks_are_those_of_the_slow_twin(paper: tuple[Path, Report]) -> None:
+    table, groups = paper[1].table, paper[1].found.groups
+    seen = set()
+    for column in ("last", "corruptions mce"):
+        for method in ("ce", "asd", "crd+kd"):
+            ours, theirs = ([s.values[column] for s in groups[name]] for name in (method, "kd"))
+            mark = table.marks(column)[method]
+            assert (mark.way, mark.sure) == twin(ours, theirs, better(column))
+            seen.add((mark.way, mark.sure))
+    assert seen == {(1, True), (1, False), (-1, True), (-1, False)}
+
+
+def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
+    """Less error is better: the sign of the difference is turned, the best is the least."""
+    marks = paper[1].table.marks
+    assert {method: str(mark) for method, mark in marks("last").items()} == {
+        "ce": "▼*", "kd": "", "asd": "★▲*", "crd+kd": "▲",
+    }  # fmt: skip
+    assert {method: str(mark) for method, mark in marks("corruptions mce").items()} == {
+        "ce": "▼*", "kd": "", "asd": "★▲*", "crd+kd": "▼",
+    }  # fmt: skip
+    assert str(marks("best")["asd"]) == "★"  # chosen by looking: no difference is told
+
+
+def test_one_seed_has_no_star_and_no_kd_no_marks(tmp_path: Path) -> None:
+    table, _ = opened(runs(tmp_path / "one", seeds=1))
+    assert str(table.marks("last")["asd"]) == "▲"
+    assert str(table.marks("corruptions mce")["ce"]) == "▼"
+    (one,) = [d for d in Differences.of(table).each if (d.method, d.column) == ("asd", "last")]
+    assert one.texts(True)[2:] == ["+0.005", "–", "–", "1", "–", "0.500"]
+    table, sides = opened(runs(tmp_path / "none", names=("ce", "asd")))
+    assert [str(mark) for mark in table.marks("last").values()] == ["", "★"]
+    assert Differences.of(table).cells == {}
+    assert line(sides, "asd", "accuracy").agreement == "–"
+    assert line(sides, "asd", "accuracy").difference == pytest.approx(0.30)
+
+
+def test_equal_differences_are_better_or_worse_and_zero_is_neither(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for name, last in (("kd", 0.5), ("asd", 0.5), ("dkd", 0.75)):
+            run(tmp_path, name, seed, last)
+    marks = opened(tmp_path)[0].marks("last")
+    assert [str(marks[name]) for name in ("asd", "dkd")] == ["", "★▲*"]
+
+
+# --- what a difference is worth --------------------------------------------------------------------------------------
+
+
+def test_differences_in_json(paper: tuple[Path, Report]) -> None:
+    made = paper[1].summary(None)
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    held = {(row["method"], row["score"]): row for row in made["differences"]}
+    row = held["asd", "last"]
+    assert row["difference"] == pytest.approx(0.006)
+    assert row["effect"] == pytest.approx(6.0)
+    assert row["pairs"] == 3
+    assert row["seeds_needed"] == 3
+    assert (held["asd", "last"]["sign_test"], held["asd", "corruptions mce"]["sign_test"]) == (0.125, 0.125)  # 3 of 3
+    assert (held["ce", "last"]["sign_test"], held["crd+kd", "corruptions mce"]["sign_test"]) == (1.0, 7 / 8)
+    assert {row["method"]: row["last mark"] for row in made["rows"]}["asd"] == "★▲*"
+
+
+def far(effect: float, count: int) -> float:
+    """The slow twin of power: the noncentral t as a normal over every spread that χ gives."""
+    bar, free = stats.t.ppf(0.975, count - 1), count - 1
+
+    def at(spread: float) -> float:
+        shown = special.ndtr(effect * count**0.5 - bar * spread) + special.ndtr(-effect * count**0.5 - bar * spread)
+        return float(stats.chi.pdf(spread * free**0.5, free) * free**0.5 * shown)
+
+    return float(integrate.quad(at, 0, 12, limit=400)[0])
+
+
+@pytest.mark.parametrize("effect", [0.9, 5.68, 6.89, 10.79, 12.6, 30.0])
+def test_seeds_of_large_effects(effect: float) -> None:
+    """Where the far tail of the noncentral t is no number, it is nothing, not everything."""
+    for count in (2, 3, 5):
+        assert power(effect, 1.0, count) == pytest.approx(far(effect, count), abs=1e-7)
+    needed = Difference("asd", "last", Paired(-effect, -9.0, 9.0, -effect, 3), None).needed
+    assert needed == next(count for count in range(2, 99) if far(effect, count) >= 0.8)
+
+
+def test_many_seeds_are_capped_for_a_person_only() -> None:
+    def told(effect: float | None) -> tuple[int | None, str]:
+        one = Difference("asd", "last", Paired(0.1, None, None, effect, 3), None)
+        return one.needed, one.seeds
+
+    assert told(0.05) == (3142, ">1000")
+    assert told(1.0) == (10, "10")
+    assert told(0.0) == told(None) == (None, "–")
+
+
+def test_the_sign_test_is_for_the_papers_pairs_alone(paper: tuple[Path, Report], tmp_path: Path) -> None:
+    assert Differences.of(paper[1].table).head()[-1] == "sign test p"
+    assert "the paper’s own (S-Sec. A.6)" in (paper[0] / "table.md").read_text()
+    other = PAIRS["P1"].recipe().data.model_copy(update={"name": "cues"})  # P1 by name alone
+    table, sides = opened(runs(tmp_path, data=other))
+    assert Differences.of(table).head()[-1] == "seeds needed"
+    assert len(Differences.of(table).told()) == 1
+    assert sides == []
+
+
+# --- beside print ----------------------------------------------------------------------------------------------------
+
+
+def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
+    _, sides = opened(paper[0])
+    (side,) = sides
+    assert side.labels == ()
+    asd = line(sides, "asd", "accuracy")
+    assert (asd.number.mean, asd.number.std) == find("Table 1", "asd", "P1", "accuracy")[4:6]
+    assert asd.difference == pytest.approx(80.80 - 80.50)
+    assert asd.texts()[:6] == ["accuracy", "asd", "80.80 ± 0.30 (3)", "80.50 ± 0.07²", "+0.30", "agrees (+*)"]
+    assert line(sides, "asd", "accuracy", 1).number.mean == 80.27  # another number of the same, from S-Table 8
+    assert line(sides, "ce", "accuracy").number.mean == find("Table 1", "student", "P1", "accuracy").mean
+    assert line(sides, "kd", "accuracy").agreement == "–"
+    assert line(sides, "crd+kd", "accuracy").texts()[5] == "agrees (+)"  # not sure
+    assert line(sides, "crd+kd", "accuracy against asd").texts()[2:5] == ["−0.20 ± 0.75 (3)", "0.21", "−0.41"]
+    assert line(sides, "crd+kd", "accuracy against asd").agreement == "differs (ours −, printed +)"
+    assert "stylised, accuracy beside stylised" in side.missing
+    assert "(asd evaluate --on stylized)" in side.missing
+
+
+def test_mce_is_compared_by_its_sign_alone(paper: tuple[Path, Report]) -> None:
+    """Printed: CE 87.0, KD 86.2, ASD 85.6, CRD 85.2."""
+    _, sides = opened(paper[0])
+    for method, agreement in (("ce", "agrees (+*)"), ("asd", "agrees (−*)"), ("crd+kd", "differs (ours +, printed −)")):
+        one = line(sides, method, "mCE")
+        assert (one.difference, one.texts()[4], one.agreement) == (None, "–", agreement)
+    assert line(sides, "asd", "mCE").texts()[2:4] == ["60.0 ± 1.1 (3)", "85.6 ± 0.4⁵"]
+
+
+def test_contradictions_are_footnotes(paper: tuple[Path, Report]) -> None:
+    _, (side,) = opened(paper[0])
+    for method, measure, told in (
+        ("asd", "accuracy", "Table 1: marked best with 80.50 beside CRD's 80.71"),
+        ("kd", "mCE", "Table 5: cannot be plain errors"),
+    ):
+        number, *_ = line([side], method, measure).notes
+        assert side.notes[number - 1].startswith(told)
+        assert any(note[0] in "¹²³⁴⁵⁶⁷⁸⁹" and note[2:].startswith(told) for note in side.footnotes())
+    assert len(set(side.notes)) == len(side.notes)
+
+
+def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -> None:
+    root, report = paper
+    _, (side,) = opened(root)
+    text, page = (root / "table.md").read_text(), html.unescape((root / "report.html").read_text())
+    shown = {each.title: each for each in report.tables(None)}
+    assert next(iter(shown)) == str(root)
+    printed = shown["beside the printed numbers: P1: ResNet-34 → ResNet-18, CIFAR-100"]
+    assert printed.rows == side.texts()
+    assert side.lines
+    for cells in side.texts():
+        assert f"| {' | '.join(cells)} |" in text
+        assert all(f">{cell}</t" in page for cell in cells)
+    for note in side.footnotes():
+        assert note in text
+        assert note in page
+        assert note in printed.below
+    assert report.summary(None)["printed"] == [side.flat()]
+    for cells in Differences.of(report.table).texts():
+        assert f"| {' | '.join(cells)} |" in text
+    assert "**0.808 ± 0.003** ▲*" in text
+    assert "★▲*" in next(iter(shown.values())).rows[1][3]
+    for told in ("▲ better, ▼ worse than kd", "three seeds cannot give less than 0.125"):
+        assert told.lower() in text.lower()
+        assert told.lower() in page.lower()
+    assert page.count('class="best"><span title="best of the column">★') > 2
+    assert 'title="worse than kd, the interval leaves zero out"' in page
+
+
+def test_json_of_the_printed(paper: tuple[Path, Report]) -> None:
+    (side,) = paper[1].summary(None)["printed"]
+    rows = {(row["method"], row["measure"]): row for row in reversed(side["rows"])}
+    asd = rows["asd", "mCE"]
+    assert (asd["printed"], asd["printed ±"], asd["difference"]) == (85.6, 0.4, None)
+    assert (asd["sign"], asd["printed sign"], asd["agrees"]) == (-1, -1, True)
+    assert asd["score"] == "corruptions mce"
+    assert asd["seeds"] == 3
+    assert "Table 6" in asd["places"]
+    assert rows["crd+kd", "mCE"]["agrees"] is False
+    assert rows["asd", "accuracy"]["difference"] == pytest.approx(0.30)
+
+
+def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) -> None:
+    (side,) = paper[1].summary("mce")["printed"]
+    assert {row["measure"] for row in side["rows"]} == {"mCE"}
+    assert side["missing"] == ""
+    assert {row["score"] for row in paper[1].summary("mce")["differences"]} == {"corruptions mce"}
+
+
+# --- not of the paper's size -----------------------------------------------------------------------------------------
+
+
+def test_desk_scale_is_labelled_and_compared_by_signs(tmp_path: Path) -> None:
+    root = runs(tmp_path / "P2-desk", suite="P2-desk")
+    report = build(root)
+    told = "desk scale, not the paper's size: compare signs against KD only"
+    assert told == DESK
+    page = html.unescape((root / "report.html").read_text())
+    assert f"<strong>Note.</strong> P2-desk: {told}." in page
+    assert (root / "table.md").read_text().splitlines()[2] == f"**P2-desk: {told}.**"
+    assert f"P2-desk: {told}." in next(report.tables(None)).below
+    (side,) = report.summary(None)["printed"]
+    assert side["labels"] == [told]
+    assert {row["difference"] for row in side["rows"]} == {None}
+    rows = {(row["method"], row["measure"]): row["agrees"] for row in side["rows"]}
+    assert (rows["asd", "accuracy"], rows["ce", "accuracy"], rows["kd", "accuracy"]) == (True, True, None)
+    assert rows["asd", "mCE"] is False  # printed: 94.2 above KD's 93.7
+
+
+def test_runs_not_made_as_the_papers_are_told(tmp_path: Path) -> None:
+    recipe = PAIRS["P1"].recipe()
+    root = runs(tmp_path / "P1", names=("kd",))
+    runs(root, names=("asd",), epochs=1, data=recipe.data.model_copy(update={"train_limit": 2000}))
+    _, sides = opened(root)
+    (told,) = sides[0].labels
+    assert told == (
+        "asd: not made as the paper's (epochs 1 instead of 240, data.train_limit 2000 instead of none): "
+        "compare signs against KD only"
+    )
+    assert line(sides, "asd", "accuracy").difference is None
+    assert line(sides, "asd", "accuracy").agrees
+    assert line(sides, "kd", "accuracy").difference == pytest.approx(-0.02)
+
+
+def test_a_row_with_its_own_batch_is_the_papers(tmp_path: Path) -> None:
+    optim = PAIRS["P1"].recipe().optim
+    run(tmp_path, "asd-b32", 1, 0.8, optim=optim.model_copy(update={"batch": 32}))
+    run(tmp_path, "asd", 1, 0.8, optim=optim.model_copy(update={"rate": 0.1}))
+    told = {s.run.name: unlike(s.run) for s in collect(tmp_path).students}
+    assert told == {"asd-b32": "", "asd": "optim.rate 0.1 instead of 0.05"}
+
+
+def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:
+    folder = run(tmp_path, "asd", 1, 0.9)
+    folder.finish({"set": "val", "last": {"accuracy": 0.9}, "best": {"accuracy": 0.9}, "seconds": 1.0})
+    assert "accuracy (asd evaluate --on clean)" in opened(tmp_path)[1][0].missing
+    score(folder, "test", {"accuracy": 0.8})
+    assert line(opened(tmp_path)[1], "asd", "accuracy").difference == pytest.approx(-0.5)
+
+
+# --- the printed numbers as measures ---------------------------------------------------------------------------------
+
+
+def test_a_number_stands_once_with_all_its_places() -> None:
+    first, second = numbers_of("P1", "asd")["accuracy"]
+    assert (first.mean, first.std) == (80.5, 0.07)
+    assert {"Table 1", "Table 6", "S-Table 7", "Sec. 6.1"} <= set(first.places)
+    assert second.mean == 80.27
+    (cosine,) = numbers_of("P1", "asd")["signed cosine"]  # −0.36 and −0.361
+    assert (cosine.mean, cosine.places) == (-0.361, ("Sec. 1", "Figure 2", "Sec. 6.4", "Sec. 7"))
+    assert [one.mean for one in numbers_of("P1", "kd")["stylised"]] == [47.4, 48.1]  # S-Table 1 calls it shape
+
+
+def test_every_measure_is_printed_and_every_row_of_the_tables_has_an_accuracy() -> None:
+    printed = {number.measure for number in PRINTED if number.column in PAIRS}
+    assert set(ALSO) <= printed
+    assert set(MEASURES) <= printed
+    for number in PRINTED:
+        if number.place in ("Table 1", "Table 2", "Table 3") and number.row not in ("teacher", "student"):
+            assert numbers_of(number.column, number.row)["accuracy"][0].mean == number.mean
+
+
+def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
+    for name, value in (("kd", 0.25), ("asd", 0.2)):
+        for seed in (1, 2):
+            view = {"projection": value + seed / 100, "signed_above": value}
+            score(run(tmp_path, name, seed, 0.8), "mechanism", {"aligned": {"projection": 9.0}, "raw": view})
+    _, sides = opened(tmp_path)
+    assert line(sides, "kd", "projection on the shortcut").column == "mechanism raw projection"
+    assert line(sides, "asd", "% of samples above the threshold").texts()[2:5] == ["20.0 ± 0.0 (2)", "11.7", "+8.3"]
+    change = line(sides, "asd", "shortcut magnitude, % against KD")
+    assert change.ours is not None
+    assert change.ours.mean == pytest.approx(50 * (0.21 / 0.26 + 0.22 / 0.27) - 100)
+    assert change.texts()[5] == "agrees (−)"
