@@ -10,6 +10,7 @@ from typing import Any, cast
 from torch import arange, nn
 
 from antishortcut.errors import UserError, near
+from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
 from antishortcut.methods.byot import BYOT
@@ -26,6 +27,7 @@ from antishortcut.methods.reviewkd import ReviewKD
 from antishortcut.methods.reweight import Reweight
 from antishortcut.methods.rkd import RKD
 from antishortcut.methods.snapshot import Snapshot
+from antishortcut.methods.ufd import UFD
 from antishortcut.types import Method, Shape, Sizes
 
 METHODS: dict[str, Callable[..., nn.Module]] = {
@@ -41,6 +43,8 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "at": AT,
     "at+kd": partial(AT, kd=1.0),
     "reviewkd": ReviewKD,
+    "afdcd": AfDCD,
+    "ufd": UFD,
     "crd": CRD,
     "crd+kd": partial(CRD, kd=1.0),
     "crd-queue": partial(CRD, memory="queue", negatives=4096),

@@ -1,0 +1,153 @@
+"""Af-DCD: augmentation-free dense contrastive distillation for segmentation, Fan, Li, Liu, Song & Yao 2023.
+
+From a quarter of the student's pixels a generator makes the teacher's whole map (fd), in which every group of channels
+at every pixel is to be nearer to the teacher's own than to other groups around it (ctr).
+"""
+# B batch, C channels, M groups of channels, H × W pixels, P patches, N pixels of a patch
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.methods.kd import kd_loss
+from antishortcut.parallel import gather, world
+from antishortcut.types import Batch, Features, Sizes
+
+
+def patches(maps: Tensor, groups: int, patch: int) -> Tensor:
+    """The group vectors of maps (B, C, H, W), one set for each patch × patch square. (B, P, N·M, C/M)
+
+    Pixels in reading order, all groups of one after the other; zeros where a square reaches over the border.
+    """
+    rows, channels, height, width = maps.shape
+    if height % patch or width % patch:
+        maps = F.pad(maps, (0, -width % patch, 0, -height % patch))
+    down, across = maps.shape[2] // patch, maps.shape[3] // patch
+    split = maps.reshape(rows, groups, channels // groups, down, patch, across, patch)
+    return split.permute(0, 3, 5, 4, 6, 1, 2).reshape(rows, down * across, -1, channels // groups)
+
+
+def contrast_loss(student: Tensor, teacher: Tensor, groups: int, patch: int, temperature: float) -> Tensor:
+    """L_ctr of maps (B, C, H, W): Σ over pixels i and groups m of −log( e(i,m) / Σ_n e(n) ) / HW, for each row. (B,)
+
+    e = exp(−‖s − t‖₁ / τ) of the student's vector of group m at i and a teacher's: the positive is that of (i, m), the
+    negatives are all other groups of all pixels of the patch; the same group of other pixels is left out.
+    """
+    _, _, height, width = student.shape
+    patch = min(patch, max(height, width))  # no more padding than needed
+    ours, theirs = patches(student, groups, patch), patches(teacher, groups, patch)  # (B, P, N·M, C/M)
+    # cdist never holds the differences themselves, C/M times as many
+    similarity = torch.cdist(ours, theirs, p=1) / -temperature  # (B, P, N·M, N·M)
+    group = torch.arange(similarity.shape[-1], device=student.device) % groups
+    there = patches(student.new_ones(1, groups, height, width), groups, patch)[0, :, :, 0] > 0  # (P, N·M), not padding
+    negative = (group[:, None] != group) & there[:, None]  # (P, N·M, N·M)
+    positive = similarity.diagonal(dim1=-2, dim2=-1)  # (B, P, N·M)
+    own = torch.eye(len(group), dtype=torch.bool, device=student.device)
+    entropy = similarity.masked_fill(~(negative | own), -torch.inf).logsumexp(dim=-1) - positive  # (B, P, N·M)
+    return (entropy * there).sum(dim=(1, 2)) / (height * width)
+
+
+def kept_pixels(maps: Tensor, mask_ratio: float) -> Tensor:
+    """A fresh mask for maps (B, C, H, W): 0 at a random share `mask_ratio` of the pixels, 1 at the others. (B, 1, H, W)
+
+    Drawn for the maps of all processes, of which each takes its own: the noise of a step is the same everywhere.
+    """
+    with torch.enable_grad():
+        here = maps.new_zeros(len(maps), 1, *maps.shape[2:], requires_grad=True)
+        everywhere = gather(here)
+    kept = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here)
+    if world() == 1:
+        return kept
+    # the transpose of gather: the sum over processes of what each has for the rows of this one
+    return torch.autograd.grad(everywhere, here, kept)[0] / world()
+
+
+def dividing(channels: int, groups: int) -> int:
+    """The largest number of equal groups that channels can be cut into, `groups` at most."""
+    found = max(m for m in range(1, min(groups, channels) + 1) if channels % m == 0)
+    if found < 2:
+        raise ValueError(
+            f"the {channels} channels of the teacher's map cannot be cut into 2 to {groups} equal groups, and one "
+            "group has nothing to be told from; choose another stage, or more groups"
+        )
+    return found
+
+
+class AfDCD(nn.Module):
+    """task_weight · CE + kd · KD + fd · ‖G(masked) − teacher‖² + ctr · L_ctr. See docs/methods/afdcd.md.
+
+    stage: which map, 0 being the stem and −1 the deepest. groups: M, at most; the largest divisor of the channels.
+    """
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ("stages",)
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        kd: float = 0.5,
+        fd: float = 1e-6,
+        ctr: float = 0.04,
+        kd_temperature: float = 1.0,
+        mask_ratio: float = 0.75,
+        groups: int = 16,
+        patch: int = 4,
+        pool: int = 4,
+        temperature: float = 0.07,
+        stage: int = -1,
+        task_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
+        fewest = min(len(ours), len(theirs))
+        if not -fewest <= stage < fewest:
+            raise ValueError(
+                f"stage = {stage} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
+                f"the teacher {len(theirs)}"
+            )
+        for name, value, least in (("groups", groups, 2), ("patch", patch, 1), ("pool", pool, 1)):
+            if value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if not 0 <= mask_ratio < 1:
+            raise ValueError(f"mask_ratio is {mask_ratio}; it must be at least 0 and below 1")
+        if not temperature > 0:
+            raise ValueError(f"temperature is {temperature}; it must be above 0")
+        self.kd, self.fd, self.ctr, self.task_weight = kd, fd, ctr, task_weight
+        self.kd_temperature, self.temperature, self.mask_ratio = kd_temperature, temperature, mask_ratio
+        self.patch, self.pool, self.stage = patch, pool, stage
+        channels = theirs[stage][0]
+        self.groups = dividing(channels, groups)
+        self.align = nn.Conv2d(ours[stage][0], channels, 1)
+        self.generator = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+
+    def generate(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        """The student's map (B, C_s, h, w) → what its kept pixels say of the teacher's (B, C_t, *size)."""
+        if maps.shape[2:] != size:
+            maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+        made: Tensor = self.generator(self.align(maps) * kept_pixels(maps, self.mask_ratio))
+        return made
+
+    def terms(
+        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
+    ) -> dict[str, Tensor]:
+        final = teachers["final"]
+        target = final.stages[self.stage].detach()  # (B, C, H, W)
+        made = self.generate(student.stages[self.stage], (target.shape[2], target.shape[3]))  # (B, C, H, W)
+        far = (made - target).square().sum(dim=(1, 2, 3))  # (B,)
+        # a map that does not divide keeps its border: the last window is smaller
+        ours, theirs = (F.max_pool2d(maps, self.pool, ceil_mode=True) for maps in (made, target))
+        unlike = contrast_loss(ours, theirs, self.groups, self.patch, self.temperature)  # (B,)
+        # the step joins the rows of all processes, not the maps
+        terms = {"fd": self.fd * gather(far).mean(), "ctr": self.ctr * gather(unlike).mean()}
+        if self.kd != 0:
+            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
+        return terms
