@@ -10,6 +10,7 @@ from antishortcut.evaluate.between import mechanism
 from antishortcut.evaluate.corrupted import corruptions
 from antishortcut.evaluate.hard import hard
 from antishortcut.evaluate.own import clean
+from antishortcut.evaluate.scenes import scenes
 from antishortcut.evaluate.shifted import attack, conflict, groups, renditions, stylized
 from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
 from antishortcut.folder import Folder, write_json
@@ -27,6 +28,7 @@ EVALUATIONS: dict[str, Callable[[Bench], Iterable[Examination]]] = {
     "attack": attack,
     "hard": hard,
     "mechanism": mechanism,
+    "scenes": scenes,
 }
 
 

@@ -14,13 +14,15 @@ EACH = 50  # images of each
 PERPLEXITY = 30.0
 
 
-def places(label: Tensor) -> Tensor:
-    """Which images are drawn: the first EACH of the first SHOWN classes, in order. (n,)"""
-    chosen = [(label == number).nonzero().flatten()[:EACH] for number in range(SHOWN)]
+def places(label: Tensor, shown: int = SHOWN, each: int = EACH) -> Tensor:
+    """Which images are drawn: the first `each` of the first `shown` classes, in order. (n,)"""
+    chosen = [(label == number).nonzero().flatten()[:each] for number in range(shown)]
     return torch.cat(chosen).sort().values
 
 
-def tsne(rows: Mapping[str, Tensor], label: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:
+def tsne(
+    rows: Mapping[str, Tensor], label: Tensor, classes: Sequence[str], shown: int = SHOWN, each: int = EACH
+) -> dict[str, Any] | None:
     """The same images in each network's own plane: {"label", "classes", role: [[x, y], …]}; None without scikit-learn.
 
     Planes are made one by one: distances mean something within a plane, not between two.
@@ -29,14 +31,14 @@ def tsne(rows: Mapping[str, Tensor], label: Tensor, classes: Sequence[str]) -> d
         from sklearn.manifold import TSNE
     except ModuleNotFoundError:
         return None
-    drawn = places(label)
+    drawn = places(label, shown, each)
     if len(drawn) < 5:
         return None
     near = min(PERPLEXITY, (len(drawn) - 1) / 3)
     found: dict[str, Any] = {
         "method": "t-SNE",
         "label": label[drawn].tolist(),
-        "classes": list(classes[:SHOWN]),
+        "classes": list(classes[:shown]),
     }
     for role, features in rows.items():
         made = TSNE(perplexity=near, init="pca", random_state=0, n_jobs=1).fit_transform(features[drawn].numpy())
