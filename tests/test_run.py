@@ -68,9 +68,11 @@ def test_a_length_is_in_epochs_or_in_iterations() -> None:
     plain = teach_run(by_epochs, "f")
     assert (plain.epochs, plain.iterations) == (3, 0)
     assert plain.hash != teacher.hash
-    with_task = load_recipe("P2", ["epochs=3", "task.rows=1024"])
-    assert teach_run(with_task, "f").hash == plain.hash  # the default says nothing new
-    assert teach_run(load_recipe("P2", ["epochs=3", "task.rows=10"]), "f").hash != plain.hash
+    for text, same in (("task.aux=0.4", True), ("task.rows=10", True), ("task.aux=0.1", False)):
+        other = teach_run(
+            load_recipe("P2", ["epochs=3", text]), "f"
+        )  # a default says nothing new, nor rows to a teacher
+        assert (other.hash == plain.hash) == same
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ def teacher_key(recipe: Recipe) -> str:
     optim = recipe.optim.model_copy(
         update={"rate": own.rate or recipe.optim.rate, "batch": own.batch or recipe.optim.batch}
     )
-    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {own.epochs or recipe.epochs or recipe.iterations}"
+    length = own.epochs or recipe.epochs or recipe.iterations
+    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {recipe.task.aux} {length}"
 
 
 def folder_of(job: Job, runs: Path) -> Path:

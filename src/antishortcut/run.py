@@ -199,7 +199,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         optim=recipe.optim.model_copy(
             update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
         ),
-        task=recipe.task,
+        task=TaskSettings(aux=recipe.task.aux),  # nobody draws rows for a teacher
         keep=teacher.keep,
     )
 

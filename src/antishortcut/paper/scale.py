@@ -14,7 +14,7 @@ from antishortcut.run import Recipe, Value
 
 SCALES = ("paper", "desk")
 MARK = "-desk"
-EPOCHS, IMAGES, SIDE = 12, 12_000, 32  # SIDE: of data sets with larger images
+EPOCHS, ITERATIONS, IMAGES, SIDE, CROP = 12, 1_200, 12_000, 32, 128  # SIDE: of larger images; CROP: of dense ones
 WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
 
 # what stands in for a network: narrower or shallower, of its family where there is one, and equal in width to the
@@ -36,6 +36,9 @@ STAND_INS = {
     "timm:resnet18": "cnn-16-128",
     "timm:mobilenetv2_100": "mobilenet-v2",
     "timm:deit_tiny_patch16_224": "timm:test_vit",
+    "deeplabv3-resnet101": "dense-32",
+    "deeplabv3-resnet18": "dense-8",
+    "deeplabv3-mobilenetv2": "dense-6",
 }
 
 
@@ -52,7 +55,7 @@ def scaled(suite: Suite, scale: str) -> Suite:
 
 def desk(job: Job, recipe: Recipe | None = None) -> Job:
     """A job of the paper, cut down."""
-    share = EPOCHS / job.recipe.epochs
+    share = _share(job.recipe)
     options: dict[str, Value] = dict(job.options)
     if job.method in WARMED:
         known = {"warmup": WARMED[job.method], **job.recipe.methods.get(job.method, {}), **options}
@@ -63,10 +66,13 @@ def desk(job: Job, recipe: Recipe | None = None) -> Job:
 
 def desk_recipe(recipe: Recipe) -> Recipe:
     """A recipe, cut down; states named by an epoch move with the length of training."""
-    share = EPOCHS / recipe.epochs
+    share = _share(recipe)
     teacher = recipe.teacher
-    large = {} if recipe.data.name == "cifar100" else {"image_size": SIDE}
+    side = CROP if recipe.iterations else SIDE
+    large = {} if recipe.data.name == "cifar100" else {"image_size": side}
+    length = {"iterations": ITERATIONS} if recipe.iterations else {"epochs": EPOCHS}
     own = {
+        "pretrained": False,
         "name": STAND_INS[teacher.name],
         "keep": tuple(_moved(state, share) for state in teacher.keep),
         "rewind_epochs": max(round(teacher.rewind_epochs * share), 1),
@@ -74,12 +80,17 @@ def desk_recipe(recipe: Recipe) -> Recipe:
     return recipe.model_copy(
         update={
             "title": f"{recipe.title}, at desk scale",
-            "epochs": EPOCHS,
             "data": recipe.data.model_copy(update={"train_limit": IMAGES} | large),
             "teacher": teacher.model_copy(update=own),
-            "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name]}),
+            "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name], "pretrained": False}),
         }
+        | length
     )
+
+
+def _share(recipe: Recipe) -> float:
+    """Of the paper's training."""
+    return ITERATIONS / recipe.iterations if recipe.iterations else EPOCHS / recipe.epochs
 
 
 def _moved(state: float | str, share: float) -> float | str:
@@ -92,7 +103,9 @@ def reported_hours(suite: Suite) -> str | None:
     pairs = [(job, PAIRS.get(job.suite)) for job in suite.jobs]
     if not pairs or any(pair is None or not _full(job) for job, pair in pairs):
         return None
-    each = [pair.hours or 0.0 for _, pair in pairs if pair is not None]
+    each = [pair.hours for _, pair in pairs if pair is not None and pair.hours is not None]
+    if len(each) < len(pairs):
+        return f"what {len(pairs) - len(each)} of these cost the paper does not say"
     kinds = {value: each.count(value) for value in sorted(set(each))}
     parts = " + ".join(f"{count} × {value:.1f} h" for value, count in kinds.items())
     return (
@@ -104,4 +117,4 @@ def reported_hours(suite: Suite) -> str | None:
 def _full(job: Job) -> bool:
     """Whether epochs and images are the paper's."""
     recipe, known = job.recipe, PAIRS[job.suite].recipe()
-    return (recipe.epochs, recipe.data) == (known.epochs, known.data)
+    return (recipe.length, recipe.data) == (known.length, known.data)

@@ -42,6 +42,8 @@ def _inside(score: str, factor: float = 1.0, digits: int = 2, change: bool = Fal
 
 MEASURES = {
     "accuracy": Measure(("last", "test accuracy")),
+    "mIoU": Measure(("val miou",)),
+    "pixel accuracy": Measure(("val accuracy",)),
     "mCE": Measure(("corruptions mce",), digits=1, by_sign=True),
     "ΔCE texture": Measure(("corruptions texture",), digits=1, by_sign=True, to="kd"),
     "ΔCE weather": Measure(("corruptions weather",), digits=1, by_sign=True, to="kd"),

@@ -19,7 +19,7 @@ FREE = {"batch", "accumulate"}  # of the optimiser: rows of the paper vary the o
 def pair_of(run: Run) -> str | None:
     """The pair that a run belongs to by its suite and its data, at either scale; P2 on other data is nobody's."""
     name = run.suite.removesuffix(MARK)
-    if name not in PAIRS or PAIRS[name].task != "classification":
+    if name not in PAIRS:
         return None
     return name if _recipe(name).data.name == run.data.name else None
 
@@ -37,7 +37,7 @@ def title_of(run: Run) -> str:
 def unlike(run: Run) -> str:
     """In what epochs, images, network or optimiser of a run are not the paper's, in words; empty where all are."""
     theirs = _printed_course(run.suite.removesuffix(MARK))
-    ours = _course(run.epochs, run.data, run.model, run.optim)
+    ours = _course(run.epochs or run.iterations, run.data, run.model, run.optim)
     changed = [key for key in ours if ours[key] != theirs[key]]
     return ", ".join(f"{key} {_word(ours[key])} instead of {_word(theirs[key])}" for key in changed)
 
@@ -65,8 +65,8 @@ def _label(other: str, names: list[str]) -> str:
     return DESK if other == DESK else f"{', '.join(names)}: not made as the paper's ({other}): {SIGNS}"
 
 
-def _course(epochs: int, data: DataSettings, model: ModelSettings, optim: OptimSettings) -> dict[str, Any]:
-    fields = {"epochs": epochs, "model": model.name}
+def _course(length: int, data: DataSettings, model: ModelSettings, optim: OptimSettings) -> dict[str, Any]:
+    fields = {"length": length, "model": model.name}
     fields |= {f"data.{key}": value for key, value in data.model_dump().items()}
     return fields | {f"optim.{key}": value for key, value in optim.model_dump(exclude=FREE).items()}
 
@@ -78,7 +78,7 @@ def _word(value: Any) -> str:
 @cache
 def _printed_course(name: str) -> dict[str, Any]:
     recipe = _recipe(name)
-    return _course(recipe.epochs, recipe.data, recipe.student, recipe.optim)
+    return _course(recipe.epochs or recipe.iterations, recipe.data, recipe.student, recipe.optim)
 
 
 @cache
