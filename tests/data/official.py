@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from antishortcut.data import layouts, open_sets
+from antishortcut.data import layouts, open_sets, scenes
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, ImageSet
 
@@ -77,3 +77,48 @@ def real(name: str) -> Path:
     if not root or not (Path(root) / name).is_dir():
         pytest.skip(f"needs {name} below $ANTISHORTCUT_DATA")
     return Path(root)
+
+
+def mask(path: Path, values: np.ndarray[Any, Any], **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values.astype(np.uint8)).save(path, **options)
+
+
+ADE_SIZES = ((61, 47), (40, 83), (33, 33), (51, 40))  # (W, H)
+
+
+def make_ade(root: Path, names: bool = True) -> Path:
+    """Two parts of four images in odd sizes, grey and CMYK among them; masks hold 0 … 150."""
+    folder, rng = root / scenes.ADE, np.random.default_rng(2)
+    for part in ("training", "validation"):
+        for at, (size, mode) in enumerate(zip(ADE_SIZES, ("RGB", "L", "CMYK", "RGB"), strict=True)):
+            name = f"ADE_{part[:5]}_{at:08}"
+            picture(folder / "images" / part / f"{name}.jpg", mode, size)
+            mask(folder / "annotations" / part / f"{name}.png", rng.integers(0, 151, size[::-1]))
+    if names:
+        rows = [f"{at} \t0.1\t9\t9\tthing {at}, or so " for at in range(1, 151)]
+        (folder / "objectInfo150.txt").write_text("\n".join(["Idx\tRatio\tTrain\tVal\tName", *rows]) + "\n")
+    return root
+
+
+def make_camvid(
+    root: Path, places: tuple[str, str] = ("{}/images", "{}/masks"), size: tuple[int, int] = (40, 30)
+) -> Path:
+    rng = np.random.default_rng(3)
+    for part, count in (("train", 6), ("val", 2), ("test", 3)):
+        images, masks = (root / place.format(part) for place in places)
+        for at in range(count):
+            picture(images / f"{part}{at}.png", size=size)
+            values = rng.integers(0, 12, size[::-1])
+            mask(masks / f"{part}{at}.png", values)
+    return root
+
+
+def make_masked(root: Path, held: str | None = "val", count: int = 4, size: tuple[int, int] = (40, 30)) -> Path:
+    """Images with masks of 0, 1, 2 and 255, all of one size."""
+    rng = np.random.default_rng(4)
+    for part, images in (("train", count), (held, 2)):
+        for at in range(images if part else 0):
+            picture(root / str(part) / "images" / f"{at}.jpg", size=size)
+            mask(root / str(part) / "masks" / f"{at}.png", np.array([0, 1, 2, 255])[rng.integers(0, 4, size[::-1])])
+    return root

@@ -20,6 +20,7 @@ AUGMENTS = {
     "crop": "padded with black, cropped back to size",
     "flip": "mirrored half of the time",
     "crop-flip": "padded with black, cropped back to size, mirrored half of the time",
+    "scale-crop-flip": "of images with masks: scaled by 0.5 to 2, a square cut out, mirrored half of the time",
     "imagenet": "random resized crop, mirrored half of the time, colour jitter 0.4 without hue",
 }
 

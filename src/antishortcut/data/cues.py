@@ -48,18 +48,13 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
     conflict       the texture is always another class's
     uncorrelated   any texture, whatever the class
     """
-    if split not in SPLITS:
-        raise UserError(f"the embedded images have no split {split!r}{near(split, SPLITS)}")
-    if not 0 <= rho <= 1:
-        raise UserError(f"rho is a probability, so between 0 and 1, not {rho}")
-    if count < 1 or seed < 0:
-        raise UserError(f"the embedded images need count ≥ 1 and seed ≥ 0, not count {count} and seed {seed}")
+    check(split, count, seed, rho)
     if size < 16:
         raise UserError(f"glyphs cannot be read below 16 pixels: size is {size}")
     images, labels, textures = [], [], []
     for chunk in range(-(-count // CHUNK)):
         rng = np.random.default_rng([VERSION, SPLITS.index(split), seed, chunk])
-        label, texture = _classes(rng, split, rho)
+        label, texture = draw_classes(rng, split, rho, CHUNK)
         with one_thread():
             images.append(_render(rng, label, texture, size))
         labels.append(label)
@@ -71,33 +66,44 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
     )
 
 
-def _classes(rng: np.random.Generator, split: str, rho: float) -> tuple[Tensor, Tensor]:
-    """Balanced classes in random order, and a texture for each. Both (B,)."""
+def check(split: str, count: int, seed: int, rho: float) -> None:
+    """Refuse what no embedded images can be made of."""
+    if split not in SPLITS:
+        raise UserError(f"the embedded images have no split {split!r}{near(split, SPLITS)}")
+    if not 0 <= rho <= 1:
+        raise UserError(f"rho is a probability, so between 0 and 1, not {rho}")
+    if count < 1 or seed < 0:
+        raise UserError(f"the embedded images need count ≥ 1 and seed ≥ 0, not count {count} and seed {seed}")
+
+
+def draw_classes(rng: np.random.Generator, split: str, rho: float, count: int) -> tuple[Tensor, Tensor]:
+    """Balanced classes in random order, and a texture for each. Both (B,); `count`, a multiple of ten, is B."""
     n = len(CLASSES)
-    label = rng.random((CHUNK // n, n)).argsort(axis=1).ravel()  # (B,), each ten in a row hold every class once
-    other = (label + rng.integers(1, n, CHUNK)) % n  # (B,)
-    anything = rng.integers(0, n, CHUNK)  # (B,)
-    agrees = rng.random(CHUNK) < rho  # (B,)
+    label = rng.random((count // n, n)).argsort(axis=1).ravel()  # (B,), each ten in a row hold every class once
+    other = (label + rng.integers(1, n, count)) % n  # (B,)
+    anything = rng.integers(0, n, count)  # (B,)
+    agrees = rng.random(count) < rho  # (B,)
     texture = {"conflict": other, "uncorrelated": anything}.get(split, np.where(agrees, label, other))
     return torch.from_numpy(label), torch.from_numpy(texture)
 
 
 def _render(rng: np.random.Generator, label: Tensor, texture: Tensor, size: int) -> Tensor:
     """Glyphs on textures, sampled twice as finely as the pixels and averaged. (B,), (B,) → (B, 3, size, size) uint8."""
-    field = _texture_field(rng, texture, 2 * size)  # (B, 1, S, S)
-    mask = _glyph_field(rng, label, 2 * size)  # (B, 1, S, S)
-    first, second, ink = _colours(rng)  # each (B, 3, 1, 1)
+    field = texture_field(rng, texture, 2 * size)  # (B, 1, S, S)
+    mask = glyph_field(rng, label, 2 * size)  # (B, 1, S, S)
+    first, second, ink = draw_colours(rng, len(label))  # each (B, 3, 1, 1)
     ground = second + (first - second) * field  # (B, 3, S, S)
     image = F.avg_pool2d(ground + (ink - ground) * mask, 2)  # (B, 3, size, size)
     return (image * 255).round().to(torch.uint8)
 
 
-def _texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tensor:
+def texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tensor:
     """Each image's texture with its own phase, frequency and orientation. (B,) → (B, 1, S, S) of 0 and 1."""
-    turn = np.deg2rad(rng.uniform(-TEXTURE_TURN, TEXTURE_TURN, CHUNK))
-    scale = np.exp(rng.uniform(-TEXTURE_SCALE, TEXTURE_SCALE, CHUNK))
-    shift = _column(rng.uniform(-10, 10, (2, CHUNK)))  # (2, B, 1, 1) pixels
-    noise = torch.from_numpy(rng.random((CHUNK, LATTICE, LATTICE), dtype=np.float32))
+    count = len(texture)
+    turn = np.deg2rad(rng.uniform(-TEXTURE_TURN, TEXTURE_TURN, count))
+    scale = np.exp(rng.uniform(-TEXTURE_SCALE, TEXTURE_SCALE, count))
+    shift = _column(rng.uniform(-10, 10, (2, count)))  # (2, B, 1, 1) pixels
+    noise = torch.from_numpy(rng.random((count, LATTICE, LATTICE), dtype=np.float32))
     cos, sin = _column(np.stack([np.cos(turn), np.sin(turn)]) * scale)  # each (B, 1, 1)
     pixel = (torch.arange(side) + 0.5) * (32 / side) - 16  # (S,) from the middle, in pixels of a 32-pixel image
     down, right = pixel[:, None], pixel
@@ -110,27 +116,35 @@ def _texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tens
     return field[:, None]
 
 
-def _glyph_field(rng: np.random.Generator, label: Tensor, side: int) -> Tensor:
+def glyph_field(
+    rng: np.random.Generator,
+    label: Tensor,
+    side: int,
+    *,
+    scale: tuple[float, float] = SCALE,
+    shift: float = SHIFT,
+) -> Tensor:
     """Each image's glyph in a random style, turned, scaled and shifted. (B,) → (B, 1, S, S) in [0, 1]."""
-    style = torch.from_numpy(rng.integers(0, len(STYLES), CHUNK))
-    turn = np.deg2rad(rng.uniform(-TURN, TURN, CHUNK))
-    scale = rng.uniform(*SCALE, CHUNK)
-    shift = rng.uniform(-2 * SHIFT, 2 * SHIFT, (2, CHUNK))  # grid_sample's image is two units wide
-    cos, sin = np.cos(turn) / scale, np.sin(turn) / scale
-    rows = [[cos, -sin, -cos * shift[0] + sin * shift[1]], [sin, cos, -sin * shift[0] - cos * shift[1]]]
+    count = len(label)
+    style = torch.from_numpy(rng.integers(0, len(STYLES), count))
+    turn = np.deg2rad(rng.uniform(-TURN, TURN, count))
+    large = rng.uniform(*scale, count)
+    across, down = rng.uniform(-2 * shift, 2 * shift, (2, count))  # grid_sample's image is two units wide
+    cos, sin = np.cos(turn) / large, np.sin(turn) / large
+    rows = [[cos, -sin, -cos * across + sin * down], [sin, cos, -sin * across - cos * down]]
     affine = torch.from_numpy(np.array(rows, dtype=np.float32)).permute(2, 0, 1)  # (B, 2, 3) image → mask
-    grid = F.affine_grid(affine, [CHUNK, 1, side, side], align_corners=False)  # (B, S, S, 2)
+    grid = F.affine_grid(affine, [count, 1, side, side], align_corners=False)  # (B, S, S, 2)
     return F.grid_sample(glyph_masks()[label, style][:, None], grid, align_corners=False)
 
 
-def _colours(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def draw_colours(rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Two texture colours and the glyph's, drawn without a look at class or texture. Each (B, 3, 1, 1) in [0, 1]."""
-    tones = np.stack([rng.uniform(*tone, CHUNK) for tone in (DARK_TONE, LIGHT_TONE, GLYPH_TONE)])  # (3, B)
-    swap = rng.random(CHUNK) < 0.5  # either texture colour may be the lighter
+    tones = np.stack([rng.uniform(*tone, count) for tone in (DARK_TONE, LIGHT_TONE, GLYPH_TONE)])  # (3, B)
+    swap = rng.random(count) < 0.5  # either texture colour may be the lighter
     tones[:2] = np.where(swap, tones[1::-1], tones[:2])
-    tint = rng.uniform(-TINT, TINT, (3, CHUNK, 3))
+    tint = rng.uniform(-TINT, TINT, (3, count, 3))
     colours = np.clip(tones[..., None] + tint - tint.mean(axis=2, keepdims=True), 0, 1)  # (3, B, 3)
-    inverted = rng.random((CHUNK, 1)) < 0.5  # light glyphs as often as dark ones
+    inverted = rng.random((count, 1)) < 0.5  # light glyphs as often as dark ones
     colours = np.where(inverted, 1 - colours, colours)
     first, second, ink = torch.from_numpy(colours.astype(np.float32))[..., None, None]
     return first, second, ink

@@ -16,7 +16,7 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 # Streams keep the draws of one image apart; the numbers are part of every recorded result, so they never change.
-ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS = range(7)
+ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
 
 
 def mix(*keys: ArrayLike) -> Words:

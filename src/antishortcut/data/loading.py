@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError, near
-from ..types import AnySet, Batch, ImageSet
+from ..types import AnySet, Batch, ImageSet, is_dense
 from . import augment as vary
+from . import dense
 from .draws import order
 from .pictures import fit, pixels, read
 
@@ -34,7 +35,11 @@ class _Builder(Dataset[Batch | UserError]):
     def __getitem__(self, index: Tensor) -> Batch | UserError:
         """An error is handed over as a value, since DataLoader would bury its one line in a worker's traceback."""
         try:
-            return Batch(vary.as_float(self._pixels(index)), self.images.label[index], index)
+            if is_dense(self.images):
+                image, label = dense.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
+            else:
+                image, label = self._pixels(index), self.images.label[index]
+            return Batch(vary.as_float(image), label, index)
         except UserError as error:
             return error
 
@@ -69,6 +74,10 @@ class Loader:
     ranks, some rank would go without: in training (`shuffle`) all ranks skip it; in evaluation it joins the batch
     before, so that every image counts exactly once (a set smaller than `world` gives the last ranks an empty batch).
 
+    Of a dense set, labels are maps (B, H, W) int64 that move with their images; VOID stays VOID. Without augmentation
+    images keep their own size, so that whole ones are evaluated. Those on disk may all differ, so whatever `batch` is,
+    each comes alone, one for every rank; at the end of an evaluation the last ranks may get an empty batch.
+
     `workers` processes decode images on disk; images in memory are quicker to cut than to send between processes.
     With `views`, augmentations repeat after that many epochs; the order does not.
     """
@@ -89,16 +98,19 @@ class Loader:
     ) -> None:
         if augment not in vary.AUGMENTS:
             raise UserError(f"unknown augmentation {augment!r}{near(augment, vary.AUGMENTS)}")
+        dense.check(images, augment)
         if batch < world:
             raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world}")
         if len(images) == 0:
             raise UserError("the set has no images")
+        alone = dense.alone(images, augment)
+        batch = world if alone else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world, self.workers = augment, shuffle, rank, world, workers
         self.views = views
-        self._ends = _ends(len(images), batch, world, shuffle)
+        self._ends = _ends(len(images), batch, world, shuffle, alone)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
@@ -140,10 +152,12 @@ def _as_is(made: Any) -> Any:
     return made
 
 
-def _ends(count: int, batch: int, world: int, shuffle: bool) -> list[int]:
+def _ends(count: int, batch: int, world: int, shuffle: bool, alone: bool) -> list[int]:
     """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
     ends = [*range(batch, count, batch), count]
     last = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
+    if alone:  # none can join another
+        return ends[:-1] if shuffle and last < world else ends
     if shuffle and len(ends) > 1 and last == 1:  # batch norm cannot learn from one image: it joins the batch before
         return [*ends[:-2], count]
     if last < world:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from ..types import AnySet, FileSet, ImageSet
+from ..types import AnySet, FileSet, ImageSet, is_dense
 from . import draws
 
 Ints = NDArray[np.int64]
@@ -25,11 +25,16 @@ def take(images: AnySet, index: Tensor) -> AnySet:
     cues = {name: value[index] for name, value in images.cues.items()}
     if isinstance(images, ImageSet):
         return ImageSet(images.image[index], images.label[index], cues)
-    return FileSet(tuple(images.paths[at] for at in index.tolist()), images.label[index], cues)
+    places = index.tolist()
+    masks = tuple(images.masks[at] for at in places) if images.masks else ()
+    return FileSet(tuple(images.paths[at] for at in places), images.label[index], cues, masks, images.lookup)
 
 
 def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet | None]:
-    """Split off `fraction` of every class, as near as whole images allow: (what stays, what is held out)."""
+    """Split off `fraction` of every class, as near as whole images allow: (what stays, what is held out).
+
+    Images of a dense set have no class of their own: they are split as if of one, and limited likewise.
+    """
     if not 0 <= fraction < 1:
         raise UserError(f"val_fraction must be at least 0 and below 1, not {fraction}")
     if fraction == 0:
@@ -38,7 +43,7 @@ def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet
     wanted = max(1, round(fraction * count))
     if wanted >= count:
         raise UserError(f"val_fraction {fraction} of {count} images leaves none to train on; make it smaller")
-    label = images.label.numpy()  # (N,)
+    label = _classes(images)  # (N,)
     rank, size = _rank(label, seed)
     share = (rank + 0.5) / size  # (N,) how far into its class an image comes: cutting here cuts every class alike
     picked = np.lexsort((draws.mix(seed, draws.CLASS, label), share))  # (N,)
@@ -54,10 +59,14 @@ def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_lim
         raise UserError(f"{what} must be at least 1, not {limit}")
     if limit >= len(images):
         return images
-    label = images.label.numpy()  # (N,)
+    label = _classes(images)  # (N,)
     rank, _ = _rank(label, seed)
     picked = np.lexsort((draws.mix(seed, draws.CLASS, label), rank))[:limit]  # (limit,)
     return take(images, torch.from_numpy(np.sort(picked)))
+
+
+def _classes(images: AnySet) -> Ints:
+    return np.zeros(len(images), dtype=np.int64) if is_dense(images) else images.label.numpy()
 
 
 def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
@@ -74,7 +83,8 @@ def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
 def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
     """Sixteen hex digits that change when any image, label or split does.
 
-    Pixels count for sets in memory; for files their names below `base`, sizes and labels, so that nothing is decoded.
+    Pixels count for sets in memory; for files their names below `base`, sizes and labels, so that nothing is decoded;
+    of masks likewise, and what their values mean.
     The parts are hashed as they are after splits and limits, which thereby count too.
     """
     seen = hashlib.sha256(kind.encode())
@@ -83,8 +93,10 @@ def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
         if isinstance(images, ImageSet):
             _add(seen, "image", images.image)
         else:
-            for path in images.paths:
+            for path in (*images.paths, *images.masks):
                 seen.update(f"{path.relative_to(base).as_posix()}\0{_size(path)}\n".encode())
+            if images.lookup is not None:
+                _add(seen, "lookup", images.lookup)
         _add(seen, "label", images.label)
         for cue in sorted(images.cues):
             _add(seen, cue, images.cues[cue])
@@ -93,8 +105,12 @@ def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
 
 def set_mark(images: AnySet) -> str:
     """Fingerprint of one set by itself; files are named below the folder they share."""
-    shared = Path() if isinstance(images, ImageSet) else Path(os.path.commonpath([p.parent for p in images.paths]))
+    shared = Path() if isinstance(images, ImageSet) else _shared(images)
     return fingerprint("one set", {"images": images}, shared)
+
+
+def _shared(images: FileSet) -> Path:
+    return Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
 
 
 def _add(seen: hashlib._Hash, name: str, value: Tensor) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -65,38 +65,58 @@ def pixels(picture: Image.Image) -> Tensor:
 def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
     """Bring a set into memory at size × size, through a cache under `root` that is used and written when it can be."""
     shape = (len(files), 3, size, size)
-    if root is None:
-        return ImageSet(torch.from_numpy(_decode(files.paths, shape)), files.label, files.cues)
-    store = root / CACHE / f"{_key(files.paths, size)}.npy"
-    array = _cached(store, shape)
-    if array is None:
-        array = _decode(files.paths, shape)
-        if root.is_dir():  # the cache must not invent a data folder
-            _keep(store, array)
+
+    def make() -> NDArray[np.uint8]:
+        out = np.empty(shape, dtype=np.uint8)  # (N, 3, S, S)
+
+        def fill(at: int) -> None:
+            out[at] = pixels(fit(read(files.paths[at], at_least=2 * size), size)).numpy()
+
+        in_threads(fill, len(files))
+        return out
+
+    array = cached(root, files.paths, str(size), shape, make)
     return ImageSet(torch.from_numpy(array), files.label, files.cues)
 
 
-def _decode(paths: Sequence[Path], shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
-    out = np.empty(shape, dtype=np.uint8)  # (N, 3, S, S)
-    size = shape[-1]
+def in_threads(fill: Callable[[int], None], count: int) -> None:
+    """Call `fill` with every number below `count`; Pillow lets go of the interpreter while it decodes."""
 
-    def fill(start: int) -> None:
-        for at in range(start, min(start + _CHUNK, len(paths))):
-            out[at] = pixels(fit(read(paths[at], at_least=2 * size), size)).numpy()
+    def some(start: int) -> None:
+        for at in range(start, min(start + _CHUNK, count)):
+            fill(at)
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow lets go of the interpreter while it decodes
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
         try:
-            for _ in threads.map(fill, range(0, len(paths), _CHUNK)):
+            for _ in threads.map(some, range(0, count, _CHUNK)):
                 pass
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)  # one bad file is enough: do not decode the rest
             raise
-    return out
 
 
-def _key(paths: Sequence[Path], size: int) -> str:
+def cached(
+    root: Path | None,
+    paths: Sequence[Path],
+    what: str,
+    shape: tuple[int, ...],
+    make: Callable[[], NDArray[np.uint8]],
+) -> NDArray[np.uint8]:
+    """What is made of these files: from the cache under `root`, or made anew and kept there where it can be."""
+    if root is None:
+        return make()
+    store = root / CACHE / f"{_key(paths, what)}.npy"
+    array = _cached(store, shape)
+    if array is None:
+        array = make()
+        if root.is_dir():  # the cache must not invent a data folder
+            _keep(store, array)
+    return array
+
+
+def _key(paths: Sequence[Path], what: str) -> str:
     """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
-    seen = hashlib.sha256(f"{size} {PIL.__version__}".encode())
+    seen = hashlib.sha256(f"{what} {PIL.__version__}".encode())
     for path in paths:
         try:
             facts = os.stat(path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, near
-from ..types import AnySet, FileSet, Sets
-from . import layouts
+from ..types import AnySet, ImageSet, Sets, is_dense
+from . import layouts, masks, scenes
 from .parts import fingerprint, hold_out, limited
 from .pictures import decode
 
@@ -55,6 +55,7 @@ class Found:
     image_size: int
     train: AnySet
     tests: Mapping[str, AnySet]
+    val: AnySet | None = None  # validation images of the set's own, which are then those of a run
     base: Path = field(default_factory=Path)  # file names count relative to it
 
 
@@ -78,7 +79,8 @@ def open_sets(
     """Open a data set: a name of SOURCES, folder:PATH or groups:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and draws the cues):
-    give the same one to runs that shall be compared. Limits are class-balanced and apply after the split.
+    give the same one to runs that shall be compared. Limits are class-balanced and apply after the split. A set with
+    validation images of its own gives these as `val`, always; `val_fraction` of any other is held out of training.
     """
     kind, _, path = name.partition(":")
     if kind not in SOURCES:
@@ -91,7 +93,9 @@ def open_sets(
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
     found = SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {}))
 
-    train, val = hold_out(found.train, val_fraction, seed)
+    if found.val is not None and val_fraction:
+        raise UserError(f"{name} has validation images of its own; leave val_fraction at 0")
+    train, val = hold_out(found.train, val_fraction, seed) if found.val is None else (found.train, found.val)
     train = held(limited(train, train_limit, seed), found.image_size, place)
     val = None if val is None else held(val, found.image_size, place)
     tests = {
@@ -106,8 +110,16 @@ def open_sets(
 
 
 def held(images: AnySet, size: int, root: Path | None) -> AnySet:
-    """Small images move into memory, where whole batches are cut from them; large ones stay on disk."""
-    return decode(images, size, root) if isinstance(images, FileSet) and size <= IN_MEMORY else images
+    """Small images move into memory, where whole batches are cut from them; large ones stay on disk.
+
+    Those of a dense set keep their size and shape; they move if all are alike and small.
+    """
+    if isinstance(images, ImageSet):
+        return images
+    if is_dense(images):
+        alike = masks.one_small_size(images)
+        return images if alike is None else masks.decode_pairs(images, alike, root)
+    return decode(images, size, root) if size <= IN_MEMORY else images
 
 
 def _cifar100(request: Request) -> Found:
@@ -145,7 +157,10 @@ def _imagenet100(request: Request) -> Found:
 
 def _folder(request: Request) -> Found:
     request.found_by_hand()
-    return _from_files(request, layouts.list_folder(Path(request.path).expanduser()), request.image_size or 224)
+    folder = Path(request.path).expanduser()
+    if scenes.has_masks(folder):
+        return _from_scenes(request, scenes.list_masked(folder))
+    return _from_files(request, layouts.list_folder(folder), request.image_size or 224)
 
 
 def _groups(request: Request) -> Found:
@@ -153,37 +168,76 @@ def _groups(request: Request) -> Found:
 
     request.found_by_hand()
     found = list_groups(Path(request.path).expanduser())
-    return Found(request.name, found.classes, request.image_size or 224, found.train, found.tests, found.base)
+    return Found(request.name, found.classes, request.image_size or 224, found.train, found.tests, base=found.base)
+
+
+def _ade20k(request: Request) -> Found:
+    request.found_by_hand()
+    found = scenes.list_ade20k(request.root)
+    assert found.test is not None
+    size = request.image_size or 512
+    return Found(request.name, found.classes, size, found.train, {"val": found.test}, base=found.base)
+
+
+def _camvid(request: Request) -> Found:
+    request.found_by_hand()
+    return _from_scenes(request, scenes.list_camvid(request.root))
+
+
+def _from_scenes(request: Request, found: scenes.Scenes) -> Found:
+    size = request.image_size or scenes.usual_crop(found.train)
+    files = layouts.Files(found.classes, found.train, found.test, found.base)
+    return replace(_from_files(request, files, size), val=found.val)
 
 
 def _from_files(request: Request, found: layouts.Files, size: int) -> Found:
     if found.test is not None:
-        return Found(request.name, found.classes, size, found.train, {"test": found.test}, found.base)
+        return Found(request.name, found.classes, size, found.train, {"test": found.test}, base=found.base)
     train, test = hold_out(found.train, 0.1, request.seed)
     assert test is not None
-    return Found(f"{request.name} tested on a tenth", found.classes, size, train, {"test": test}, found.base)
+    return Found(f"{request.name} tested on a tenth", found.classes, size, train, {"test": test}, base=found.base)
 
 
 def _cues(request: Request) -> Found:
     from .cues import CLASSES, VERSION, make_cues
 
-    chosen = request.settings({"rho": 0.9, "count": 8000, "test_count": 2000})
-    rho, size = chosen["rho"], request.image_size or 32
+    size = request.image_size or 32
+    train, tests = _embedded(request, make_cues, size, {"rho": 0.9, "count": 8000, "test_count": 2000})
+    return Found(f"cues {VERSION}", CLASSES, size, train, tests)
+
+
+def _cues_seg(request: Request) -> Found:
+    from .cues_seg import CLASSES, VERSION, make_scenes
+
+    size = request.image_size or 64
+    train, tests = _embedded(request, make_scenes, size, {"rho": 0.9, "count": 4000, "test_count": 500})
+    return Found(f"cues-seg {VERSION}", CLASSES, size, train, tests)
+
+
+def _embedded(
+    request: Request, make: Callable[..., ImageSet], size: int, defaults: Mapping[str, float]
+) -> tuple[ImageSet, dict[str, AnySet]]:
+    """Training images, and those of the three test sets."""
+    chosen = request.settings(defaults)
+    rho = chosen["rho"]
     if not 0 <= rho <= 1:
-        raise UserError(f"the option rho of cues is a probability, not {rho}")
+        raise UserError(f"the option rho of {request.name} is a probability, not {rho}")
     for key in ("count", "test_count"):
         if chosen[key] < 1 or chosen[key] != int(chosen[key]):
-            raise UserError(f"the option {key} of cues is a whole number of images, not {chosen[key]}")
-    train = make_cues("train", int(chosen["count"]), seed=request.seed, rho=rho, size=size)
-    tests = {
-        split: make_cues(split, int(chosen["test_count"]), seed=request.seed, rho=rho, size=size)
+            raise UserError(f"the option {key} of {request.name} is a whole number of images, not {chosen[key]}")
+    train = make("train", int(chosen["count"]), seed=request.seed, rho=rho, size=size)
+    tests: dict[str, AnySet] = {
+        split: make(split, int(chosen["test_count"]), seed=request.seed, rho=rho, size=size)
         for split in ("iid", "conflict", "uncorrelated")
     }
-    return Found(f"cues {VERSION}", CLASSES, size, train, tests)
+    return train, tests
 
 
 SOURCES: dict[str, Source] = {
     "cues": Source(_cues, "embedded images with a planted shortcut: shape is the class, texture agrees with it mostly"),
+    "cues-seg": Source(
+        _cues_seg, "embedded scenes of tiles, to be segmented: a tile's glyph is its class, its texture the shortcut"
+    ),
     "cifar100": Source(
         _cifar100, "CIFAR-100, 32 × 32, 100 classes; cifar-100-python below the data root, or --download"
     ),
@@ -191,6 +245,12 @@ SOURCES: dict[str, Source] = {
         _tiny_imagenet, "TinyImageNet, 64 × 64, 200 classes; tiny-imagenet-200 below the data root"
     ),
     "imagenet100": Source(_imagenet100, "CMC's 100 classes of ImageNet, 224 × 224; train/<wnid>, val/<wnid>"),
-    "folder": Source(_folder, "folder:PATH, your own images: train/<class>/…, val/<class>/…"),
+    "ade20k": Source(
+        _ade20k, "ADE20K's scene parsing, masks of 150 classes, crops of 512; ADEChallengeData2016 below the data root"
+    ),
+    "camvid": Source(_camvid, "CamVid street scenes, masks of 11 classes; camvid or CamVid below the data root"),
+    "folder": Source(
+        _folder, "folder:PATH, your own images: train/<class>/…, val/<class>/…, or train/images with train/masks"
+    ),
     "groups": Source(_groups, "groups:PATH, images with a second fact each, as Waterbirds has them: metadata.csv"),
 }

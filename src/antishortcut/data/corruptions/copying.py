@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...console import Watch
 from ...errors import UserError, near
 from ...folder import Folder, replacing, write_json
-from ...types import FileSet, ImageSet
+from ...types import FileSet, ImageSet, is_dense
 from ..copies import growing, read_images
 from ..parts import set_mark
 from .constants import ALL, CORRUPTIONS, SEVERITIES, SMALLEST, VERSION, table_of
@@ -78,6 +78,8 @@ def _check(images: ImageSet | FileSet, side: int, names: Sequence[str], seed: in
             raise UserError(f"no corruption {name!r}{near(name, ALL)}")
     if not names or len(images) == 0:
         raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
+    if is_dense(images):
+        raise UserError("corrupted copies keep one label for an image, so images with masks cannot be copied")
     if side < SMALLEST:
         raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")
     if seed < 0:

@@ -1,0 +1,98 @@
+"""From mask files to labels, beside their images: one number a pixel, looked up in the set's own table."""
+# N images, H × W pixels
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import UserError
+from ..types import VOID, FileSet, ImageSet
+from .pictures import cached, in_threads, read
+
+NO_CLASS = 254  # in a lookup: what no mask may hold
+MOST = NO_CLASS  # classes that fit beside it and VOID
+SMALL = 2**16  # pixels of an image up to which a set may move into memory …
+ROOM = 2**30  # … if all its images are of one size and need no more bytes than this
+
+_PLAIN = {"1", "L", "P", "I", "I;16", "I;16B", "I;16L"}  # one whole number a pixel; of a palette, its place there
+
+
+def read_values(path: Path) -> NDArray[np.uint8]:
+    """The numbers in a mask file, (H, W)."""
+    try:
+        with Image.open(path) as picture:
+            if picture.mode not in _PLAIN:
+                raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
+            values = np.asarray(picture)  # (H, W)
+        if values.dtype.itemsize > 1 and (values.min() < 0 or values.max() > VOID):
+            raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")
+        return values.astype(np.uint8)
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot read the mask {path} ({reason}); replace or remove the file") from None
+
+
+def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
+    """An image as RGB and its labels (H, W), VOID where it has none."""
+    picture, path = read(files.paths[at]), files.masks[at]
+    values = read_values(path)  # (H, W)
+    if values.shape != picture.size[::-1]:
+        (height, width), (wide, high) = values.shape, picture.size
+        raise UserError(f"the mask {path} has {width} × {height} pixels, its image {files.paths[at]} {wide} × {high}")
+    if files.lookup is None:
+        return picture, values
+    table = files.lookup.numpy()  # (256,)
+    label: NDArray[np.uint8] = table[values]  # (H, W)
+    if (label == NO_CLASS).any():
+        known, void = np.flatnonzero(table < NO_CLASS), np.flatnonzero(table == VOID)
+        raise UserError(
+            f"the mask {path} has the value {values[label == NO_CLASS][0]}, which is no class: "
+            f"they are {known[0]} to {known[-1]}, and {' or '.join(map(str, void))} where a pixel has none"
+        )
+    return picture, label
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """(H, W) of an image file, from its first bytes."""
+    try:
+        with Image.open(path) as picture:
+            return picture.size[::-1]
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+
+
+def one_small_size(files: FileSet) -> tuple[int, int] | None:
+    """(H, W) of all images if they are alike and small enough to move into memory. Big ones are not looked through."""
+    height, width = size_of(files.paths[0])
+    if height * width > SMALL or 4 * height * width * len(files) > ROOM:
+        return None
+    return (height, width) if all(size_of(path) == (height, width) for path in files.paths) else None
+
+
+def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> ImageSet:
+    """Bring a dense set of one size (H, W) into memory, through the cache that pictures.decode uses."""
+    shape = (len(files), 4, *size)  # colours, then the label
+    table = b"" if files.lookup is None else files.lookup.numpy().tobytes()
+    mark = f"pairs {size} {hashlib.sha256(table).hexdigest()}"
+
+    def make() -> NDArray[np.uint8]:
+        out = np.empty(shape, dtype=np.uint8)  # (N, 4, H, W)
+
+        def fill(at: int) -> None:
+            picture, label = read_pair(files, at)
+            out[at, :3] = np.asarray(picture).transpose(2, 0, 1)
+            out[at, 3] = label
+
+        in_threads(fill, len(files))
+        return out
+
+    array = cached(root, (*files.paths, *files.masks), mark, shape, make)
+    pixels = torch.from_numpy(array)
+    return ImageSet(pixels[:, :3], pixels[:, 3], files.cues)

@@ -1,0 +1,187 @@
+"""Readers of the layouts of images with masks: what lies where, what its pixels mean. Files are listed, not read."""
+# N images
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..types import VOID, FileSet
+from .layouts import home, images_below, lines
+from .masks import MOST, NO_CLASS, read_values, size_of
+from .pictures import in_threads
+
+ADE = "ADEChallengeData2016"
+_ADE_CLASSES = 150
+_ADE_HINT = (
+    f"unpack http://data.csail.mit.edu/places/ADEchallenge/{ADE}.zip below the data root: "
+    "images/{training,validation}/*.jpg and annotations/{training,validation}/*.png"
+)
+
+CAMVID = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign_symbol", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+_CAMVID_HINT = (
+    "put CamVid with SegNet's eleven classes below the data root as camvid/{train,val,test}/{images,masks}, "
+    "or as CamVid/{train,trainannot,val,valannot,test,testannot}"
+)
+
+_FOLDER_HINT = "expected train/images/<name>.jpg with train/masks/<name>.png, and the same in val"
+_LOSSY = {".jpg", ".jpeg", ".webp"}  # whose pixels are nearly what was saved: no masks
+
+
+class Scenes(NamedTuple):
+    """A dense set as found on disk."""
+
+    classes: tuple[str, ...]
+    train: FileSet
+    val: FileSet | None  # the set's own, beside its test images
+    test: FileSet | None
+    base: Path
+
+
+def list_ade20k(root: Path) -> Scenes:
+    """The files of root/ADEChallengeData2016; its validation images are the test set, whose labels are not public."""
+    folder = home(root, ADE)
+    lookup = table({value: value - 1 for value in range(1, _ADE_CLASSES + 1)} | {0: VOID})
+    train, val = (
+        paired(folder / "images" / part, folder / "annotations" / part, lookup, _ADE_HINT)
+        for part in ("training", "validation")
+    )
+    return Scenes(_ade_names(folder / "objectInfo150.txt"), train, None, val, folder)
+
+
+def _ade_names(path: Path) -> tuple[str, ...]:
+    """The first of every class's names, in the column Name of a table; without the file, the values in the masks."""
+    if not path.exists():
+        return tuple(f"class {value}" for value in range(1, _ADE_CLASSES + 1))
+    head, *rows = ([field.strip() for field in line.split("\t")] for line in lines(path, _ADE_HINT))
+    if "Name" not in head or len(rows) != _ADE_CLASSES or any(len(row) != len(head) for row in rows):
+        raise UserError(f"{path} is not a table of {_ADE_CLASSES} classes with a column Name; {_ADE_HINT}")
+    return tuple(row[head.index("Name")].split(",")[0].strip() for row in rows)
+
+
+def list_camvid(root: Path) -> Scenes:
+    """CamVid in eleven classes, 11 = unlabelled; with SegNet's split: train, val, test."""
+    for folder in (root / "camvid", root / "CamVid", root):
+        for place in ("{part}/images", "{part}/masks"), ("{part}", "{part}annot"):
+            images, masks = ([folder / way.format(part=part) for part in ("train", "val", "test")] for way in place)
+            if images[0].is_dir() and masks[0].is_dir():
+                lookup = table({value: value for value in range(len(CAMVID))} | {len(CAMVID): VOID})
+                train, val, test = (paired(*both, lookup, _CAMVID_HINT) for both in zip(images, masks, strict=True))
+                return Scenes(_camvid_names(folder), train, val, test, folder)
+    raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
+
+
+def _camvid_names(folder: Path) -> tuple[str, ...]:
+    names = names_in(folder) or CAMVID
+    if len(names) not in (len(CAMVID), len(CAMVID) + 1):  # the last may be that of the unlabelled
+        raise UserError(f"{folder} names {len(names)} classes, but CamVid has {len(CAMVID)}; {_CAMVID_HINT}")
+    return names[: len(CAMVID)]
+
+
+def has_masks(folder: Path) -> bool:
+    """Whether a folder of the person's own holds images with masks rather than folders of classes."""
+    return (folder / "train" / "images").is_dir() and (folder / "train" / "masks").is_dir()
+
+
+def list_masked(folder: Path) -> Scenes:
+    """train/images with train/masks and the first of val, valid, test that is there; 255 in a mask is void.
+
+    Classes are named in classes.txt or classes.json; without one, the training masks are read to count them.
+    """
+    names = names_in(folder)
+    train = paired(folder / "train" / "images", folder / "train" / "masks", None, _FOLDER_HINT)
+    classes = names or tuple(f"class {value}" for value in range(1 + _largest(train.masks)))
+    if len(classes) > MOST:
+        raise UserError(f"{folder} has {len(classes)} classes, but a mask of bytes holds at most {MOST}")
+    lookup = table({value: value for value in range(len(classes))})
+    train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
+    held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
+    test = None if held is None else paired(held / "images", held / "masks", lookup, _FOLDER_HINT)
+    return Scenes(classes, train, None, test, folder)
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """Class names, in the order of their values, from classes.txt or classes.json; empty without either."""
+    path = folder / "classes.txt"
+    if path.exists():
+        names = lines(path, "expected the name of a class on every line, in the order of their values")
+    elif (path := folder / "classes.json").exists():
+        try:
+            names = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {path} ({str(error).splitlines()[0]}); expected a list of names") from None
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{path} is not a list of names of classes")
+    else:
+        return ()
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise UserError(f"{path} names the class {twice!r} twice")
+    return tuple(names)
+
+
+def paired(images: Path, masks: Path, lookup: Tensor | None, hint: str) -> FileSet:
+    """All images below a folder with the masks of the same name below another, sorted by name."""
+    pictures, labels = _by_name(images, images_below(images)), _by_name(masks, _lossless(masks))
+    if not pictures:
+        raise UserError(f"no images in {images}; {hint}")
+    for name, path in pictures.items():
+        if name not in labels:
+            raise UserError(f"the image {path} has no mask {masks / name}.png; {hint}")
+    for name, path in labels.items():
+        if name not in pictures:
+            raise UserError(f"the mask {path} has no image of that name below {images}; {hint}")
+    zeros = torch.zeros(len(pictures), dtype=torch.int64)  # (N,)
+    return FileSet(tuple(pictures.values()), zeros, masks=tuple(labels[name] for name in pictures), lookup=lookup)
+
+
+def _lossless(folder: Path) -> list[Path]:
+    return [path for path in images_below(folder) if path.suffix.lower() not in _LOSSY]
+
+
+def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
+    """Files by their name below the folder, without what follows the last dot."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if name in found:
+            raise UserError(f"{found[name]} and {path} have the same name: which one is meant? Remove the other")
+        found[name] = path
+    return found
+
+
+def table(meaning: dict[int, int]) -> Tensor:
+    """A lookup, (256,) uint8: values with a meaning, 255 void, and no others."""
+    lookup = torch.full((VOID + 1,), NO_CLASS, dtype=torch.uint8)
+    lookup[VOID] = VOID
+    for value, label in meaning.items():
+        lookup[value] = label
+    return lookup
+
+
+def _largest(masks: Sequence[Path]) -> int:
+    """The largest value in masks, but for 255."""
+    seen = np.zeros((len(masks), VOID + 1), dtype=bool)
+
+    def look(at: int) -> None:
+        seen[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
+
+    in_threads(look, len(masks))
+    values = np.flatnonzero(seen[:, :VOID].any(axis=0))
+    if len(values) == 0:
+        raise UserError(f"all pixels of the masks in {masks[0].parent} are 255, which is void")
+    return int(values[-1])
+
+
+def usual_crop(files: FileSet) -> int:
+    """Side of training crops when none is given: what fits the first image, in steps of 16, at most 512."""
+    return max(16, min(512, min(size_of(files.paths[0])) // 16 * 16))

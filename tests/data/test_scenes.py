@@ -1,0 +1,254 @@
+"""Sources of images with masks: small sets in the official layouts, made here; and the real CamVid where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antishortcut.data import open_sets, scenes
+from antishortcut.data.masks import read_pair
+from antishortcut.data.pictures import CACHE
+from antishortcut.types import VOID, FileSet, Sets, is_dense
+from tests.data.official import ADE_SIZES, in_memory, make_ade, make_camvid, make_masked, mask, picture, real, refused
+
+
+def on_disk(images: Any) -> FileSet:
+    assert isinstance(images, FileSet)
+    return images
+
+
+def values(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(Image.open(path)).astype(np.int64)
+
+
+# ADE20K
+
+
+def test_ade20k_official_layout(tmp_path: Path) -> None:
+    sets = open_sets("ade20k", make_ade(tmp_path))
+    train, val = on_disk(sets.train), on_disk(sets.tests["val"])
+    assert list(sets.tests) == ["val"]
+    assert sets.val is None
+    assert len(sets.classes) == 150
+    assert sets.classes[0] == "thing 1"
+    assert sets.classes[149] == "thing 150"
+    assert sets.image_size == 512
+    assert is_dense(train)
+    assert [path.stem for path in train.paths] == [path.stem for path in train.masks]
+    assert [path.parent.name for path in val.paths] == ["validation"] * 4
+    assert train.label.tolist() == [0] * 4
+    for at, size in enumerate(ADE_SIZES):
+        shown, label = read_pair(train, at)
+        assert (shown.mode, shown.size) == ("RGB", size)
+        expected = values(train.masks[at])
+        assert np.array_equal(label == VOID, expected == 0)
+        assert np.array_equal(label[expected > 0], expected[expected > 0] - 1)
+    pointed = open_sets("ade20k", tmp_path / scenes.ADE)  # right at the release
+    assert pointed.fingerprint == sets.fingerprint
+    assert open_sets("ade20k", tmp_path, image_size=320).image_size == 320
+
+
+def test_ade20k_without_names_and_with_bad_ones(tmp_path: Path) -> None:
+    sets = open_sets("ade20k", make_ade(tmp_path, names=False))
+    assert sets.classes == tuple(f"class {value}" for value in range(1, 151))
+    table = tmp_path / scenes.ADE / "objectInfo150.txt"
+    for text in ("Idx\tName\n1\twall\n", "Idx\tRatio\n" + "1\t2\n" * 150, "Idx\tName\n" + "1\n" * 150):
+        table.write_text(text)
+        refused(f"{table} is not a table of 150 classes", "ade20k", tmp_path)
+
+
+def test_missing_scenes_say_where_and_how(tmp_path: Path) -> None:
+    refused("no images in .*ADEChallengeData2016.zip below the data root", "ade20k", tmp_path)
+    refused("no CamVid in .*trainannot", "camvid", tmp_path)
+    for name in ("ade20k", "camvid"):
+        refused("cannot be downloaded", name, tmp_path, download=True)
+        refused("takes none", name, tmp_path, options={"rho": 1})
+
+
+# CamVid
+
+
+def check_camvid(sets: Sets, folder: Path) -> None:
+    assert sets.classes == scenes.CAMVID
+    assert sets.image_size == 16  # of 30 pixels, whole steps of 16
+    train, val, test = (in_memory(part) for part in (sets.train, sets.val, sets.tests["test"]))
+    assert [len(part) for part in (train, val, test)] == [6, 2, 3]
+    assert train.image.shape == (6, 3, 30, 40)
+    assert train.label.shape == (6, 30, 40)
+    assert train.label.dtype == torch.uint8
+    expected = values(folder / "train5.png")
+    assert np.array_equal(train.label[5].numpy(), np.where(expected == 11, VOID, expected))
+
+
+def test_camvid_as_unpacked_here(tmp_path: Path) -> None:
+    folder = make_camvid(tmp_path / "camvid")
+    sets = open_sets("camvid", tmp_path)
+    check_camvid(sets, folder / "train/masks")
+    first = in_memory(sets.train).image[0]
+    assert np.array_equal(first.permute(1, 2, 0).numpy(), np.asarray(Image.open(folder / "train/images/train0.png")))
+    (folder / "classes.json").write_text(json.dumps([*scenes.CAMVID, "unlabelled"]))
+    assert open_sets("camvid", tmp_path).classes == scenes.CAMVID
+    assert open_sets("camvid", folder).fingerprint == sets.fingerprint
+    (folder / "classes.json").write_text(json.dumps(["sky", "road"]))
+    refused("names 2 classes, but CamVid has 11", "camvid", tmp_path)
+
+
+def test_camvid_as_segnet_has_it(tmp_path: Path) -> None:
+    folder = make_camvid(tmp_path / "CamVid", ("{}", "{}annot"))
+    check_camvid(open_sets("camvid", tmp_path), folder / "trainannot")
+
+
+def test_large_scenes_stay_on_disk(tmp_path: Path) -> None:
+    make_camvid(tmp_path / "CamVid", ("{}", "{}annot"), size=(300, 240))
+    sets = open_sets("camvid", tmp_path)
+    assert sets.image_size == 240
+    assert all(is_dense(part) for part in (on_disk(sets.train), on_disk(sets.val), on_disk(sets.tests["test"])))
+
+
+def test_a_set_with_its_own_validation_images_holds_out_no_others(tmp_path: Path) -> None:
+    make_camvid(tmp_path)
+    refused("validation images of its own; leave val_fraction at 0", "camvid", tmp_path, val_fraction=0.1)
+    assert len(open_sets("camvid", tmp_path, train_limit=3).val or ()) == 2
+
+
+def test_real_camvid(tmp_path: Path) -> None:
+    (tmp_path / "camvid").symlink_to(real("camvid") / "camvid")  # so that the cache is left here
+    sets = open_sets("camvid", tmp_path, train_limit=20, test_limit=5)
+    train = in_memory(sets.train)
+    assert sets.classes == scenes.CAMVID
+    assert train.image.shape == (20, 3, 180, 240)
+    assert (sets.image_size, len(sets.val or ()), len(sets.tests["test"])) == (176, 101, 5)
+    assert np.unique(train.label.numpy()).tolist() == [*range(11), VOID]
+    sky, road = (train.label == name for name in (0, 3))
+    height = torch.arange(180)[:, None].expand(180, 240)
+    assert height.expand_as(sky)[sky].float().mean() < 60 < 120 < height.expand_as(road)[road].float().mean()
+
+
+# Folders
+
+
+def masked(tmp_path: Path, **options: Any) -> str:
+    return f"folder:{make_masked(tmp_path, **options)}"
+
+
+@pytest.mark.parametrize("held", ["val", "valid", "test"])
+def test_folder_with_masks(tmp_path: Path, held: str) -> None:
+    sets = open_sets(masked(tmp_path / "own", held=held), tmp_path)
+    train, test = in_memory(sets.train), in_memory(sets.tests["test"])
+    assert sets.classes == ("class 0", "class 1", "class 2")
+    assert (sets.image_size, sets.val) == (16, None)
+    assert train.label.shape == (4, 30, 40)
+    assert np.array_equal(test.label[1].numpy(), values(tmp_path / "own" / held / "masks" / "1.png"))
+    assert open_sets(f"folder:{tmp_path / 'own'}", tmp_path, image_size=24).image_size == 24
+
+
+def test_folder_names_its_classes(tmp_path: Path) -> None:
+    name = masked(tmp_path)
+    (tmp_path / "classes.json").write_text('["a", "b", "c", "d"]')
+    assert open_sets(name, None).classes == ("a", "b", "c", "d")
+    (tmp_path / "classes.txt").write_text("ground\ncat\n\ndog\n")
+    assert open_sets(name, None).classes == ("ground", "cat", "dog")
+    (tmp_path / "classes.txt").write_text("ground\ncat\n")
+    refused(r"the mask .*masks/\d.png has the value 2, which is no class: they are 0 to 1, and 255", name, None)
+    (tmp_path / "classes.txt").write_text("cat\ncat\n")
+    refused("names the class 'cat' twice", name, None)
+    (tmp_path / "classes.txt").unlink()
+    for text, said in (("{", "cannot read .*classes.json"), ('{"a": 1}', "not a list of names"), ("[1]", "not a list")):
+        (tmp_path / "classes.json").write_text(text)
+        refused(said, name, None)
+
+
+def test_folder_without_an_evaluation_part_gives_a_tenth(tmp_path: Path) -> None:
+    name = masked(tmp_path, held=None, count=20)
+    sets, again, other = (open_sets(name, None, seed=seed) for seed in (0, 0, 1))
+    assert (len(sets.train), len(sets.tests["test"])) == (18, 2)
+    assert sets.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_images_of_different_sizes_stay_on_disk(tmp_path: Path) -> None:
+    name = masked(tmp_path)
+    picture(tmp_path / "train/images/odd.png", size=(20, 50))
+    mask(tmp_path / "train/masks/odd.png", np.ones((50, 20)))
+    sets = open_sets(name, None)
+    assert len(on_disk(sets.train).masks) == 5
+    in_memory(sets.tests["test"])
+
+
+def test_folder_mistakes(tmp_path: Path) -> None:
+    name, train = masked(tmp_path), tmp_path / "train"
+    good = (train / "masks/2.png").read_bytes()
+    (train / "masks/2.png").unlink()
+    refused("the image .*images/2.jpg has no mask .*masks/2.png", name, None)
+    (train / "masks/2.jpg").write_bytes((train / "images/2.jpg").read_bytes())
+    refused("the image .*images/2.jpg has no mask .*masks/2.png", name, None)  # a JPEG does not keep its values
+    (train / "masks/2.jpg").unlink()
+    for content in (good[:60], b"", b"no picture"):
+        (train / "masks/2.png").write_bytes(content)
+        refused("cannot read the mask .*masks/2.png", name, None)
+    picture(train / "masks/2.png", size=(40, 30))
+    refused("cannot read the mask .*masks/2.png .*RGB, not one whole number", name, None)
+    Image.fromarray(np.full((30, 40), 300, dtype=np.uint16)).save(train / "masks/2.png")
+    refused("cannot read the mask .*masks/2.png .*300", name, None)
+    mask(train / "masks/2.png", np.zeros((40, 30)))
+    refused("the mask .*masks/2.png has 30 × 40 pixels, its image .*images/2.jpg 40 × 30", name, None)
+    (train / "masks/2.png").write_bytes(good)
+    mask(train / "masks/7.png", np.zeros((30, 40)))
+    refused("the mask .*masks/7.png has no image", name, None)
+    (train / "masks/7.png").unlink()
+    picture(train / "images/2.png")
+    refused("images/2.jpg and .*images/2.png have the same name", name, None)
+    (train / "images/2.png").unlink()
+    mask(tmp_path / "val/masks/1.png", np.full((30, 40), 3))
+    refused("val/masks/1.png has the value 3, which is no class: they are 0 to 2, and 255", name, None)
+    shutil.rmtree(tmp_path / "val" / "images")
+    refused("no images in .*val/images", name, None)
+    for path in (train / "masks").iterdir():
+        mask(path, np.full((30, 40), 255))
+    refused("all pixels of the masks .* are 255", name, None)
+    for path in (train / "masks").iterdir():
+        mask(path, np.full((30, 40), 254))
+    refused("has 255 classes, but a mask of bytes holds at most 254", name, None)
+
+
+def test_masks_of_every_kind(tmp_path: Path) -> None:
+    """Palettes mean their places, bits 0 and 1, sixteen bits what they say."""
+    label = np.array([[0, 1], [1, 0]])
+    kinds = {
+        "palette.png": Image.fromarray(label.astype(np.uint8)).convert("P"),
+        "bit.png": Image.fromarray(label.astype(bool)),
+        "wide.png": Image.fromarray(label.astype(np.uint16)),
+        "bitmap.bmp": Image.fromarray(label.astype(np.uint8)),
+        "tagged.tif": Image.fromarray(label.astype(np.int32)),
+    }
+    kinds["palette.png"].putpalette([9, 9, 9, 200, 0, 0] + [0] * 762)
+    paths = []
+    for name, made in kinds.items():
+        made.save(tmp_path / name)
+        picture(tmp_path / "image.png", size=(2, 2))
+        paths.append(tmp_path / name)
+    count = len(paths)
+    files = FileSet((tmp_path / "image.png",) * count, torch.zeros(count, dtype=torch.int64), masks=tuple(paths))
+    for at in range(count):
+        assert np.array_equal(read_pair(files, at)[1], label), paths[at]
+
+
+def test_decoded_scenes_are_cached(tmp_path: Path) -> None:
+    folder = make_camvid(tmp_path / "camvid")
+    first = open_sets("camvid", tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / CACHE).iterdir()}
+    assert len(kept) == 3
+    again = open_sets("camvid", tmp_path)
+    assert again.fingerprint == first.fingerprint
+    assert torch.equal(in_memory(again.train).label, in_memory(first.train).label)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / CACHE).iterdir()} == kept
+    mask(folder / "train/masks/train0.png", np.zeros((30, 40)))
+    changed = open_sets("camvid", tmp_path)
+    assert changed.fingerprint != first.fingerprint
+    assert not in_memory(changed.train).label[0].any()
