@@ -131,6 +131,12 @@ class Folder:
     def result(self) -> dict[str, Any]:
         return dict(read_json(self.path / "result.json"))
 
+    def headline(self) -> tuple[str, float]:
+        """The score a finished run is judged by, and its last value."""
+        result = self.result()
+        name = str(result.get("headline", "accuracy"))  # older ones are all classification
+        return name, float(result["last"][name])
+
     def finish(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", result)
 

@@ -308,6 +308,7 @@ class Training:
             size = sum(p.numel() for p in self.student.parameters())
             scores = {
                 "set": self.judge,
+                "headline": self.task.headline,
                 "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
                 "best": self.best,
             }

@@ -63,6 +63,6 @@ class Worker:
         return bench if shop.root is None else replace(bench, root=shop.root)
 
     def _told(self, folder: Folder) -> dict[str, Any]:
-        result = folder.result()
-        told = {"accuracy": result["last"]["accuracy"], "seconds": result["seconds"]}
-        return {"run": str(folder.path), "set": result["set"]} | told
+        result, (name, value) = folder.result(), folder.headline()
+        told = f"{result['set']} {name} {value:.3f}"
+        return {"run": str(folder.path), "told": told, "seconds": result["seconds"]}

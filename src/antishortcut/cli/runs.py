@@ -162,8 +162,9 @@ def distill(
     if as_json:
         print_json({"run": str(folder.path), "hash": run.hash} | result)
         return
-    rows = [(kind, result[kind]["epoch"], result[kind]["accuracy"]) for kind in ("last", "best")]
-    table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", "accuracy"), rows)
+    named = [name for name in result["last"] if name not in ("epoch", "images")]
+    rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]
+    table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", *named), rows)
     print(folder.path)
 
 
@@ -174,8 +175,12 @@ def _show_trajectory(folder: Any, as_json: bool) -> None:
     if as_json:
         print_json({"teacher": str(folder.path), "hash": folder.path.name, "states": trajectory.entries})
         return
-    rows = [(", ".join(e["labels"]), e["step"], e["epoch"], e["accuracy"], e["images"]) for e in trajectory.entries]
-    table("trajectory", ("state", "step", "epoch", "accuracy", "on images"), rows)
+    named = [name for name in ("accuracy", "miou") if name in trajectory.entries[-1]]
+    rows = [
+        (", ".join(e["labels"]), e["step"], e["epoch"], *(e[name] for name in named), e["images"])
+        for e in trajectory.entries
+    ]
+    table("trajectory", ("state", "step", "epoch", *named, "on images"), rows)
     print(folder.path)
 
 

@@ -86,7 +86,7 @@ def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Ou
                         left = (time.monotonic() - started) / max(many - len(todo), 1) * len(todo)
                         say(f"{done + len(failed)}/{total} {key}: {_line(told, left)}")
                     else:
-                        say(f"teacher {told['run']}: {told['set']} accuracy {told['accuracy']:.3f}")
+                        say(f"teacher {told['run']}: {told['told']}")
                         for need in waiting.values():
                             need.discard(key)
                 queue += [title for title, need in waiting.items() if not need]
@@ -100,7 +100,7 @@ def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Ou
 
 
 def _line(told: Done, left: float) -> str:
-    return f"{told['set']} accuracy {told['accuracy']:.3f}, {told['seconds']:.0f} s; about {left / 60:.0f} min left"
+    return f"{told['told']}, {told['seconds']:.0f} s; about {left / 60:.0f} min left"
 
 
 class _Asked:

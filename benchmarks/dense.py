@@ -1,0 +1,85 @@
+"""Peak memory and time of a dense training step, method by method, each in a process of its own.
+
+`python benchmarks/dense.py [TEACHER STUDENT SIDE BATCH]`; by default DeepLabv3 ResNet-101 → ResNet-18 at 512 × 512,
+batch 2. On a GPU the peak is torch's, on a CPU the most the process ever held, its libraries included; beside it what
+the step added to the networks and libraries that were there before it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+METHODS = ("kd", "asd", "afdcd", "ufd")
+CLASSES = 150
+USUAL = ("deeplabv3-resnet101", "deeplabv3-resnet18", "512", "2")
+
+
+def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict[str, Any]:
+    """One step as the trainer does it, in this process."""
+    import torch
+
+    from antishortcut.methods import make_method, options_of, roles_of
+    from antishortcut.models import build, probe
+    from antishortcut.step import Step
+    from antishortcut.tasks import Segmentation
+    from antishortcut.types import Batch, Features, Sizes
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    settings = options_of(method, {})
+    teachers = {role: build(teacher, CLASSES, image_size=side).eval() for role in roles_of(method, settings)}
+    network = build(student, CLASSES, image_size=side)
+    shapes = {role: probe(seen, 64) for role, seen in teachers.items()}
+    own = make_method(method, Sizes(CLASSES, 20_000, probe(network, 64), shapes), settings)
+    for module in (*teachers.values(), network, own):
+        module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    whole = Step(network, own, Segmentation(CLASSES))
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.01, momentum=0.9)
+    image = torch.rand(batch, 3, side, side, device=device)
+    images = Batch(image, torch.randint(CLASSES, (batch, side, side), device=device), torch.arange(batch))
+    before, start = _peak(device), time.perf_counter()
+    stages = "stages" in own.taps
+    with torch.no_grad():
+        seen = {}
+        for role, asked in teachers.items():
+            found = asked(image)
+            seen[role] = Features(found.logits, found.embedding, found.stages if stages else ())
+            del found
+    terms = whole(images, seen, 1e6)
+    torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    optimizer.step()
+    peak = _peak(device)
+    seconds = time.perf_counter() - start
+    return {"peak_mb": peak, "step_mb": peak - before, "seconds": round(seconds, 2), "device": device}
+
+
+def _peak(device: str) -> int:
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() // 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def main(pair: list[str]) -> None:
+    found = {}
+    for method in METHODS:
+        told = subprocess.run(
+            [sys.executable, __file__, "--one", method, *pair], check=True, capture_output=True, text=True
+        )
+        found[method] = json.loads(told.stdout)
+    ratio = {f"{name}/kd": round(found[name]["peak_mb"] / found["kd"]["peak_mb"], 3) for name in METHODS[1:]}
+    print(json.dumps({"pair": pair, "steps": found, "peak_ratio": ratio}, indent=1))
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if words[:1] == ["--one"]:
+        print(json.dumps(step(words[1], words[2], words[3], int(words[4]), int(words[5]))))
+    else:
+        main(words or list(USUAL))
