@@ -92,7 +92,7 @@ def test_rows_are_complete_over_the_seeds(suite: Suite) -> None:
         seeds.setdefault((job.suite, job.name), set()).add(job.seed)
     for (place, _), found in seeds.items():
         main = place == suite.name or suite.name == "desk"  # the main comparison has all
-        assert found == set(SEEDS if main else FEWER)
+        assert found == set(SEEDS if main else FEWER), place
     assert len(suite.jobs) == sum(map(len, seeds.values()))
 
 
@@ -120,6 +120,15 @@ def test_the_standing_benchmark_is_the_one_asked_for() -> None:
     one, two = (open_suite("desk", (), [f"{place}/kd"], [1]).jobs[0].recipe for place in ("desk", "desk-cross"))
     assert one.data == two.data
     assert one.data.name == "cifar100"
+
+
+def test_the_dense_benchmark_is_the_one_asked_for() -> None:
+    jobs = open_suite("desk-dense").jobs
+    rows = {"ce", "kd", "af-dcd", "ufd-kd", "asd", "contrast+tc"}
+    assert {(job.suite, job.name) for job in jobs} == {(s, r) for s in ("desk-camvid", "desk-cues-seg") for r in rows}
+    assert {job.on for job in jobs} == {("clean", "scenes")}
+    teachers = {place: {teacher_key(j.recipe) for j in jobs if j.suite == place} for place in {j.suite for j in jobs}}
+    assert {place: len(keys) for place, keys in teachers.items()} == {"desk-camvid": 1, "desk-cues-seg": 3}
 
 
 def test_beyond_cues_has_every_row_its_lists_name() -> None:
@@ -167,7 +176,7 @@ def test_another_seeds_teacher_is_one_that_is_trained_anyway() -> None:
 
 def test_images_to_choose_by_are_held_out_of_training(suite: Suite) -> None:
     """Without them `hard`, which λ may be chosen by, would look at test images."""
-    assert all(job.recipe.data.val_fraction > 0 for job in suite.jobs)
+    assert all(job.recipe.data.val_fraction > 0 for job in suite.jobs if "hard" in job.on)
 
 
 def test_settings_reach_every_run_and_come_last() -> None:

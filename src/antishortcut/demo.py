@@ -1,8 +1,12 @@
-"""The demo: one teacher and four students on images whose shortcut is known, ending in a table and a page."""
+"""The demo: one teacher and four students on images whose shortcut is known, ending in a table and a page.
+
+One story for classification, the usual one, and one for segmentation.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
@@ -12,8 +16,20 @@ from antishortcut.workflow import Workshop, distill, teach
 METHODS_SHOWN = ("ce", "kd", "asd", "contrast+tc")
 
 
-def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:
-    """Carry the story out and collect its rows; finished parts of an earlier demo are kept."""
+class Story(NamedTuple):
+    recipe: str
+    suite: str
+    on: tuple[str, ...]  # what students are scored on
+
+
+STORIES = {
+    "classification": Story("cues", "demo", ("clean", "mechanism")),
+    "segmentation": Story("cues-seg", "demo-segmentation", ("clean", "scenes")),
+}
+
+
+def run_demo(recipe: Recipe, story: Story, shop: Workshop, seed: int) -> dict[str, Any]:
+    """Carry a story out and collect its rows; finished parts of an earlier demo are kept."""
     from antishortcut.report import make_report
 
     teacher = teach(recipe, shop)
@@ -22,18 +38,19 @@ def run_demo(recipe: Recipe, shop: Workshop, seed: int) -> dict[str, Any]:
     if early != "rewind" and "/" not in early:  # a state of this teacher
         rows.append(_row("early teacher", teacher, shop, ["clean"], early))
     for method in METHODS_SHOWN:
-        run = distill(recipe, shop, method=method, seed=seed, suite="demo")
-        rows.append(_row(method, run, shop, ["clean", "mechanism"]))
-    out = shop.runs / "demo"
+        run = distill(recipe, shop, method=method, seed=seed, suite=story.suite)
+        rows.append(_row(method, run, shop, story.on))
+    out = shop.runs / story.suite
     return {"rows": rows, "out": str(out), "report": make_report(out)["page"]}
 
 
-def _row(method: str, run: Run, shop: Workshop, on: list[str], state: str = "final") -> dict[str, Any]:
+def _row(method: str, run: Run, shop: Workshop, on: Sequence[str], state: str = "final") -> dict[str, Any]:
     folder = Folder(run.folder(shop.runs))
     scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), on, state)
     mark = "" if state == "final" else f"@{state}"
-    row: dict[str, Any] = {"method": method, "run": str(folder.path)}
-    row |= {name: scores[name + mark]["values"]["accuracy"] for name in ("iid", "conflict", "uncorrelated")}
+    headline, _ = folder.headline()
+    row: dict[str, Any] = {"method": method, "run": str(folder.path), "score": headline}
+    row |= {name: scores[name + mark]["values"][headline] for name in ("iid", "conflict", "uncorrelated")}
     row["shape_bias"] = scores[f"conflict{mark}"]["values"].get("shape_bias")
     for view, values in (scores["mechanism"]["values"] if "mechanism" in on else {}).items():
         row |= {(key if view == "raw" else f"{key}_aligned"): value for key, value in values.items()}
@@ -41,14 +58,19 @@ def _row(method: str, run: Run, shop: Workshop, on: list[str], state: str = "fin
 
 
 WORDS = {
-    "iid": "accuracy on images like the training ones",
-    "conflict": "accuracy when the texture is another class's: low means it went by the texture",
-    "uncorrelated": "accuracy when the texture says nothing",
-    "shape bias": "of the conflict images decided by shape or by texture, the share decided by shape",
+    "iid": "{score} on images like the training ones",
+    "conflict": "{score} when the texture is another class's: low means it went by the texture",
+    "uncorrelated": "{score} when the texture says nothing",
+    "shape bias": "of the {things} in conflict decided by shape or by texture, the share decided by shape",
+}
+INSIDE = {
     "cos final, cos early": "cosine of the student's embedding to the teacher's, final and early",
     "projection": "of the embedding on the shortcut eigenspace; a random direction has {random:.2f}",
     "in brackets": "the same after a linear map of the student's embedding onto the teacher's space",
 }
+
+
+NAMED = {"accuracy": ("accuracy", "images"), "miou": ("mIoU", "pixels")}
 
 
 def show_demo(story: dict[str, Any]) -> None:
@@ -70,10 +92,12 @@ def show_demo(story: dict[str, Any]) -> None:
             lies.add_row(row["method"], *(f"{_number(row[key])} ({_number(row[f'{key}_aligned'])})" for key in mapped))
     console = Console(highlight=False)
     console.print(leans)
-    console.print(lies)
+    if lies.row_count:
+        console.print(lies)
+    score, things = NAMED[story["rows"][0]["score"]]
     random = next((row["projection_random"] for row in story["rows"] if "projection_random" in row), 0.0)
-    for word, meaning in WORDS.items():
-        console.print(f"{word}: {meaning.format(random=random)}", markup=False)
+    for word, meaning in (WORDS | (INSIDE if lies.row_count else {})).items():
+        console.print(f"{word}: {meaning.format(random=random, score=score, things=things)}", markup=False)
     console.print(f"\nruns: {story['out']}\npage: {story['report']}", markup=False, soft_wrap=True)
 
 

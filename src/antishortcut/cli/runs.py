@@ -27,10 +27,11 @@ from antishortcut.cli.options import (
     table,
     workshop,
 )
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, near
 
 
 def demo(
+    task: Annotated[str, typer.Option(help="classification or segmentation.")] = "classification",
     runs: RunsOption = Path("runs"),
     seed: SeedOption = 1,
     set_: SetOption = None,
@@ -38,12 +39,14 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """The whole story on the embedded images: teacher, four students, table and report."""
-    from antishortcut.demo import run_demo, show_demo
+    from antishortcut.demo import STORIES, run_demo, show_demo
     from antishortcut.run import Execution, load_recipe
     from antishortcut.workflow import Workshop
 
+    if task not in STORIES:
+        raise UserError(f"--task {task!r}{near(task, STORIES)}")
     shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=True))
-    story = run_demo(load_recipe("cues", set_ or ()), shop, seed)
+    story = run_demo(load_recipe(STORIES[task].recipe, set_ or ()), STORIES[task], shop, seed)
     if as_json:
         print_json(story)
     else:

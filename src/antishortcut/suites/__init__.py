@@ -11,7 +11,7 @@ from antishortcut.job import Job, Suite, folder_of, teacher_key
 from antishortcut.paper.scale import SCALES, scaled
 from antishortcut.paper.tables import NAMES, TABLES, table
 from antishortcut.suites.beyond import beyond_cifar, beyond_cues, beyond_groups
-from antishortcut.suites.desk import desk, desk_cues
+from antishortcut.suites.desk import desk, desk_cues, desk_dense
 
 __all__ = ["SCALES", "SUITES", "Job", "Suite", "describe", "folder_of", "open_suite", "teacher_key"]
 
@@ -24,6 +24,7 @@ def _printed(name: str, overrides: Sequence[str], scale: str = "paper") -> Suite
 SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "desk": desk,
     "desk-cues": desk_cues,
+    "desk-dense": desk_dense,
     "beyond-cues": beyond_cues,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
