@@ -221,7 +221,7 @@ def test_only_takes_names_patterns_and_places() -> None:
     ("words", "said"),
     [
         (["run", "beyond-cuse"], "no suite 'beyond-cuse'; did you mean 'beyond-cues'"),
-        (["show", "nothing-like-it"], "known: desk, desk-cues, beyond-cues"),
+        (["show", "nothing-like-it"], "known: desk, desk-cues, desk-dense, beyond-cues"),
         (["run", "beyond-cues", "--only", "contrst-1"], "did you mean 'contrast-1'"),
         (["run", "beyond-cues", "--only", "kd", "--only", "residul-1"], "did you mean 'residual-1'"),
         (["status", "beyond-cues", "--only", "beyond-cues/untraned"], "untrained"),

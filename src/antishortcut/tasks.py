@@ -80,8 +80,9 @@ class Segmentation:
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
         terms = {"task": self._entropy(student.logits, batch.label)}
-        if student.aux is not None and self.aux != 0:
-            terms["aux"] = self.aux * self._entropy(student.aux, batch.label)
+        if student.aux is not None:  # a weight of 0 must still reach the head: DDP waits for every parameter
+            own = self._entropy(student.aux, batch.label) if self.aux != 0 else student.aux.sum()
+            terms["aux"] = self.aux * own
         return terms
 
     def _entropy(self, logits: Tensor, label: Tensor) -> Tensor:

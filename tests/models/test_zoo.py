@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import NAMES, Network, Tapped, build, describe, load_weights, probe
-from antishortcut.models.zoo import IMAGENET, make
+from antishortcut.models.zoo import DEEPLAB, IMAGENET, make
 from tests.models import one_thread as one_thread
 
 Maps = list[tuple[int, int]]  # (channels, side)
+CLASSIFIERS = [name for name in NAMES if not name.startswith(("deeplabv3-", "dense-"))]  # for those: test_segmentation
 
 
 def three(stem: int, width: int) -> Maps:
@@ -99,7 +100,7 @@ def test_families_are_open_but_not_to_everything() -> None:
             build(wrong, 10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("side", [32, 64])
 def test_real_pass(name: str, side: int) -> None:
     """Both sizes run; the embedding is the classifier's input; the gradient reaches every weight."""
@@ -116,7 +117,7 @@ def test_real_pass(name: str, side: int) -> None:
         assert dead == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_any_size_from_32_on(name: str) -> None:
     for side in (33, 50):
         assert probe(on_meta(name), side).stages
@@ -207,7 +208,13 @@ def test_describe_lists_all() -> None:
     for row in rows:
         if row["name"] in TABLE:
             assert (row["parameters"], row["embedding"]) == (TABLE[row["name"]][0], TABLE[row["name"]][2])
-    for name, (parameters, embedding) in IMAGENET.items():  # what is written down against timm itself
+    assert {row["name"]: row["embedding"] for row in rows if row["name"].startswith("dense-")} == {
+        "dense-8": 32, "dense-32": 128, "dense-8-128": 128
+    }  # fmt: skip
+    for name in DEEPLAB:  # what is written down against the networks themselves
+        network = on_meta(name)
+        assert (count(network), probe(network, 64).embedding) == DEEPLAB[name]
+    for name, (parameters, embedding) in IMAGENET.items():  # … and against timm itself
         with torch.device("meta"):
             net: Any = timm.create_model(name.removeprefix("timm:"), num_classes=100)
         assert (count(net), net.num_features) == (parameters, embedding)
@@ -216,6 +223,10 @@ def test_describe_lists_all() -> None:
 def test_unknown_names_say_what_is_near() -> None:
     with pytest.raises(UserError, match="did you mean 'wrn-40-2'"):
         build("wrn_40_2", 10)
+    with pytest.raises(UserError, match="did you mean 'deeplabv3-resnet18'"):
+        build("deeplab-resnet18", 10)
+    with pytest.raises(UserError, match="did you mean 'dense-8'"):
+        build("dense8", 10)
     with pytest.raises(UserError, match=r"did you mean .*'resnet18'"):
         build("timm:resnet18x", 10)
     with pytest.raises(UserError, match=r"see torchvision\.models\.list_models"):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -30,8 +31,15 @@ def from_timm(name: str, classes: int, pretrained: bool) -> Foreign:
 
     if ":" not in name and not timm.is_model(name.partition(".")[0]):  # hf-hub:owner/name is timm's own business
         raise UserError(f"timm has no model {name!r}{hint(name, timm.list_models(), 'timm.list_models()')}")
+    return make_timm(name, pretrained, num_classes=classes)
+
+
+def make_timm(name: str, pretrained: bool, **options: Any) -> Foreign:
+    """timm.create_model, with what the weights want to see, and readable complaints."""
+    import timm
+
     try:
-        module: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=classes)
+        module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     except OSError as error:  # also what the download raises
         raise UserError(f"cannot fetch the weights of timm:{name}: {error}") from error
     except RuntimeError as error:  # an unknown weight tag, or a network without weights

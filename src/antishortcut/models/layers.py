@@ -1,4 +1,4 @@
-"""The few pieces that the CIFAR networks share."""
+"""The few pieces that our own networks share."""
 # B batch, D embedding, H × W pixels
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ from antishortcut.types import Features
 
 
 def conv_bn(
-    c_in: int, c_out: int, kernel: int = 3, *, stride: int = 1, groups: int = 1, act: bool = True, bias: bool = False
+    c_in: int,
+    c_out: int,
+    kernel: int = 3,
+    *,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+    act: bool = True,
+    bias: bool = False,
 ) -> nn.Sequential:
     """Convolution that keeps the size (up to its stride), batch norm, and a ReLU unless told otherwise."""
-    conv = nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
+    conv = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2 * dilation, dilation, groups, bias)
     norm = nn.BatchNorm2d(c_out)
     return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
 

@@ -13,20 +13,34 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
+from antishortcut.models.segmentation import DeepLab, backbone_state
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 
 
 def load_weights(network: nn.Module, path: str | Path) -> None:
-    """Load a .safetensors, .pt or .pth file; the keys may be the network's or those of the bare body inside it."""
+    """Load a .safetensors, .pt or .pth file; the keys may be the network's or those of the bare body inside it.
+
+    A DeepLab also takes a classifier's file for its backbone; its heads then stay as they are.
+    """
     path = Path(path)
     state = strip(read(path))
     body = getattr(network, "body", network)
     # a Network holds a body, a tapped body holds the foreign module: whose keys are these?
     targets: list[nn.Module] = [network, body, getattr(body, "module", body)]
-    target = max(targets, key=lambda t: len(t.state_dict().keys() & state.keys()))
-    complain(path, target.state_dict(), state)
+    target = max(targets, key=lambda t: overlap(t, state))
+    also = ""
+    if isinstance(body, DeepLab):
+        bare = backbone_state(state)
+        if overlap(body.backbone, bare) > overlap(target, state):
+            target, state = body.backbone, bare
+        also = "; wanted: all of a DeepLab like this, or a timm or torchvision classifier with its backbone"
+    complain(path, target.state_dict(), state, also)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
+
+
+def overlap(module: nn.Module, state: Mapping[str, Tensor]) -> int:
+    return len(module.state_dict().keys() & state.keys())
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -53,8 +67,8 @@ def strip(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Raise when keys or shapes differ, naming a few of each."""
+def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor], also: str = "") -> None:
+    """Raise when keys or shapes differ, naming a few of each; also: what to say besides."""
     missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
     shapes = [
@@ -68,4 +82,4 @@ def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor])
         if keys
     ]
     if parts:
-        raise UserError(f"the weights in {path} are of another network: " + "; ".join(parts))
+        raise UserError(f"the weights in {path} are of another network: " + "; ".join(parts) + also)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from antishortcut.errors import UserError, near
-from antishortcut.models import mobilenet, plain, resnet, shufflenet, vgg, wrn
+from antishortcut.models import dense, mobilenet, plain, resnet, segmentation, shufflenet, vgg, wrn
 from antishortcut.models.foreign import SOURCES
 from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
 from antishortcut.models.taps import Tapped
@@ -40,16 +40,25 @@ FAMILIES = {
     "cnn-16": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
     "cnn-32": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
     "cnn-8-64": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
+    "dense-8": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
+    "dense-32": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
+    "dense-8-128": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
 }
-NAMES: tuple[str, ...] = tuple(FAMILIES)
 
 # name: (parameters at 100 classes, embedding); written down because importing timm takes seconds, checked by a test
+DEEPLAB = {
+    "deeplabv3-resnet101": (61_036_808, 2048),
+    "deeplabv3-resnet50": (42_044_680, 2048),
+    "deeplabv3-resnet18": (16_078_472, 512),
+    "deeplabv3-mobilenetv2": (5_134_180, 320),
+}
 IMAGENET = {
     "timm:resnet50": (23_712_932, 2048),
     "timm:resnet18": (11_227_812, 512),
     "timm:mobilenetv2_100": (2_351_972, 1280),
     "timm:deit_tiny_patch16_224": (5_543_716, 192),
 }
+NAMES: tuple[str, ...] = (*FAMILIES, *DEEPLAB)
 
 
 def build(
@@ -63,19 +72,25 @@ def build(
     embedding: str | None = None,
     pretrained: bool = False,
 ) -> Network:
-    """The network of that name for raw images of that size.
+    """The network of that name for raw images of that size; those for segmentation take any size and give maps.
 
-    mean, std: by default CIFAR-100's, for timm and torchvision those of their published weights.
+    mean, std: by default CIFAR-100's, for timm, torchvision and DeepLab those of their published weights.
     embedding: path of the module whose output is the embedding, where the classifier's input is not wanted.
     """
     if classes < 1:
         raise UserError(f"classes must be at least 1, got {classes}")
     if stem not in ("cifar", "imagenet") or (stem == "imagenet" and name not in resnet.BIG):
         raise UserError(f"no stem {stem!r} for {name}; stem = imagenet is for {', '.join(resnet.BIG)}, all else cifar")
+    if embedding is not None and name.startswith(("deeplabv3-", "dense-")):
+        raise UserError(f"embedding = {embedding!r} is not for {name}: its embedding is the map its head reads")
     source, _, rest = name.partition(":")
-    if source in SOURCES and rest:
+    if name in DEEPLAB:
+        other = segmentation.deeplab(name, classes, pretrained)
+        body: nn.Module = other.module
+        network = Network(body, mean or other.mean, std or other.std)
+    elif source in SOURCES and rest:
         other = SOURCES[source](rest, classes, pretrained)
-        body: nn.Module = Tapped(other.module, embedding)
+        body = Tapped(other.module, embedding)
         network = Network(body, mean or other.mean, std or other.std, other.size)
     else:
         if pretrained:
@@ -94,7 +109,7 @@ def build(
 def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     """One of our own networks, for normalised images."""
     net = resnet.from_name(name, classes, stem)
-    for family in (wrn, vgg, shufflenet, mobilenet, plain):
+    for family in (wrn, vgg, shufflenet, mobilenet, plain, dense):
         net = net or family.from_name(name, classes)
     if net is None:
         raise UserError(f"unknown model {name!r}{near(name, (*NAMES, *IMAGENET))}")
@@ -108,10 +123,13 @@ def describe() -> list[dict[str, Any]]:
         with torch.device("meta"):  # shapes without memory or arithmetic
             net = make(name, 100)
         parameters = sum(p.numel() for p in net.parameters())
-        assert isinstance(net.head, nn.Linear)
-        rows.append({"name": name, "parameters": parameters, "embedding": net.head.in_features, "family": family})
-    for name, (parameters, width) in IMAGENET.items():
-        rows.append(
-            {"name": name, "parameters": parameters, "embedding": width, "family": "ImageNet size; any timm:NAME"}
-        )
+        assert isinstance(net.head, nn.Linear | nn.Conv2d)
+        width = net.head.in_features if isinstance(net.head, nn.Linear) else net.head.in_channels
+        rows.append({"name": name, "parameters": parameters, "embedding": width, "family": family})
+    for table, family in (
+        (DEEPLAB, "DeepLabv3 for segmentation, output stride 8; the embedding is the backbone's last map"),
+        (IMAGENET, "ImageNet size; any timm:NAME"),
+    ):
+        for name, (parameters, width) in table.items():
+            rows.append({"name": name, "parameters": parameters, "embedding": width, "family": family})
     return rows

@@ -1,0 +1,342 @@
+"""Networks for segmentation: maps of the right size, DeepLab equal to torchvision's, weights for the backbone alone."""
+# B batch, C classes, H × W pixels, h × w the map
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision.models import segmentation as theirs
+
+from antishortcut.errors import UserError
+from antishortcut.models import Network, build, load_weights, probe
+from antishortcut.models.segmentation import LoneNorm, backbone_state
+from antishortcut.models.zoo import DEEPLAB
+from tests.models import one_thread as one_thread
+
+SIZES = [(64, 64), (61, 90), (33, 47)]  # most of them no multiples of eight
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def picture(batch: int = 2, height: int = 64, width: int = 64, seed: int = 0) -> Tensor:
+    return torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+def made(name: str, classes: int = 5, **options: Any) -> Network:
+    torch.manual_seed(0)
+    return build(name, classes, **options)
+
+
+def shake(module: nn.Module) -> None:
+    """Norms as after training: timm begins with residual branches that are switched off."""
+    torch.manual_seed(1)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            assert part.running_mean is not None
+            assert part.running_var is not None
+            nn.init.uniform_(part.weight, 0.5, 1.0)
+            nn.init.uniform_(part.bias, -0.1, 0.1)
+            nn.init.uniform_(part.running_mean, -0.1, 0.1)
+            nn.init.uniform_(part.running_var, 0.5, 1.5)
+
+
+def part_of(network: nn.Module, path: str) -> Any:
+    return network.get_submodule(path)
+
+
+@pytest.mark.parametrize("name", DEEPLAB)
+def test_maps_have_an_eighth_of_the_image(name: str) -> None:
+    with torch.device("meta"):
+        network = build(name, 21).train()
+    for height, width in SIZES:
+        features = network(torch.zeros(2, 3, height, width, device="meta"))
+        small = (-(-height // 8), -(-width // 8))
+        assert features.logits.shape == (2, 21, *small)
+        assert features.embedding.shape == (2, DEEPLAB[name][1], *small)
+        assert features.stages[-1] is features.embedding
+        assert [tuple(s.shape[2:]) for s in features.stages[2:]] == [small] * 3
+        assert [s.shape[2] for s in features.stages[:2]] == [-(-height // 2), -(-height // 4)]
+        if name == "deeplabv3-mobilenetv2":
+            assert features.aux is None
+        else:
+            assert features.aux.shape == (2, 21, *small)
+
+
+def test_resnet101_is_torchvisions() -> None:
+    """The same parameters under the same names, and with the same weights the same logits and embedding."""
+    torch.manual_seed(0)
+    twin = theirs.deeplabv3_resnet101(num_classes=21, aux_loss=True, weights=None, weights_backbone=None)
+    shake(twin)
+    network = build("deeplabv3-resnet101", 21)
+    assert count(network) == count(twin) == 60_996_202
+    network.body.load_state_dict(twin.state_dict())
+    network.eval()
+    twin.eval()
+    image = picture(1, 57, 72)
+    with torch.no_grad():
+        features = network(image)
+        x = (image - network.mean) / network.std
+        embedding = twin.backbone(x)["out"]
+        torch.testing.assert_close(features.embedding, embedding, rtol=1e-3, atol=1e-4 * embedding.abs().max().item())
+        logits = twin.classifier(embedding)
+        torch.testing.assert_close(features.logits, logits, rtol=1e-3, atol=1e-4 * logits.abs().max().item())
+        assert features.logits.std() > 0  # and not all the same
+    torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
+
+
+def test_dilation_takes_the_place_of_stride() -> None:
+    convs = {
+        path: part
+        for path, part in made("deeplabv3-resnet18").body.get_submodule("backbone").named_modules()
+        if isinstance(part, nn.Conv2d) and part.kernel_size == (3, 3)
+    }
+    dilations = [convs[f"layer{i}.{j}.conv{k}"].dilation[0] for i in (2, 3, 4) for j in (0, 1) for k in (1, 2)]
+    assert dilations == [1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4]
+    assert [path for path, part in convs.items() if part.stride != (1, 1)] == ["layer2.0.conv1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "classifier", "suffix"),
+    [
+        ("deeplabv3-resnet18", "timm:resnet18", ".pth"),
+        ("deeplabv3-resnet18", "timm:resnet18", ".safetensors"),
+        ("deeplabv3-resnet18", "torchvision:resnet18", ".pth"),
+        ("deeplabv3-mobilenetv2", "timm:mobilenetv2_100", ".pth"),
+        ("deeplabv3-mobilenetv2", "torchvision:mobilenet_v2", ".safetensors"),
+    ],
+)
+def test_a_classifiers_file_fills_the_backbone(name: str, classifier: str, suffix: str, tmp_path: Path) -> None:
+    """… and every fourth place of its last map is the classifier's own: dilation only makes it denser."""
+    torch.manual_seed(2)
+    source, _, model = classifier.partition(":")
+    net: Any = timm.create_model(model) if source == "timm" else torchvision.models.get_model(model)
+    shake(net)
+    path = tmp_path / f"classifier{suffix}"
+    if suffix == ".pth":
+        torch.save({"state_dict": {f"module.{key}": value for key, value in net.state_dict().items()}}, path)
+    else:
+        save_file(net.state_dict(), path)
+    network = made(name)
+    fresh = {key: value.clone() for key, value in network.body.state_dict().items()}
+    load_weights(network, path)
+    kept = {key for key, value in network.body.state_dict().items() if torch.equal(value, fresh[key])}
+    assert {key for key in fresh if "classifier" in key} <= kept  # the heads, auxiliary one included
+    network.eval()
+    net.eval()
+    image = picture(2, 70, 90)
+    x = (image - network.mean) / network.std
+    with torch.no_grad():
+        embedding = network(image).embedding
+        last = last_map(net, x)
+    torch.testing.assert_close(embedding[:, :, ::4, ::4], last, rtol=1e-3, atol=1e-4 * last.abs().max().item())
+
+
+def last_map(net: Any, x: Tensor) -> Tensor:
+    """What a classifier's backbone ends in, at stride 32."""
+    if hasattr(net, "features"):  # torchvision's MobileNetV2
+        found: Tensor = net.features[:18](x)
+    elif hasattr(net, "blocks"):
+        found = net.blocks(net.bn1(net.conv_stem(x)))
+    else:
+        x = net.maxpool((net.act1 if hasattr(net, "act1") else net.relu)(net.bn1(net.conv1(x))))
+        found = net.layer4(net.layer3(net.layer2(net.layer1(x))))
+    return found
+
+
+def test_whole_checkpoints(tmp_path: Path) -> None:
+    """Our own and the bare body's, whose names are torchvision's: see above."""
+    source = made("deeplabv3-resnet18")
+    shake(source)
+    for state in (source.state_dict(), source.body.state_dict()):
+        torch.save(state, tmp_path / "whole.pth")
+        target = made("deeplabv3-resnet18")
+        load_weights(target, tmp_path / "whole.pth")
+        assert all(torch.equal(value, source.state_dict()[key]) for key, value in target.state_dict().items())
+
+
+def zeros(module: nn.Module) -> dict[str, Tensor]:
+    return {key: torch.zeros(value.shape) for key, value in module.state_dict().items()}
+
+
+def test_files_that_fit_neither(tmp_path: Path) -> None:
+    with torch.device("meta"):  # a file that fitted would raise another error
+        network = build("deeplabv3-resnet18", 5)
+        others = [build("cnn-16", 5), build("deeplabv3-resnet18", 6)]
+        resnets: list[nn.Module] = [timm.create_model(name) for name in ("resnet18", "resnet34")]
+    states = {
+        r"96 unexpected \(layer1\.2\.": zeros(resnets[1]),
+        r"of another shape \(conv1\.weight \(1, ": {key: x[:1] for key, x in zeros(resnets[0]).items() if x.ndim},
+        r"missing \(body\.backbone": zeros(others[0]),
+        r"of another shape \(body\.classifier\.4\.weight": zeros(others[1]),
+    }
+    for words, state in states.items():
+        torch.save(state, tmp_path / "other.pth")
+        with pytest.raises(UserError, match=words) as told:
+            load_weights(network, tmp_path / "other.pth")
+        assert "or a timm or torchvision classifier with its backbone" in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_names_of_layers_are_told_apart() -> None:
+    """A ResNet block's bn2 is no classifier's, and torchvision's first MobileNet block does not widen."""
+    one = torch.zeros(1)
+    keys = ["layer1.0.bn2.weight", "fc.weight", "bn2.weight", "features.1.conv.1.weight", "features.17.conv.3.bias"]
+    keys += ["features.18.0.weight", "classifier.1.bias"]
+    expected = ["layer1.0.bn2.weight", "blocks.0.0.conv_pw.weight", "blocks.6.0.bn3.bias"]
+    assert list(backbone_state(dict.fromkeys(keys, one))) == expected
+
+
+@pytest.mark.parametrize("name", ["deeplabv3-resnet18", "deeplabv3-mobilenetv2"])
+def test_gradient_reaches_everything(name: str) -> None:
+    network = made(name)
+    shake(network)
+    features = network.train()(picture())
+    outputs = [features.logits] if features.aux is None else [features.logits, features.aux]
+    assert len(outputs) == (1 if name == "deeplabv3-mobilenetv2" else 2)
+    sum(F.cross_entropy(o, torch.randint(5, (2, 8, 8))) for o in outputs).backward()  # type: ignore[union-attr]
+    dead = [
+        k for k, p in network.named_parameters() if p.grad is None or not p.grad.isfinite().all() or not p.grad.any()
+    ]
+    assert dead == []
+
+
+def test_what_the_heads_read_and_when() -> None:
+    network = made("deeplabv3-resnet18").eval()
+    features = network(picture())
+    assert features.aux is None  # in evaluation nobody wants it
+    assert network.head is None  # no linear layer
+    torch.testing.assert_close(part_of(network, "body.classifier")(features.embedding), features.logits)
+    for part in (network, part_of(network, "body")):
+        part.training = True  # the norms and dropouts stay in evaluation
+    aux = network(picture()).aux
+    torch.testing.assert_close(part_of(network, "body.aux_classifier")(features.stages[-2]), aux)
+
+
+def test_a_batch_of_one_trains() -> None:
+    """ASPP's image pooling has one value a channel then, from which torch makes no statistics."""
+    network = made("deeplabv3-resnet18").train()
+    norm = part_of(network, "body.classifier.0.convs.4.2")
+    assert isinstance(norm, LoneNorm)
+    network(picture(1)).logits.square().mean().backward()
+    assert norm.num_batches_tracked == 0
+    assert norm.weight.grad is not None
+    network(picture(2))
+    assert norm.num_batches_tracked == 1
+    plain = nn.BatchNorm2d(4)
+    lone = LoneNorm(4)
+    for x in (torch.randn(3, 4, 1, 1), torch.randn(5, 4, 1, 1)):
+        torch.testing.assert_close(lone(x), plain(x))
+    x = torch.randn(1, 4, 1, 1)
+    torch.testing.assert_close(lone(x), plain.eval()(x))  # as in evaluation, and nothing is remembered
+    torch.testing.assert_close(lone.state_dict(), plain.state_dict())
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(LoneNorm(4)))  # type: ignore[no-untyped-call]
+    assert type(synced[0]) is nn.SyncBatchNorm
+
+
+@pytest.mark.parametrize("name", ["deeplabv3-mobilenetv2", "dense-8-16"])
+def test_layout_does_not_matter(name: str) -> None:
+    network = made(name).eval()
+    with torch.no_grad():
+        before = network(picture())
+        after = network.to(memory_format=torch.channels_last)(picture())
+    torch.testing.assert_close(after.logits, before.logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after.embedding, before.embedding, rtol=1e-4, atol=1e-5)
+
+
+def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def offline(name: str, **options: Any) -> nn.Module:
+        asked.append((name, options))
+        raise OSError("nobody answers.")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    words = r"fetch the weights of timm:resnet101\.tv_in1k: nobody answers; weights = FILE"
+    with pytest.raises(UserError, match=words):
+        build("deeplabv3-resnet101", 5, pretrained=True)
+    assert asked == [("resnet101.tv_in1k", {"pretrained": True, "features_only": True, "output_stride": 8})]
+
+
+def test_options_that_do_not_apply() -> None:
+    for name in ("deeplabv3-resnet18", "dense-8"):
+        with pytest.raises(UserError, match=f"not for {name}: its embedding is the map its head reads"):
+            build(name, 5, embedding="backbone")
+        with pytest.raises(UserError, match=f"no stem 'imagenet' for {name}"):
+            build(name, 5, stem="imagenet")
+    with pytest.raises(UserError, match="nobody publishes weights for dense-8"):
+        build("dense-8", 5, pretrained=True)
+    for wrong in ("dense-0", "dense-8-0", "dense-8-", "dense-", "deeplabv3-vgg8"):
+        with pytest.raises(UserError, match="unknown model"):
+            build(wrong, 5)
+    bright = build("dense-8", 5, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    assert bright.mean.abs().max() == 0
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_dense_maps_have_a_quarter_of_the_image(height: int, width: int) -> None:
+    network = made("dense-8-24")
+    features = network(picture(2, height, width))
+    small = (-(-height // 4), -(-width // 4))
+    assert features.logits.shape == (2, 5, *small)
+    assert features.embedding.shape == (2, 24, *small)
+    assert [s.shape[1] for s in features.stages] == [8, 16, 32, 32]
+    assert [tuple(s.shape[2:]) for s in features.stages] == [(-(-height // 2), -(-width // 2)), small, small, small]
+    assert all(stage.min() >= 0 for stage in features.stages)
+    assert features.aux is None
+    torch.testing.assert_close(part_of(network, "body.head")(features.embedding), features.logits)
+
+
+def test_dense_shapes_and_parameters() -> None:
+    with torch.device("meta"):
+        plain, wide = build("dense-16", 11), build("dense-16-128", 11)
+    convs = 9 * (3 * 16 + 16 * 32 + 32 * 64 + 3 * 64 * 64) + 64 * 64  # blocks, scene
+    norms = 2 * (16 + 32 + 4 * 64)
+    assert count(plain) == convs + norms + 64 * 11 + 11
+    assert count(wide) == convs + norms + 64 * 128 + 2 * 128 + 128 * 11 + 11
+    assert probe(plain, 64).stages == ((16, 32, 32), (32, 16, 16), (64, 16, 16), (64, 16, 16))
+    assert (probe(plain, 64).embedding, probe(wide, 64).embedding) == (64, 128)
+    assert plain.head is None
+
+
+def test_dense_sees_127_pixels_and_the_whole_scene() -> None:
+    """What lies out of every convolution's reach still counts, by way of the mean of the third map."""
+    network = made("dense-8").eval()
+    image = picture(1, 8, 256).requires_grad_()
+    network(image).logits[..., 32].square().sum().backward()  # its middle is at pixel 128
+    assert image.grad is not None
+    seen = image.grad.abs().sum(dim=(0, 1, 2)).nonzero().flatten()
+    assert (seen.min().item(), seen.max().item()) == (128 - 63, 128 + 63)
+    nn.init.normal_(part_of(network, "body.scene").weight, std=0.1)
+    with torch.no_grad():
+        other = image.clone()
+        other[..., 192:] = 1.0
+        assert (network(image).logits - network(other).logits)[..., 32].abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["dense-16", "dense-8-32"])
+def test_dense_learns_four_masks(name: str) -> None:
+    """Random images, random labels for blocks of 8 × 8 pixels: thirty steps suffice, every weight takes part."""
+    network = made(name, 4).train()
+    image = picture(4)
+    label = torch.randint(4, (4, 8, 8), generator=torch.Generator().manual_seed(3))
+    label = label.repeat_interleave(8, 1).repeat_interleave(8, 2)  # (4, 64, 64)
+    optimizer = torch.optim.Adam(network.parameters(), 0.01)
+    for _ in range(30):
+        logits = F.interpolate(network(image).logits, (64, 64), mode="bilinear")
+        optimizer.zero_grad()
+        F.cross_entropy(logits, label).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.any() for p in network.parameters())
+    right = F.interpolate(network(image).logits, (64, 64), mode="bilinear").argmax(1) == label
+    assert right.float().mean() > 0.95
+    network(picture(1)).logits.sum().backward()  # a batch of one
