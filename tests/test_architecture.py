@@ -47,7 +47,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "audit": {"run", "folder", "types", "models", "data", "scorers", "diagnose", "subspace", "mechanism", "console"},
     "report": {"run", "folder", "stats", "paper"},
-    "workflow": {"run", "folder", "console", "choose", "types", "data", "models", "methods", "teachers", "train"},
+    "workflow": {
+        "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers", "train",
+    },
     "targets": {"folder", "types", "data", "methods", "teachers"},
     "bench": {"types", "models", "methods", "step", "tasks"},
     "job": {"run"},

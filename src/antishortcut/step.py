@@ -44,7 +44,7 @@ class Step(nn.Module):
         if world() == 1:
             return 1.0
         own = self.task.weight(batch)  # (1,)
-        return own * world() / gather(own).sum().clamp(min=1)
+        return own.sum() * world() / gather(own).sum().clamp(min=1)
 
 
 class Sealed:

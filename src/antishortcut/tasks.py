@@ -13,7 +13,7 @@ from torch import Tensor
 
 from antishortcut.parallel import world
 from antishortcut.scorers import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
-from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Task, is_dense
+from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Shape, Sizes, Task, is_dense
 
 
 def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
@@ -21,6 +21,13 @@ def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: 
     if is_dense(sets.train):
         return Segmentation(len(sets.classes), rows=rows, aux=aux, label_smoothing=label_smoothing)
     return Classification(label_smoothing=label_smoothing)
+
+
+def sizes_of(sets: Sets, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
+    """What a method may know beforehand of this data and these networks; pixels' labels are no labels of samples."""
+    task = task_of(sets)
+    label = sets.train.label if task.vectors else None
+    return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
 
 
 class Classification:

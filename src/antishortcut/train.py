@@ -34,9 +34,9 @@ from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
 from antishortcut.step import Meter, Sealed, SealedStep, Step
-from antishortcut.tasks import task_of
+from antishortcut.tasks import sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
-from antishortcut.types import Batch, Features, Method, Prepares, Sets, Sizes
+from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
@@ -107,8 +107,7 @@ class Training:
         if run.kind == "rewind":
             self.student.load_state_dict(self.teachers.weights("final"))
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        samples, label = self.task.samples(len(sets.train)), sets.train.label if self.task.vectors else None
-        sizes = Sizes(classes, samples, probe(self.student, side), self.teachers.shapes, label)
+        sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)

@@ -19,7 +19,8 @@ class ImageSet:
 
     image: Tensor  # (N, 3, H, W) uint8
     label: Tensor  # (N,) int64; of a dense set (N, H, W) uint8, VOID where a pixel has none
-    cues: Mapping[str, Tensor] = field(default_factory=dict)  # further facts: of every image (N,), {"texture": …}, or of every pixel (N, H, W), {"texture_map": …}
+    # further facts: of every image (N,), {"texture": …}, or of every pixel (N, H, W), {"texture_map": …}
+    cues: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.label)

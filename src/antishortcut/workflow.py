@@ -28,9 +28,10 @@ from antishortcut.run import (
     rewind_run,
     teach_run,
 )
+from antishortcut.tasks import sizes_of
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import make_fabric, train
-from antishortcut.types import Sets, Sizes
+from antishortcut.types import Sets
 
 
 @dataclass
@@ -167,7 +168,7 @@ def _check(
     if roles:
         model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
         shape = probe(network_of(model, classes, side), side)
-        sizes = Sizes(classes, len(sets.train), probe(student, side), dict.fromkeys(roles, shape), sets.train.label)
+        sizes = sizes_of(sets, probe(student, side), dict.fromkeys(roles, shape))
         make_method(method, sizes, settings)
     planned = {f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)}
     for role in roles:

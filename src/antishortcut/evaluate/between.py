@@ -22,8 +22,9 @@ from antishortcut.mechanism.maps import tsne
 from antishortcut.methods import make_method
 from antishortcut.models import probe
 from antishortcut.models.weights import read as read_weights
+from antishortcut.tasks import sizes_of
 from antishortcut.teachers import Teachers
-from antishortcut.types import Projects, Sizes
+from antishortcut.types import Projects
 
 ARTIFACT = Path("artifacts") / "mechanism.json"
 
@@ -86,7 +87,7 @@ def _method(subject: Subject) -> nn.Module | None:
     teachers = Teachers(run, subject.bench.runs, len(sets.classes), sets.image_size)
     shapes = {role: teachers.shapes[role] for role in run.roles}
     student = probe(subject.network, sets.image_size)
-    sizes = Sizes(len(sets.classes), len(sets.train), student, shapes, sets.train.label)
+    sizes = sizes_of(sets, student, shapes)
     method = make_method(run.method, sizes, run.options)
     method.load_state_dict(read_weights(subject.folder.method))
     return method.eval()

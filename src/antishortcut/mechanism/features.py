@@ -12,6 +12,7 @@ from torch import Tensor
 
 from antishortcut.console import Watch
 from antishortcut.data import Loader
+from antishortcut.errors import UserError
 from antishortcut.models import Network
 from antishortcut.types import AnySet
 
@@ -33,6 +34,10 @@ def features(
             image = batch.image.to(device)
             for role, network in networks.items():
                 rows = network(image).embedding.float().cpu()  # (B, D)
+                if rows.ndim != 2:
+                    raise UserError(
+                        "features of whole images are compared here; these networks give one for every pixel"
+                    )
                 if role not in kept:
                     kept[role] = _room(len(images), rows.shape[1])
                 kept[role][batch.index] = rows
