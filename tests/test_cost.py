@@ -59,7 +59,7 @@ class Fake:
 @pytest.mark.parametrize("batch", [1, 2, 7, 32])
 def test_steps_are_the_loaders(batch: int) -> None:
     for images in range(1, 70):
-        assert steps_of(images, batch) == len(_ends(images, batch, 1, True))
+        assert steps_of(images, batch) == len(_ends(images, batch, 1, True, False))
 
 
 @pytest.mark.parametrize(

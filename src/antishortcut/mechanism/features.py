@@ -36,7 +36,7 @@ def features(
                 rows = network(image).embedding.float().cpu()  # (B, D)
                 if rows.ndim != 2:
                     raise UserError(
-                        "features of whole images are compared here; these networks give one for every pixel"
+                        "this compares features of whole images; these networks give one for every pixel"
                     )
                 if role not in kept:
                     kept[role] = _room(len(images), rows.shape[1])
