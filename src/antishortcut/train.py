@@ -234,8 +234,7 @@ class Training:
 
     def _loader(self, name: str, limit: int | None = None) -> Loader:
         training = name == "train"
-        images = self.sets.train if training else self.sets.val if name == "val" else self.sets.tests[name]
-        assert images is not None
+        images = self.sets.train if training else (self.sets.val if name == "val" else None) or self.sets.tests[name]
         return Loader(
             limited(images, limit, 0),
             batch=self.run.optim.batch if training else self.task.together,

@@ -59,13 +59,15 @@ def list_ade20k(root: Path) -> Scenes:
 
 
 def _ade_names(path: Path) -> tuple[str, ...]:
-    """The first of every class's names, in the column Name of a table; without the file, the values in the masks."""
+    """The first of every class's names, in the column Name of a table, all where two share it; without the file, numbers."""
     if not path.exists():
         return tuple(f"class {value}" for value in range(1, _ADE_CLASSES + 1))
     head, *rows = ([field.strip() for field in line.split("\t")] for line in lines(path, _ADE_HINT))
     if "Name" not in head or len(rows) != _ADE_CLASSES or any(len(row) != len(head) for row in rows):
         raise UserError(f"{path} is not a table of {_ADE_CLASSES} classes with a column Name; {_ADE_HINT}")
-    return tuple(row[head.index("Name")].split(",")[0].strip() for row in rows)
+    whole = [row[head.index("Name")] for row in rows]
+    first = [name.split(",")[0].strip() for name in whole]
+    return tuple(short if first.count(short) == 1 else name for short, name in zip(first, whole, strict=True))
 
 
 def list_camvid(root: Path) -> Scenes:

@@ -94,7 +94,7 @@ def _plane(subject: Subject, teacher: Any, pool: Any) -> dict[str, Any] | None:
 
 
 def palette(classes: int) -> list[str]:
-    """A colour for every class, neighbours far apart: hues by the golden ratio, three brightnesses in turn."""
+    """A colour for every class, neighbours far apart: hues by the golden ratio, four brightnesses in turn."""
     turns = [
         (0.618034 * number % 1, 0.45 + 0.2 * (number % 3), (0.95, 0.7, 0.5)[number % 3]) for number in range(classes)
     ]

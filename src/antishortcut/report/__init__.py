@@ -1,4 +1,4 @@
-"""Run folders → report.html, table.md, table.tex, figures/. Needs neither a GPU nor torch."""
+"""Run folders → report.html, table.md, table.tex, classes.md, figures/. Needs neither a GPU nor torch."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ class Report:
         """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
 
         `differences` to the baseline; `printed`, the paper's numbers beside those of its pairs; `sweep` (one row per
-        line and value) and `scatter` where they were asked for.
+        line and value) and `scatter` where they were asked for; `classes`, the IoU of each, where there are masks.
         """
+        from antishortcut.report.classes import class_tables
         from antishortcut.report.differences import Differences
         from antishortcut.report.printed import beside
 
         found, table = self.found, self._chosen(columns)
-        unfinished = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
+        unfinished = [(p.path, p.state) for p in found.progress]
         unfinished += [(aside.run, aside.state) for aside in found.aside]
         asked: dict[str, Any] = {}
         for sweep, _ in self.drawn.sweep:
             asked["sweep"] = sweep.flat()
         for scatter, _ in self.drawn.scatter:
             asked["scatter"] = scatter.flat()
+        if classes := class_tables(found):
+            asked["classes"] = [each.flat() for each in classes]
         return asked | {
             "rows": table.rows(),
             "differences": Differences.of(table).flat(),
@@ -70,6 +73,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Write report.html, table.md, table.tex and figures/ into a folder of runs; `columns` chooses those of the tables.
 
+    Of segmentation also classes.md.
     `sweep` names a numeric setting that scores may depend on (sweep.md), `scatter` two columns (scatter.md).
     Returns what `Report.summary` says. JSON can hold all of it.
     """
@@ -88,16 +92,18 @@ def build(
     try:
         from antishortcut.folder import replacing
         from antishortcut.report.charts import draw_all
+        from antishortcut.report.classes import class_tables
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
         from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
         from antishortcut.report.scatter import Scatter
         from antishortcut.report.scatter_figure import scatter_figure
+        from antishortcut.report.scene_figure import draw_scenes
         from antishortcut.report.sweep import Sweep, usual
         from antishortcut.report.sweep_figure import sweep_figure
         from antishortcut.report.table import Table
-        from antishortcut.report.texts import write_latex, write_markdown, write_scatter, write_sweep
+        from antishortcut.report.texts import write_classes, write_latex, write_markdown, write_scatter, write_sweep
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -121,9 +127,12 @@ def build(
         write_sweep(one, folder / "sweep.md")
     for other in dotted:
         write_scatter(other, folder / "scatter.md")
+    if classes := class_tables(found):
+        write_classes(classes, folder / "classes.md")
     write_markdown(found, short, folder / "table.md")
     write_latex(short, folder / "table.tex")
     draw_all(drawn.all(), folder / "figures")
+    draw_scenes(drawn.scenes, folder / "figures")
     page, _ = render(found, table, drawn)
     with replacing(folder / "report.html") as file:
         file.write(page.encode(errors="replace"))

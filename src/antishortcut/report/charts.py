@@ -30,6 +30,7 @@ LOOK: dict[str, Any] = {
     "title": {"anchor": "start", "fontSize": 13},
 }
 PIXELS = 6e6  # of a picture
+ENTRIES = 30  # of a legend, unless it is told to have more
 WORD = 20  # characters: longer words of a legend stand four in a row
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
 Rows = list[dict[str, Any]]
@@ -124,11 +125,15 @@ def _drawn(place: Path, mark: bytes) -> bool:
 def _whole(figure: Figure) -> dict[str, Any]:
     width = 560 if len(figure.panels) == 1 or figure.wide else 260
     legend = {"orient": "bottom", "columns": 6, "symbolType": "stroke", "symbolStrokeWidth": 3, "labelFontSize": 12}
+    panels = [panel.still(width) for panel in figure.panels]
+    if figure.key and "line" not in {layer["mark"]["type"] for panel in panels for layer in panel["layer"]}:
+        legend |= {"symbolType": "square", "symbolStrokeWidth": 0}  # of filled marks; a stroke would not be seen
+    legend |= {"symbolLimit": len(figure.key)} if len(figure.key) > ENTRIES else {}
     if max(map(len, figure.key), default=0) > WORD:
         legend |= {"columns": 4, "labelLimit": 320}
     return {
         "$schema": alt.SCHEMA_URL,
-        "concat": [panel.still(width) for panel in figure.panels],
+        "concat": panels,
         "columns": min(figure.columns, len(figure.panels)),
         "resolve": {"scale": {"color": "shared", "strokeDash": "shared"}},
         "config": LOOK | {"font": "sans-serif", "legend": legend},

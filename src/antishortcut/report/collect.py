@@ -12,8 +12,8 @@ from typing import Any
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, read_json
 from antishortcut.report.directions import Directions, read_directions
-from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, said, terms
-from antishortcut.report.scores import MECHANISM, Histogram, read_histograms, read_scores
+from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, said, terms
+from antishortcut.report.scores import MECHANISM, WORD, Histogram, read_histograms, read_scores
 from antishortcut.run import Run
 
 BASELINE = "kd"  # the run that others are compared with
@@ -32,17 +32,19 @@ class Student:
     method: str  # the run's name, with its suite where there are several
     run: Run
     judge: str  # the set that was scored during training
+    headline: str  # the score it was judged by, "last" and "best" below
     values: dict[str, float]  # "last", "best", "<set> <score>", "mechanism <view> <measure>"
     sources: dict[str, str]  # set → where its images come from
     references: dict[str, str]  # set → the run that its relative scores are relative to
     marks: dict[str, str]  # set → fingerprint of what was scored
     errors: dict[str, tuple[float, ...]]  # corruption → error at severity 1 … 5
     groups: dict[str, float]  # group of images → accuracy
+    classes: dict[str, dict[str, float | None]]  # set → class → its IoU
     histograms: dict[str, dict[str, Histogram]]  # view → measure
     seconds: float | None
     execution: dict[str, Any]
     versions: dict[str, Any]
-    curve: Curve  # (epoch, accuracy)
+    curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
 
 
@@ -53,8 +55,24 @@ class Progress:
     path: str
     run: Run
     epoch: float
+    step: float
+    headline: str  # the score it is judged by
     curve: Curve
     when: float | None  # seconds since 1970 of the last logged line
+
+    @property
+    def at(self) -> float:
+        """How far it is, as the run counts."""
+        return self.epoch if self.run.epochs else self.step
+
+    @property
+    def whole(self) -> int:
+        return self.run.epochs or self.run.iterations
+
+    @property
+    def state(self) -> str:
+        where = f"epoch {self.epoch:.3g}" if self.run.epochs else f"iteration {self.step:.0f}"
+        return f"unfinished, {where} of {self.whole}"
 
 
 @dataclass(frozen=True)
@@ -194,40 +212,51 @@ def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside
 
 def _progress(folder: Folder, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
-    epochs = [epoch for row in rows if (epoch := number(row.get("epoch"))) is not None]
-    judge = next((row["set"] for row in reversed(rows) if "set" in row), None)
-    when = folder.metrics.stat().st_mtime if rows else None
-    return Progress(name, run, epochs[-1] if epochs else 0.0, curve(rows, judge), when)
+    judged = next((row for row in reversed(rows) if "set" in row), {})
+    scores = judged.get("scores")
+    headline = "miou" if isinstance(scores, dict) and "miou" in scores else "accuracy"  # result.json will say it
+    return Progress(
+        path=name,
+        run=run,
+        epoch=reached(rows, "epoch"),
+        step=reached(rows, "step"),
+        headline=headline,
+        curve=curve(rows, judged.get("set"), headline),
+        when=folder.metrics.stat().st_mtime if rows else None,
+    )
 
 
 def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
     result = folder.result()
     rows = history(folder.metrics)
     scores = read_scores(folder.path, name, notes)
-    values = {kind: _accuracy(result, kind) for kind in ("last", "best")}
+    headline = str(result.get("headline", "accuracy"))[:WORD]  # older ones are all classification
+    values = {kind: _score(result, kind, headline) for kind in ("last", "best")}
     return Student(
         path=name,
         place=folder.path,
         method=run.name,
         run=run,
         judge=str(result["set"]),
+        headline=headline,
         values=values | scores.values,
         sources=scores.sources,
         references=scores.references,
         marks=scores.marks,
         errors=scores.errors,
         groups=scores.groups,
+        classes=scores.classes,
         histograms=read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=execution,
         versions=dict(read_json(folder.path / "run.json").get("versions", {})),
-        curve=curve(rows, result["set"]),
-        terms=terms(rows, run.epochs),
+        curve=curve(rows, result["set"], headline),
+        terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
     )
 
 
-def _accuracy(result: dict[str, Any], kind: str) -> float:
-    value = number(result[kind]["accuracy"])
+def _score(result: dict[str, Any], kind: str, score: str) -> float:
+    value = number(result[kind][score])
     if value is None:
-        raise UserError(f"result.json: {kind} accuracy is {result[kind]['accuracy']!r}, not a number")
+        raise UserError(f"result.json: {kind} {score} is {result[kind][score]!r}, not a number")
     return value

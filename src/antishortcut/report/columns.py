@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antishortcut.errors import UserError, near
-from antishortcut.report.scores import CORRUPTIONS, GROUPS, MECHANISM
+from antishortcut.report.scores import CORRUPTIONS, GROUPS, MECHANISM, SCENES
 
 TRAINING = ("last", "best")
 KINDS = {  # of corruptions, in the paper's words (S-Sec. A.3)
@@ -15,12 +15,13 @@ KINDS = {  # of corruptions, in the paper's words (S-Sec. A.3)
     "weather": ("snow", "frost", "fog", "brightness"),
 }
 MORE = {"accuracy", "accuracy_overlap", "clean_accuracy", "shape_bias", "worst_group", "mean_group", "adjusted"}
+MORE |= {"miou"}  # of segmentation
 MORE |= {"hard_accuracy", "easy_accuracy", "balanced_accuracy"}  # images that T_early gets wrong, and right
 LESS = {"mce", "mce_all", "mce_relative", "mce_relative_5", "clean_error", "error", "gap"}
 LESS_CORRUPTED = {*KINDS, *(f"{kind}_all" for kind in KINDS)}
 
 FEW = 3  # numbers of a score file that the first table shows when it knows none of them
-USUAL = ("accuracy", "shape_bias")
+USUAL = ("miou", "accuracy", "shape_bias")
 SHOWN = {
     CORRUPTIONS: ("mce", "mce_relative"),
     "stylized": ("accuracy", "gap"),
@@ -29,6 +30,7 @@ SHOWN = {
     GROUPS: ("worst_group", "mean_group"),
     "attack": ("1/255", "4/255"),
     "hard": ("hard_accuracy", "balanced_accuracy"),
+    SCENES: ("agreement",),
 }
 SHIFTED = (
     CORRUPTIONS,
@@ -39,6 +41,7 @@ SHIFTED = (
     GROUPS,
     "attack",
     "hard",
+    SCENES,
 )  # after the data's own
 MEASURES = ("cos_final", "cos_early", "projection")  # of the mechanism
 VIEWS = ("aligned", "raw", "projector")  # the first that there is, is the ruler of the first table
@@ -52,6 +55,8 @@ RANDOM = {  # measure → what a random direction would have
 PROJECTIONS = ("projection", "robust_projection")  # of the student, those that are drawn
 BASELINES = {*RANDOM.values(), "random"}
 WORDS = {
+    "miou": "mIoU",
+    "agreement": "agreement with the teacher",
     "mce": "mCE",
     "mce_all": "mCE, all severities",
     "mce_relative": "relative mCE",
@@ -103,6 +108,11 @@ def words(score: str) -> str:
     return WORDS.get(score, score.replace("_", " "))
 
 
+def opening(text: str) -> str:
+    """Words that open a title: Accuracy, but mIoU."""
+    return text if text[:2] == "mI" else text[:1].upper() + text[1:]
+
+
 def random_of(column: str) -> str | None:
     """The column that says how far a random direction would project, for a column that is a projection."""
     group, score = parts(column)
@@ -110,11 +120,15 @@ def random_of(column: str) -> str | None:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """last, best, the data's own sets by name, shifted sets, the mechanism; within a set as its file has them."""
+    """last, best, the data's own sets by name, shifted sets, the mechanism; within a set mIoU, then as in its file."""
     return sorted(dict.fromkeys(names), key=_place)
 
 
-def _place(column: str) -> tuple[int, int, str]:
+def _place(column: str) -> tuple[int, int, str, bool]:
+    return *_set(column), parts(column)[1] != "miou"
+
+
+def _set(column: str) -> tuple[int, int, str]:
     group, _ = parts(column)
     if column in TRAINING:
         return 0, TRAINING.index(column), ""

@@ -1,43 +1,54 @@
-"""Figures of the training: accuracy over epochs, loss terms over time."""
+"""Figures of the training: the score it is judged by over epochs, loss terms over time."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import altair as alt
 import polars as pl
 
 from antishortcut.report.charts import SINGLE, Figure, Panel, Rows, axes, base, lines, method_colour
-from antishortcut.report.collect import Found
+from antishortcut.report.collect import Found, Student
+from antishortcut.report.columns import opening, words
+
+NAMES = ("accuracy", "miou")  # of files
 
 
 def training(found: Found) -> list[Figure]:
     methods = list(found.groups)
-    return [_accuracy(found, methods), _losses(found, methods)]
+    headlines: dict[str, list[Student]] = {}
+    for student in found.students:
+        headlines.setdefault(student.headline, []).append(student)
+    scores = [_score(students, score, methods) for score, students in headlines.items()]
+    return [*scores, _losses(found, methods)]
 
 
-def judges(found: Found) -> str:
-    return " / ".join(dict.fromkeys(student.judge for student in found.students))
+def judges(students: Sequence[Student]) -> str:
+    return " / ".join(dict.fromkeys(student.judge for student in students))
 
 
-def _accuracy(found: Found, methods: list[str]) -> Figure:
-    points = [(s.method, str(s.run.seed), epoch, value) for s in found.students for epoch, value in s.curve]
+def _score(students: Sequence[Student], score: str, methods: list[str]) -> Figure:
+    points = [(s.method, str(s.run.seed), epoch, value) for s in students for epoch, value in s.curve]
     panels: tuple[Panel, ...] = ()
-    many = len(found.students) > SINGLE
+    many = len(students) > SINGLE
+    told = words(score)
     if points:
         schema = {"method": pl.String, "seed": pl.String, "epoch": pl.Float64, "value": pl.Float64}
         seeds = pl.DataFrame(points, schema=schema, orient="row")
         data = {"mean": _means(seeds)}
-        bold, hover = lines(methods, "mean", data["mean"], "epoch", "accuracy")
+        bold, hover = lines(methods, "mean", data["mean"], "epoch", told)
         if many:
             data |= {"band": _bands(data["mean"])}
             behind = _band(methods)
         else:
             data |= {"seeds": seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()}
-            thin = axes("seeds", "epoch", "accuracy").mark_line(strokeWidth=1, strokeOpacity=0.5)
+            thin = axes("seeds", "epoch", told).mark_line(strokeWidth=1, strokeOpacity=0.5)
             behind = thin.encode(detail=alt.Detail("seed:N"), color=method_colour(methods))
-        panels = (Panel(f"{judges(found)} set", 300, (behind, bold), data, (hover,), _ends(data["mean"])),)
+        panels = (Panel(f"{judges(students)} set", 300, (behind, bold), data, (hover,), _ends(data["mean"])),)
     around = "the band is ± one standard deviation" if many else "thin: single seeds"
     note = f"Bold: mean over seeds; {around}. Point at a line for its numbers."
-    return Figure("accuracy", f"Accuracy on the {judges(found)} set during training", note, panels, wide=True)
+    title = f"{opening(told)} on the {judges(students)} set during training"
+    return Figure(score if score in NAMES else "score", title, note, panels, wide=True)
 
 
 def _losses(found: Found, methods: list[str]) -> Figure:

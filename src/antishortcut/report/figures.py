@@ -13,6 +13,7 @@ from antishortcut.report.leaning import differences, leaning
 from antishortcut.report.mechanism import embeddings, mechanism
 from antishortcut.report.reading import Aside, Notes
 from antishortcut.report.scatter import Scatter
+from antishortcut.report.scenes import Gallery, galleries
 from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import Table
 from antishortcut.report.trajectory import trajectory
@@ -25,6 +26,7 @@ class Drawn:
     differences: list[Figure]
     leaning: list[Figure]
     corrupted: list[Figure]
+    scenes: list[Gallery]
     mechanism: list[Figure]
     embeddings: list[Figure]
     teachers: list[tuple[Directions, list[Figure]]]
@@ -47,6 +49,7 @@ def figures(found: Found, table: Table) -> Drawn:
         differences=_full(differences(found, table)),
         leaning=_full(leaning(found, table)),
         corrupted=_full(corrupted(found, table)),
+        scenes=galleries(found, table, notes),
         mechanism=_full(mechanism(found, table)),
         embeddings=embeddings(found, notes),
         teachers=[(held, trajectory(held, number)) for number, held in enumerate(found.directions)],

@@ -22,7 +22,7 @@ from antishortcut.report.charts import (
     upright,
 )  # fmt: skip
 from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import better, parts, words
+from antishortcut.report.columns import better, opening, parts, words
 from antishortcut.report.curves import judges
 from antishortcut.report.table import Table
 from antishortcut.stats import summary
@@ -73,7 +73,7 @@ def _whiskers(methods: Sequence[str], data: str, wide: bool) -> tuple[alt.Chart,
 
 def leaning(found: Found, table: Table) -> list[Figure]:
     methods = list(found.groups)
-    figures = [_sets(found, table, methods), _decisions(found, table, methods)]
+    figures = [*_sets(found, table, methods), _decisions(found, table, methods)]
     return [*figures, _groups(found, methods), _attack(found, methods)]
 
 
@@ -100,19 +100,32 @@ def told(rows: Rows) -> str:
     return ", ".join(f"{method} {mean:.3f}" for method, mean in _means(rows).items())
 
 
-def _sets(found: Found, table: Table, methods: list[str]) -> Figure:
-    columns = [name for name in table.every if name.endswith(" accuracy")]
-    shown = {name: titled(table, parts(name)[0]) for name in columns} or {"last": judges(found)}
+def _sets(found: Found, table: Table, methods: list[str]) -> list[Figure]:
+    """mIoU, where there are masks, and accuracy of each set; without any, the score of the training."""
+    held = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
+    dense = {parts(name)[0] for name in held["miou"]}
+    pixels = bool(dense) and {parts(name)[0] for name in held["accuracy"]} <= dense
+    figures = []
+    for score, columns in held.items():
+        shown = {name: titled(table, parts(name)[0]) for name in columns}
+        told = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        name = "scores" if score == "accuracy" else f"scores-{score}"
+        figures += [_bars(found, methods, name, told, shown)] if shown else []
+    return figures or [_bars(found, methods, "scores", table.headline, {"last": judges(found.students)})]
+
+
+def _bars(found: Found, methods: list[str], file: str, score: str, shown: dict[str, str]) -> Figure:
+    """A panel per column, given with its title."""
     panels: list[Panel] = []
     for column, title in shown.items():
         rows = seeds(found, lambda s, column=column: s.values.get(column))  # type: ignore[misc]
         if rows:
             name = f"scores{len(panels)}"
-            layers = bars(methods, name, rows, "accuracy")
+            layers = bars(methods, name, rows, score)
             panels.append(Panel(title, BAR * len(methods), layers, {name: rows}, told=told(rows)))
     return Figure(
-        "scores",
-        "Accuracy by test set",
+        file,
+        f"{opening(score)} by test set",
         "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many.",
         tuple(panels),
     )
@@ -121,6 +134,7 @@ def _sets(found: Found, table: Table, methods: list[str]) -> Figure:
 def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
     """Images whose shape is of one class and whose texture of another: what decides."""
     panels: list[Panel] = []
+    pixels: set[bool] = set()
     for group in dict.fromkeys(parts(name)[0] for name in table.every):
         rows: Rows = []
         for method, cells in table.cells.items():
@@ -131,18 +145,21 @@ def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
                 rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in means.items()]
         if rows:
             name = f"decisions{len(panels)}"
+            pixels.add(f"{group} miou" in table.every)
+            of = "pixels" if f"{group} miou" in table.every else "images"
             text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
             panels.append(
-                Panel(titled(table, group), BAR * len(methods), _stack(methods, name), {name: rows}, told=text)
+                Panel(titled(table, group), BAR * len(methods), _stack(methods, name, of), {name: rows}, told=text)
             )
+    things = {(True,): "Pixels", (False, True): "Images, and pixels of masks,"}.get(tuple(sorted(pixels)), "Images")
     note = (
-        "Images whose shape belongs to one class and whose texture to another: the share that was called by its "
+        f"{things} whose shape belongs to one class and whose texture to another: the share that was called by its "
         "shape, by its texture, and by neither; mean over seeds."
     )
     return Figure("decisions", "Shape or texture", note, tuple(panels), CUES)
 
 
-def _stack(methods: Sequence[str], data: str) -> tuple[alt.Chart, ...]:
+def _stack(methods: Sequence[str], data: str, of: str) -> tuple[alt.Chart, ...]:
     order = "indexof(['shape', 'texture', 'neither'], datum['decided by'])"
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
     return (
@@ -151,7 +168,7 @@ def _stack(methods: Sequence[str], data: str) -> tuple[alt.Chart, ...]:
         .transform_calculate(order=order)
         .encode(
             y=alt.Y("method:N", sort=list(methods), title=None),
-            x=alt.X("share:Q", stack="zero", title="share of images", scale=alt.Scale(domain=[0, 1]), axis=axis),
+            x=alt.X("share:Q", stack="zero", title=f"share of {of}", scale=alt.Scale(domain=[0, 1]), axis=axis),
             color=colour(CUES, "decided by"),
             order=alt.Order("order:Q"),
             tooltip=[*tooltips("method:N", "decided by:N"), alt.Tooltip("share:Q", format=".3f")],

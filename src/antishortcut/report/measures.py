@@ -70,6 +70,7 @@ ALSO = {  # printed under another name than what it is
     "accuracy with the true early checkpoint": "accuracy",
 }
 ROWS = {"ce": ("ce", "student")}  # the tables' "student" was trained without a teacher
+NAMED = {"student": "ce"}  # the same, where a number is a difference to it
 
 
 def measure_of(key: str) -> Measure | None:
@@ -77,7 +78,7 @@ def measure_of(key: str) -> Measure | None:
     base, _, row = key.partition(" against ")
     if key in MEASURES or not row:
         return MEASURES.get(key)
-    return replace(MEASURES[base], to=row) if base in MEASURES else None
+    return replace(MEASURES[base], to=NAMED.get(row, row)) if base in MEASURES else None
 
 
 def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:

@@ -9,7 +9,7 @@ from functools import partial
 import altair as alt
 
 from antishortcut.report.charts import ONE, RANDOM, Figure, Panel, Rows, bars, base, colour, lines, upright
-from antishortcut.report.collect import FIRST, Found, Student
+from antishortcut.report.collect import BASELINE, FIRST, Found, Student
 from antishortcut.report.columns import PROJECTIONS, VIEWS, parts, view_of, words
 from antishortcut.report.leaning import BAR, seeds, told
 from antishortcut.report.reading import Notes
@@ -117,7 +117,10 @@ def _means(rows: Rows) -> str:
 
 
 def embeddings(found: Found, notes: Notes) -> list[Figure]:
-    """Teacher beside student, for the first seed of each method that has an embedding; one of them unfolded."""
+    """Teacher beside student, for the first seed of each method that has an embedding; one of them unfolded.
+
+    Of locations in images those of kd and asd are, which S-Figure 1 shows.
+    """
     figures = []
     for number, students in enumerate(found.groups.values()):
         for student in students:
@@ -127,11 +130,12 @@ def embeddings(found: Found, notes: Notes) -> list[Figure]:
                 break
     plain = {s.method for s in found.students if s.run.name in FIRST}
     shown = next((figure for figure in figures if figure.method not in plain), figures[0] if figures else None)
-    return [replace(figure, opened=figure is shown) for figure in figures]
+    return [replace(figure, opened=figure.opened or figure is shown) for figure in figures]
 
 
 def _planes(student: Student, held: Embedding, name: str) -> Figure:
-    key = {word: CLASS_COLOURS[at % len(CLASS_COLOURS)] for at, word in enumerate(sorted(set(held.label)))}
+    key = _paint(held)
+    things = "locations in the images" if held.colours else "images"
     panels: list[Panel] = []
     for who, points in (("teacher", held.teacher), (student.method, held.student)):
         data = f"plane{len(panels)}"
@@ -139,14 +143,23 @@ def _planes(student: Student, held: Embedding, name: str) -> Figure:
             {"class": label, "x": round(x, 3), "y": round(y, 3)}
             for label, (x, y) in zip(held.label, points, strict=True)
         ]
-        text = f"{len(rows)} images of {len(key)} classes"
+        text = f"{len(rows)} {things} of {len(key)} classes"
         panels.append(Panel(who, 320, _cloud(data, key), {data: rows}, told=text))
     note = (
-        f"{held.method} of the features of the same images, seed {student.run.seed}. What lies close together was "
+        f"{held.method} of the features of the same {things}, seed {student.run.seed}. What lies close together was "
         "close before; distances between far groups mean little."
     )
     title = f"Teacher beside {student.method}"
-    return Figure(name, title, note, tuple(panels), key, method=student.method, folded=True, columns=2)
+    opened = bool(held.colours) and student.run.name in (BASELINE, "asd")
+    return Figure(name, title, note, tuple(panels), key, student.method, folded=True, opened=opened, columns=2)
+
+
+def _paint(held: Embedding) -> dict[str, str]:
+    """Class → colour: as in its masks, in their order, or by name."""
+    there = set(held.label)
+    if there <= held.colours.keys():
+        return {word: paint for word, paint in held.colours.items() if word in there}
+    return {word: CLASS_COLOURS[at % len(CLASS_COLOURS)] for at, word in enumerate(sorted(there))}
 
 
 def _cloud(data: str, key: dict[str, str]) -> tuple[alt.Chart, ...]:

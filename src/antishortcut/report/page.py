@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.charts import style
+from antishortcut.report.classes import ClassTable, class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
 from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
 from antishortcut.report.corrupted import corruption_table
@@ -26,6 +27,7 @@ from antishortcut.report.libraries import libraries
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS
+from antishortcut.report.scene_figure import stills
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
 from antishortcut.report.table import Table, interval, signed
@@ -72,6 +74,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
     charts = {id(panel): number for number, panel in enumerate(p for f in drawn.all() for p in f.panels)}
     sets = table.sets()
     sides = beside(found, table)
+    classes = class_tables(found)
     return {
         "title": found.folder.resolve().name,
         "subtitle": subtitle(found),
@@ -95,6 +98,9 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         "view": view_of(table.every),
         "known_views": VIEWS,
+        "classes": classes,
+        "stills": [name for name, *_ in stills(drawn.scenes)],
+        "judged": " / ".join(dict.fromkeys(words(one.headline) for one in found.progress)),
         "corruptions": corruptions,
         "errors": errors,
         "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
@@ -105,7 +111,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "execution": tally(s.execution for s in found.students),
         "versions": tally(s.versions for s in found.students),
         "made_by": f"antishortcut {version('antishortcut')}",
-        "contents": list(_contents(found, table, drawn, sides)),
+        "contents": list(_contents(found, table, drawn, sides, classes)),
     }
 
 
@@ -115,7 +121,9 @@ def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
     return [(name, table.source(name), count) for name, count in grouped]
 
 
-def _contents(found: Found, table: Table, drawn: Drawn, sides: list[Beside]) -> Iterator[tuple[str, str]]:
+def _contents(
+    found: Found, table: Table, drawn: Drawn, sides: list[Beside], classes: list[ClassTable]
+) -> Iterator[tuple[str, str]]:
     """(anchor, title) of the parts the page has."""
     if found.students:
         yield "results", "Results"
@@ -129,6 +137,10 @@ def _contents(found: Found, table: Table, drawn: Drawn, sides: list[Beside]) -> 
         yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)
         yield from (("scatter", f"Choosing by {scatter.x}") for scatter, _ in drawn.scatter)
         yield "leaning", "What the student leans on"
+        if classes:
+            yield "classes", "Class by class"
+        if drawn.scenes:
+            yield "scenes", "Scenes"
         if drawn.mechanism or drawn.embeddings or drawn.teachers:
             yield "mechanism", "Mechanism"
         if drawn.training:

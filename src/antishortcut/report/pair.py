@@ -35,9 +35,9 @@ def title_of(run: Run) -> str:
 
 
 def unlike(run: Run) -> str:
-    """In what epochs, images, network or optimiser of a run are not the paper's, in words; empty where all are."""
+    """In what length, images, network or optimiser of a run are not the paper's, in words; empty where all are."""
     theirs = _printed_course(run.suite.removesuffix(MARK))
-    ours = _course(run.epochs or run.iterations, run.data, run.model, run.optim)
+    ours = _course(run, run.data, run.model, run.optim)
     changed = [key for key in ours if ours[key] != theirs[key]]
     return ", ".join(f"{key} {_word(ours[key])} instead of {_word(theirs[key])}" for key in changed)
 
@@ -65,8 +65,8 @@ def _label(other: str, names: list[str]) -> str:
     return DESK if other == DESK else f"{', '.join(names)}: not made as the paper's ({other}): {SIGNS}"
 
 
-def _course(length: int, data: DataSettings, model: ModelSettings, optim: OptimSettings) -> dict[str, Any]:
-    fields = {"length": length, "model": model.name}
+def _course(of: Run | Recipe, data: DataSettings, model: ModelSettings, optim: OptimSettings) -> dict[str, Any]:
+    fields = {"epochs": of.epochs, "iterations": of.iterations, "model": model.name}
     fields |= {f"data.{key}": value for key, value in data.model_dump().items()}
     return fields | {f"optim.{key}": value for key, value in optim.model_dump(exclude=FREE).items()}
 
@@ -78,7 +78,7 @@ def _word(value: Any) -> str:
 @cache
 def _printed_course(name: str) -> dict[str, Any]:
     recipe = _recipe(name)
-    return _course(recipe.epochs or recipe.iterations, recipe.data, recipe.student, recipe.optim)
+    return _course(recipe, recipe.data, recipe.student, recipe.optim)
 
 
 @cache

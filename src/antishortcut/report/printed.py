@@ -18,7 +18,7 @@ from antishortcut.report.pair import comparable, labels, pair_of, title_of
 from antishortcut.report.table import HEADLINE, Table, against, in_pairs, values_of
 from antishortcut.stats import summary
 
-EVALUATION = {"training": "clean", "test": "clean"}  # what fills a set, where it has another name
+EVALUATION = {"training": "clean", "test": "clean", "val": "clean"}  # what fills a set, where it has another name
 
 
 def beside(found: Found, table: Table) -> list[Beside]:

@@ -39,7 +39,9 @@ class Notes:
         self.found: list[Aside] = []
 
     def add(self, name: str, why: str) -> None:
-        self.found.append(Aside(name, why))
+        note = Aside(name, why)
+        if note not in self.found:  # a file may be read for two things
+            self.found.append(note)
 
     def attempt(self, name: str, read: Callable[[], T], otherwise: T) -> T:
         """What `read` gives; where it fails `otherwise`, with a note. What is not there needs no note."""
@@ -126,18 +128,23 @@ def _rows(lines: Sequence[bytes]) -> list[Any]:
         return rows
 
 
-def curve(rows: list[Row], judge: Any) -> tuple[tuple[float, float], ...]:
-    """(epoch, accuracy) on the set that was scored during training."""
-    found = [(number(row.get("epoch")), _accuracy(row)) for row in rows if "set" in row and row["set"] == judge]
+def curve(rows: list[Row], judge: Any, score: str = "accuracy") -> tuple[tuple[float, float], ...]:
+    """(epoch, score) on the set that was scored during training."""
+    found = [(number(row.get("epoch")), _score(row, score)) for row in rows if "set" in row and row["set"] == judge]
     return tuple((epoch, value) for epoch, value in found if epoch is not None and value is not None)
 
 
-def _accuracy(row: Row) -> float | None:
+def _score(row: Row, score: str) -> float | None:
     scores = row.get("scores")
-    return number(scores.get("accuracy")) if isinstance(scores, dict) else None
+    return number(scores.get(score)) if isinstance(scores, dict) else None
 
 
-def terms(rows: list[Row], epochs: int) -> tuple[tuple[float, str, float], ...]:
+def reached(rows: list[Row], key: str) -> float:
+    """The last epoch or step that was logged."""
+    return next((value for row in reversed(rows) if (value := number(row.get(key))) is not None), 0.0)
+
+
+def terms(rows: list[Row], epochs: float) -> tuple[tuple[float, str, float], ...]:
     """(epoch, term, mean): the loss terms over at most BINS equal parts of the training, each at its end."""
     sums: dict[tuple[str, int], list[float]] = {}
     for row in rows:

@@ -1,7 +1,8 @@
-"""scores/ and artifacts/mechanism.json of a run → numbers by name, and what figures are made of."""
+"""scores/ and artifacts/ of a run → numbers by name, and what figures are made of."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +12,13 @@ from typing import Any
 
 from antishortcut.report.reading import Notes, number, numbers, tree
 
-CORRUPTIONS, GROUPS, MECHANISM = "corruptions", "groups", "mechanism"
+CORRUPTIONS, GROUPS, MECHANISM, SCENES = "corruptions", "groups", "mechanism", "scenes"
 SEVERITIES = 5
 BARS = 200  # bins of a histogram
 POINTS = 2_000  # of an embedding
+CLASSES = 1_000  # of a table of classes
+MASKED = 255  # classes of a mask, which has a byte for each pixel
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 WORD = 60  # characters of a name shown
 
 
@@ -28,6 +32,7 @@ class Scores:
     references: dict[str, str] = field(default_factory=dict)  # set → the run that its relative scores are relative to
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
+    classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not seen
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Embedding:
     label: tuple[str, ...]
     teacher: tuple[tuple[float, float], ...]
     student: tuple[tuple[float, float], ...]
+    colours: dict[str, str] = field(default_factory=dict)  # class → its colour in masks, where samples are locations
 
 
 def read_scores(place: Path, name: str, notes: Notes) -> Scores:
@@ -76,6 +82,9 @@ def _take(scores: Scores, path: Path) -> None:
             f"{key} ({each.get('count', '?')})": number(each["accuracy"]) for key, each in found["groups"].items()
         }
         scores.groups.update({key: value for key, value in accuracies.items() if value is not None})
+    if isinstance(found.get("classes"), dict) and len(found["classes"]) <= CLASSES:
+        held = {str(key)[:WORD]: number(value) for key, value in found["classes"].items()}
+        scores.classes.update({name: held} if any(value is not None for value in held.values()) else {})
 
 
 def _flat(name: str, values: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -116,16 +125,30 @@ def _histogram(raw: dict[str, Any]) -> Histogram:
 
 
 def read_embedding(place: Path, name: str, notes: Notes) -> Embedding | None:
-    """Teacher and student features in the plane; read only for the runs that are drawn."""
+    """Teacher and student features in the plane, of images or of locations; read only for the runs that are drawn."""
 
-    def read() -> Embedding | None:
-        found = tree(place / "artifacts" / "mechanism.json").get("embedding")
-        return None if found is None else _embedding(found)
+    def read(kind: str) -> Embedding | None:
+        held = tree(place / "artifacts" / f"{kind}.json")
+        colours = dict(zip(*painted(held), strict=True)) if kind == SCENES else {}
+        found = held.get("embedding")
+        return None if found is None else _embedding(found, colours)
 
-    return notes.attempt(f"{name}/artifacts/mechanism.json", read, None)
+    labels = ((kind, f"{name}/artifacts/{kind}.json") for kind in (MECHANISM, SCENES))
+    found = (notes.attempt(label, partial(read, kind), None) for kind, label in labels)
+    return next((each for each in found if each is not None), None)
 
 
-def _embedding(raw: dict[str, Any]) -> Embedding:
+def painted(held: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The classes of masks and their colours, which are going to stand in a page."""
+    classes, colours = (tuple(str(each)[:WORD] for each in list(held[key])) for key in ("classes", "colours"))
+    if not 0 < len(classes) == len(colours) <= MASKED:
+        raise ValueError(f"masks need as many colours as classes, at most {MASKED}")
+    if not all(COLOUR.fullmatch(colour) for colour in colours):
+        raise ValueError("a colour is not written as #rrggbb")
+    return classes, tuple(colour.lower() for colour in colours)
+
+
+def _embedding(raw: dict[str, Any], colours: dict[str, str]) -> Embedding:
     classes = [str(each)[:WORD] for each in raw["classes"]]
     teacher, student = (tuple(_point(each) for each in raw[key]) for key in ("teacher", "student"))
     numbers_of = [int(at) for at in raw["label"]]
@@ -135,7 +158,7 @@ def _embedding(raw: dict[str, Any]) -> Embedding:
     label = tuple(classes[at] for at in numbers_of if at >= 0)
     if not 0 < len(label) == len(teacher) == len(student) <= POINTS:
         raise ValueError(f"an embedding needs as many labels as points, at most {POINTS}")
-    return Embedding(str(raw.get("method", "t-SNE"))[:WORD], label, teacher, student)
+    return Embedding(str(raw.get("method", "t-SNE"))[:WORD], label, teacher, student, colours)
 
 
 def _point(raw: Any) -> tuple[float, float]:

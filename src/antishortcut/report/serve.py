@@ -63,11 +63,15 @@ class Show:
         return True
 
     def _take(self, report: Report) -> None:
+        from antishortcut.report.classes import class_tables
         from antishortcut.report.page import render
+        from antishortcut.report.scene_figure import stills
 
         number = self.number + 1
         page, policy = render(report.found, report.table, report.drawn, live=f"{self.started}-{number}")
         names = [f"figures/{figure.name}.{end}" for figure in report.drawn.all() for end in ("svg", "png")]
+        names += [f"figures/{name}.png" for name, *_ in stills(report.drawn.scenes)]
+        names += ["classes.md"] * bool(class_tables(report.found))
         names += ["sweep.md"] * bool(self.sweep) + ["scatter.md"] * bool(self.scatter)
         self.files = {name: self.folder / name for name in ("table.md", "table.tex", *names)}
         self.page, self.policy = page.encode(errors="replace"), f"{policy}; frame-ancestors 'none'"

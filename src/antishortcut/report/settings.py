@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antishortcut.report.collect import Found, Student
+from antishortcut.report.columns import words
 from antishortcut.report.pair import labels
 
 ASIDE = {"name", "seed"}  # differ between runs by design
@@ -79,6 +80,12 @@ def warnings(found: Found) -> list[str]:
         for fields, methods in mixed.items()
         if fields
     ]
+    headlines: dict[str, dict[str, None]] = {}  # score → suites
+    for student in found.students:
+        headlines.setdefault(words(student.headline), {})[student.run.suite] = None
+    if len(headlines) > 1:
+        scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
+        notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
     judges = sorted({student.judge for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
@@ -98,7 +105,7 @@ def subtitle(found: Found) -> str:
     runs = [student.run for student in found.students]
     parts = [
         " / ".join(dict.fromkeys(names))
-        for names in ((r.model.name for r in runs), (r.data.name for r in runs), (f"{r.epochs} epochs" for r in runs))
+        for names in ((r.model.name for r in runs), (r.data.name for r in runs), (r.length for r in runs))
     ]
     count, methods = len(runs), len(found.groups)
     parts += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]

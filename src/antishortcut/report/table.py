@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import BASELINES, better, chosen, ordered, parts, random_of, shown
+from antishortcut.report.columns import BASELINES, better, chosen, ordered, parts, random_of, shown, words
 from antishortcut.report.marks import Mark, mark
 from antishortcut.report.pair import pair_of
 from antishortcut.stats import Paired, Summary, paired, sign_test, summary
 
-HEADLINE = "last"  # the accuracy after the last epoch (decisions.md)
+HEADLINE = "last"  # the accuracy or mIoU after the last epoch (decisions.md)
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Table:
     suites: dict[str, str]  # method → suite
     sources: dict[str, str]  # set → where its images come from
     signs: dict[str, dict[str, float]]  # method of a pair of the paper → column → p of its sign test
+    headline: str = "accuracy"  # what `last` and `best` are, in words
     asked: bool = False  # the columns were chosen by a person
 
     @classmethod
@@ -53,6 +54,7 @@ class Table:
             suites={method: students[0].run.suite for method, students in groups.items()},
             sources={name: " / ".join(seen) for name, seen in sources.items()},
             signs=_signs(groups, every),
+            headline=" / ".join(dict.fromkeys(words(student.headline) for student in found.students)),
         )
 
     def choose(self, wanted: str) -> Table:

@@ -25,8 +25,9 @@ def tables(found: Found, table: Table) -> Iterator[Shown]:
     """Means with marks; differences to the baseline; the paper's pairs beside print."""
     sides, differences = beside(found, table), Differences.of(table)
     labels = [f"{side.suite}: {label}." for side in sides for label in side.labels]
+    judged = [] if table.headline == "accuracy" else [f"last, best: {table.headline}."]
     marks = legend(bool(table.differences), len(set(table.suites.values())))
-    yield Shown(str(found.folder), *across(table.rows()), [*labels, marks] if table.cells else [])
+    yield Shown(str(found.folder), *across(table.rows()), [*labels, *judged, marks] if table.cells else [])
     if rows := differences.brief():
         more = " (all in table.md)" * (len(rows) < len(differences.cells))
         title = f"difference to {BASELINE}, seed by seed{more}"

@@ -1,4 +1,4 @@
-"""The tables as text for other documents: table.md and table.tex, sweep.md and scatter.md."""
+"""The tables as text for other documents: table.md and table.tex, classes.md, sweep.md and scatter.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from antishortcut.folder import replacing
 from antishortcut.report.beside import HEAD, Beside, told
+from antishortcut.report.classes import ClassTable
 from antishortcut.report.collect import BASELINE, Found
 from antishortcut.report.columns import arrow, parts, words
 from antishortcut.report.differences import Differences
@@ -45,7 +46,7 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
         lines += ["", f"## Difference to {BASELINE}, seed by seed", ""]
         lines += [*grid(differences.head(), differences.texts()), *differences.told()]
     lines += _printed(sides)
-    states = [(p.path, f"unfinished, epoch {p.epoch:.3g} of {p.run.epochs}") for p in found.progress]
+    states = [(p.path, p.state) for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
     if states:
         lines += ["", "## Not in the table", "", *(f"- {plain(run)}: {plain(state)}" for run, state in states)]
@@ -62,7 +63,9 @@ def _results(table: Table) -> list[str]:
         cells = [f"{text} {marks[name][method].against}".rstrip() for name, text in bold.items()]
         rows.append([method, str(table.seeds[method]), *cells])
     said = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
-    return [*grid(head, rows), f"Mean ± standard deviation over seeds (ddof 1); last: after the last epoch; {said}"]
+    what = "" if table.headline == "accuracy" else f"{table.headline} "
+    told = f"Mean ± standard deviation over seeds (ddof 1); last: {what}after the last epoch; {said}"
+    return [*grid(head, rows), told]
 
 
 def _printed(sides: list[Beside]) -> list[str]:
@@ -74,6 +77,15 @@ def _printed(sides: list[Beside]) -> list[str]:
         lines += grid(list(HEAD), side.texts()) if side.lines else []
         lines += [line for note in side.footnotes() for line in (note, "")]
     return [*lines, told(sides)] if any(side.lines for side in sides) else lines
+
+
+def write_classes(tables: list[ClassTable], path: Path) -> None:
+    """The tables of classes as Markdown, the best of a line in bold."""
+    lines = ["# IoU of every class", ""]
+    for table in tables:
+        lines += [f"## {plain(table.title)}", "", *grid(["class", *table.methods], table.texts())]
+        lines += [table.told("**bold**"), ""]
+    _write(path, lines)
 
 
 def write_sweep(sweep: Sweep, path: Path) -> None:
@@ -132,7 +144,7 @@ def write_latex(table: Table, path: Path) -> None:
 
 
 def _set(table: Table, group: str) -> str:
-    source = table.source(group)
+    source = table.headline if group == "training" and table.headline != "accuracy" else table.source(group)
     return f"{group} ({source})" if source else group
 
 

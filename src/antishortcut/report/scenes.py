@@ -1,0 +1,202 @@
+"""artifacts/scenes.json and artifacts/scenes/ → scenes side by side: input, truth, teacher, a student per method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+from antishortcut.report.collect import BASELINE, Found, Student
+from antishortcut.report.reading import ODD, Notes, number, said, tree
+from antishortcut.report.scores import SCENES, WORD, painted
+from antishortcut.report.shots import PICTURES, Shot, open_shot
+from antishortcut.report.table import HEADLINE, Table
+
+MOST, TOGETHER = 16, 4  # scenes of a gallery, and of one picture, as S-Figures 2–5
+ROWS = 6  # methods above which only a few are shown at first
+OURS = "asd"
+SHARED = ("input", "truth", "teacher")  # the same whichever student they lie with
+SMALL = 128  # pixels of a small picture
+KEY = 20  # classes that a legend always has
+VOID = "#000000"  # where there is no label
+Shots = dict[int, Shot]  # by scene, from 0
+Rows = dict[str, tuple[Student, Shots]]  # by method
+
+
+@dataclass(frozen=True)
+class Column:
+    """The pictures of one kind: one of SHARED, or a student's."""
+
+    title: str
+    shots: Shots
+    method: str | None = None
+    seed: int | None = None
+    more: bool = False  # shown when asked for
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What scenes.json says of its pictures."""
+
+    set: str
+    classes: tuple[str, ...]
+    colours: tuple[str, ...]
+    scenes: int
+
+    @property
+    def shown(self) -> range:
+        return range(min(self.scenes, MOST))
+
+
+@dataclass
+class _Reader:
+    """Pictures as they are read: how many bytes are left for the page, and what went wrong."""
+
+    notes: Notes
+    left: int = PICTURES
+    wrong: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, why → files
+
+    def shot(self, student: Student, name: str) -> Shot | None:
+        try:
+            shot = open_shot(student.place / "artifacts", f"{SCENES}/{name}", self.left)
+        except ODD as error:
+            why = "not there" if isinstance(error, FileNotFoundError) else said(error)
+            self.wrong.setdefault((f"{student.path}/artifacts/{SCENES}", why), []).append(name)
+            return None
+        self.left -= len(shot.data)
+        return shot
+
+    def note(self) -> None:
+        """One note for all pictures of a run with the same fault."""
+        for (folder, why), (first, *others) in self.wrong.items():
+            more = f" and {len(others)} more" if others else ""
+            self.notes.add(f"{folder}/{first}{more}", f"skipped: {why}")
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Scenes of one test set, seen by one teacher and the students of a suite."""
+
+    suite: str
+    teacher: str
+    artifact: Artifact
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def parts(self) -> list[list[int]]:
+        """Scenes that have pictures, four by four."""
+        known = sorted({scene for column in self.columns for scene in column.shots})
+        return [known[at : at + TOGETHER] for at in range(0, len(known), TOGETHER)]
+
+    @property
+    def first(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if not column.more)
+
+    @property
+    def more(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.more)
+
+    @property
+    def title(self) -> str:
+        return f"{self.suite}, {self.artifact.set} set"
+
+    @property
+    def width(self) -> int:
+        """Of its widest picture."""
+        return max(shot.width for column in self.columns for shot in column.shots.values())
+
+    @property
+    def few(self) -> bool:
+        """Whether one legend has room for all its classes."""
+        return len(self.artifact.classes) <= KEY
+
+    @property
+    def across(self) -> int:
+        """How many parts stand side by side where there is room: two of small pictures."""
+        return 2 if self.width <= SMALL and len(self.first) <= len(SHARED) + 3 else 1
+
+    @property
+    def seeds(self) -> str:
+        """Which seed is shown, in words."""
+        seeds = {column.seed for column in self.columns if column.method}
+        each = ", ".join(f"{column.title} {column.seed}" for column in self.columns if column.method)
+        return f"seed {seeds.pop()}" if len(seeds) == 1 else f"seeds: {each}"
+
+    def key(self, scenes: Sequence[int], columns: Sequence[Column]) -> dict[str, str]:
+        """Class → colour: those that occur in these pictures, all when they are few; what has no label last."""
+        held = self.artifact
+        seen = {
+            paint for at in scenes for column in columns if at in column.shots for paint in column.shots[at].colours
+        }
+        key = {name: c for name, c in zip(held.classes, held.colours, strict=True) if self.few or c in seen}
+        return key | ({"no label": VOID} if VOID in seen and VOID not in held.colours else {})
+
+    def alt(self, scene: int, column: Column) -> str:
+        """A picture in words: what is on it, the largest first."""
+        names = dict(zip(self.artifact.colours, self.artifact.classes, strict=True))
+        there = [names[colour] for colour in column.shots[scene].colours if colour in names]
+        told = ", ".join(there[:5]) + ", …" * (len(there) > 5)
+        return f"Scene {scene + 1}, {column.title}" + (f": {told}" if told else "")
+
+
+def galleries(found: Found, table: Table, notes: Notes) -> list[Gallery]:
+    """Of each method the first seed that has scenes; other test sets, suites and teachers are other galleries."""
+    reader = _Reader(notes)
+    held: dict[tuple[str, str, str, Artifact], Rows] = {}
+    for method, students in found.groups.items():
+        for artifact, student, shots in _readable(students, reader):
+            run = student.run
+            key = run.suite, run.teacher or "", run.fingerprint, artifact
+            held.setdefault(key, {})[method] = student, shots
+            break
+    made = [_gallery(key[0], key[1], key[3], rows, table, reader) for key, rows in held.items()]
+    reader.note()
+    return made
+
+
+def _readable(students: Iterable[Student], reader: _Reader) -> Iterator[tuple[Artifact, Student, Shots]]:
+    """Seeds that have an artifact, and pictures of their own to it."""
+    for student in students:
+        label = f"{student.path}/artifacts/{SCENES}.json"
+        artifact = reader.notes.attempt(label, partial(_artifact, student.place), None)
+        if artifact is not None:
+            shots = {at: reader.shot(student, _name(at, "student")) for at in artifact.shown}
+            if whole := {at: shot for at, shot in shots.items() if shot is not None}:
+                yield artifact, student, whole
+
+
+def _artifact(place: Path) -> Artifact:
+    held = tree(place / "artifacts" / f"{SCENES}.json")
+    count = number(held["scenes"])
+    if count is None or count < 1:
+        raise ValueError("it has no scenes")
+    return Artifact(str(held["set"])[:WORD], *painted(held), int(count))
+
+
+def _gallery(suite: str, teacher: str, artifact: Artifact, rows: Rows, table: Table, reader: _Reader) -> Gallery:
+    columns = []
+    for role in SHARED:
+        found: Shots = {}
+        for at in artifact.shown:  # from the first student that has it whole
+            tried = (reader.shot(student, _name(at, role)) for student, _ in rows.values())
+            found |= next(({at: shot} for shot in tried if shot is not None), {})
+        columns.append(Column(role, found))
+    for method, more in _ordered(rows, table):
+        student, shots = rows[method]
+        columns.append(Column(method, shots, method, student.run.seed, more))
+    return Gallery(suite, teacher, artifact, tuple(columns))
+
+
+def _ordered(rows: Rows, table: Table) -> list[tuple[str, bool]]:
+    """Methods, and whether they wait to be asked for: of many, kd, asd and the best come first."""
+    if len(rows) <= ROWS:
+        return [(method, False) for method in rows]
+    names = {student.run.name: method for method, (student, _) in rows.items()}
+    best = max(rows, key=lambda method: table.cells[method][HEADLINE].mean)
+    first = dict.fromkeys([*(names[name] for name in (BASELINE, OURS) if name in names), best])
+    return [(method, method not in first) for method in (*first, *(m for m in rows if m not in first))]
+
+
+def _name(scene: int, role: str) -> str:
+    return f"{scene:02d}-{role}.{'jpg' if role == 'input' else 'png'}"

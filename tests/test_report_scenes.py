@@ -1,0 +1,558 @@
+"""Runs of segmentation, made up: mIoU as the headline, classes, scenes side by side, and what is damaged among them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from antishortcut.folder import Folder, write_json
+from antishortcut.paper.pairs import PAIRS
+from antishortcut.report import Report, build
+from antishortcut.report.classes import MANY, class_tables
+from antishortcut.report.collect import collect
+from antishortcut.report.columns import better, ordered, shown, words
+from antishortcut.report.curves import training
+from antishortcut.report.figures import figures
+from antishortcut.report.mechanism import embeddings
+from antishortcut.report.page import render
+from antishortcut.report.printed import beside
+from antishortcut.report.reading import Notes
+from antishortcut.report.scene_figure import GAP, LINE, MARGIN, draw_scenes, draw_still
+from antishortcut.report.scenes import Gallery, galleries
+from antishortcut.report.scores import read_embedding
+from antishortcut.report.serve import Show
+from antishortcut.report.settings import subtitle, warnings
+from antishortcut.report.shots import PICTURE, open_shot
+from antishortcut.report.table import Table
+from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from tests.browser.fake_runs import SCRIPT, score, student
+
+CLASSES = ("background", "A", SCRIPT, "K")
+COLOURS = ("#f28585", "#3e60b2", "#528013", "#a9b23e")
+VOID = 255
+MIOU = {"ce": (0.30, 0.34), "kd": (0.40, 0.42), "asd": (0.50, 0.51)}
+WIDE, HIGH = 12, 8
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANY = SCALAR | st.lists(SCALAR, max_size=3) | st.dictionaries(st.text(max_size=5), SCALAR, max_size=3)
+
+
+def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> Folder:
+    """A finished student of 24 iterations, which are three epochs."""
+    given: dict[str, Any] = {"suite": "cues-seg", "data": DataSettings(name="cues-seg"), "fingerprint": "f"}
+    given |= {
+        "optim": OptimSettings(),
+        "model": ModelSettings(name="dense-4-16"),
+        "iterations": 24,
+        "teacher": "0" * 16,
+    }
+    folder = Folder(place)
+    folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, method="kd", **(given | more)), {}, {})
+    for step in (8, 16, 24):
+        scores = {"accuracy": 0.8, "miou": miou * step / 24, "images": 40}
+        folder.log({"step": step, "epoch": step / 8, "rate": 0.1, "loss": 1.0, "terms": {"task": 24 / step}})
+        folder.log({"step": step, "epoch": step / 8, "set": "iid", "scores": scores})
+    last = {"accuracy": 0.8, "miou": miou, "images": 40, "epoch": 3}
+    folder.finish(
+        {"set": "iid", "headline": "miou", "last": last, "best": last | {"miou": miou + 0.01}, "seconds": 1.5}
+    )
+    return folder
+
+
+def mask(path: Path, cells: list[int], colours: tuple[str, ...] = COLOURS) -> None:
+    """A mask of vertical stripes, one for each cell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.new("P", (WIDE, HIGH))
+    image.putpalette([int(c[at : at + 2], 16) for c in colours for at in (1, 3, 5)] + [0] * (768 - 3 * len(colours)))
+    for at in range(WIDE):
+        image.paste(cells[at * len(cells) // WIDE], (at, 0, at + 1, HIGH))
+    image.save(path)
+
+
+def pictures(
+    folder: Folder,
+    guess: int = 1,
+    count: int = 16,
+    classes: tuple[str, ...] = CLASSES,
+    colours: tuple[str, ...] = COLOURS,
+) -> Path:
+    """artifacts/scenes.json and its pictures; the student takes the right half for `guess`."""
+    place = folder.path / "artifacts" / "scenes"
+    for at in range(count):
+        mask(place / f"{at:02d}-truth.png", [0, at % 4, VOID], colours)
+        mask(place / f"{at:02d}-teacher.png", [0, at % 4], colours)
+        mask(place / f"{at:02d}-student.png", [0, guess], colours)
+        Image.new("RGB", (WIDE, HIGH), (10 * at, 90, 120)).save(place / f"{at:02d}-input.jpg")
+    label = [at % min(len(classes), 50) for at in range(60)]
+    points = [[round(0.37 * at % 5, 2), at / 10] for at in range(60)]
+    plane = {"method": "t-SNE", "label": label, "classes": list(classes[:50]), "teacher": points, "student": points}
+    tree = {"set": "iid", "classes": list(classes), "colours": list(colours), "scenes": count, "embedding": plane}
+    write_json(folder.path / "artifacts" / "scenes.json", tree)
+    return place
+
+
+def many(count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and colours of so many classes."""
+    return tuple(f"class {at}" for at in range(count)), tuple(f"#{at:02x}8040" for at in range(count))
+
+
+def hung(root: Path) -> tuple[list[Gallery], list[tuple[str, str]]]:
+    """Galleries of a folder, and what was noted."""
+    found, notes = collect(root), Notes()
+    made = galleries(found, Table.of(found), notes)
+    return made, [(note.run, note.state) for note in notes.found]
+
+
+def filled(root: Path) -> Path:
+    """Three methods, two seeds, with all that evaluations write; only the second seed of ce has scenes."""
+    for number, (name, values) in enumerate(MIOU.items()):
+        for seed, miou in enumerate(values, start=1):
+            folder = dense(root / f"{name}-s{seed}", name, seed, miou)
+            ious = dict(zip(CLASSES, (miou, miou + 0.1 * seed, None, 0.2), strict=True))
+            score(folder, "iid", {"accuracy": 0.8, "miou": miou}, classes=ious)
+            torn = {"by_shape": 0.4, "by_texture": 0.4, "shape_bias": 0.5}
+            score(folder, "conflict", {"accuracy": 0.5, "miou": miou / 2} | torn, classes=dict.fromkeys(CLASSES, 0.5))
+            score(folder, "scenes", {"agreement": 0.9}, of="iid")
+            if (name, seed) != ("ce", 1):
+                pictures(folder, number + 1)
+    (dense(root / "kd-s3", "kd", 3, 0.4).path / "result.json").unlink()
+    return root
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report, str]:
+    root = filled(tmp_path_factory.mktemp("runs") / "cues-seg")
+    report = build(root)
+    return root, report, (root / "report.html").read_text()
+
+
+# --- the headline, and runs counted in iterations --------------------------------------------------------------------
+
+
+def test_last_and_best_are_the_headline(suite: tuple[Path, Report, str]) -> None:
+    root, report, page = suite
+    asd = report.summary(None)["rows"][2]
+    assert (asd["last"], asd["best"]) == (pytest.approx(0.505), pytest.approx(0.515))
+    assert asd["vs kd"] == pytest.approx(0.095)
+    assert report.table.headline == "mIoU"
+    assert "last: mIoU after the last epoch" in (root / "table.md").read_text()
+    assert "training (mIoU)" in (root / "table.tex").read_text()
+    assert "<h3>mIoU on the iid set during training</h3>" in page
+    assert "last, best: mIoU." in next(iter(report.tables(None))).below
+
+
+def test_columns_of_segmentation() -> None:
+    names = ordered(["scenes agreement", "iid accuracy", "iid miou", "iid by_shape", "iid shape_bias", "last"])
+    assert names == ["last", "iid miou", "iid accuracy", "iid by_shape", "iid shape_bias", "scenes agreement"]
+    assert shown(names) == ["last", "iid miou", "iid accuracy", "iid shape_bias", "scenes agreement"]
+    assert (better("iid miou"), better("scenes agreement")) == (1, 0)  # a student may well know better
+    assert words("miou") == "mIoU"
+
+
+def test_iterations(suite: tuple[Path, Report, str]) -> None:
+    root, report, page = suite
+    one = report.found.students[-1]
+    assert dict(one.curve) == pytest.approx({1.0: 0.17, 2.0: 0.34, 3.0: 0.51})
+    assert [(epoch, value) for epoch, _, value in one.terms] == [(1.0, 3.0), (2.0, 1.5), (3.0, 1.0)]
+    assert subtitle(report.found) == "dense-4-16 · cues-seg · 24 iterations · 3 methods · 6 finished runs"
+    assert report.summary(None)["unfinished"] == [{"run": "kd-s3", "state": "unfinished, iteration 24 of 24"}]
+    assert "- kd-s3: unfinished, iteration 24 of 24" in (root / "table.md").read_text()
+    assert '<progress max="24" value="24.0"' in page
+    assert "24 of 24 iterations" in page
+
+
+def test_old_results_and_two_tasks_in_one_report(tmp_path: Path) -> None:
+    student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.9)  # its result.json says no headline
+    dense(tmp_path / "cues-seg" / "kd-s1", "kd", 1, 0.4)
+    found = collect(tmp_path)
+    assert {s.method: (s.headline, s.values["last"]) for s in found.students} == {
+        "P2/kd": ("accuracy", 0.9),
+        "cues-seg/kd": ("miou", 0.4),
+    }
+    assert any("accuracy (P2); mIoU (cues-seg)" in note for note in warnings(found))
+    assert [figure.name for figure in training(found)] == ["accuracy", "miou", "losses"]
+    assert Table.of(found).headline == "accuracy / mIoU"
+
+
+def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
+    folder = dense(tmp_path / "kd-s1", "kd", 1, 0.4)
+    folder.finish(folder.result() | {"headline": "dice"})
+    assert [(aside.run, aside.state) for aside in collect(tmp_path).aside] == [("kd-s1", "damaged: KeyError: 'dice'")]
+
+
+def test_files(suite: tuple[Path, Report, str]) -> None:
+    names = {path.name for path in (suite[0] / "figures").iterdir()}
+    assert {"miou.svg", "scores-miou.svg", "scores.svg", *(f"scenes-{n}.png" for n in range(1, 5))} <= names
+    assert "accuracy.svg" not in names
+    assert "scenes-5.png" not in names
+
+
+def test_served(suite: tuple[Path, Report, str]) -> None:
+    show = Show(suite[0])
+    show._take(suite[1])
+    assert {"classes.md", "figures/scenes-1.png", "figures/scenes-4.png"} <= set(show.files)
+    assert b'href="figures/scenes-4.png"' in show.page
+    assert b'href="classes.md"' in show.page
+
+
+# --- the paper's table -----------------------------------------------------------------------------------------------
+
+
+def test_beside_the_printed_numbers(tmp_path: Path) -> None:
+    recipe = PAIRS["ade20k-resnet18"].recipe()
+    made = {"data": recipe.data, "model": recipe.student, "optim": recipe.optim, "iterations": recipe.iterations}
+    ours = {"ce": 0.34, "kd": 0.35, "af-dcd": 0.36, "ufd-kd": 0.37, "asd": 0.39}
+    for name, miou in ours.items():
+        folder = dense(tmp_path / name, name, 1, miou, suite="ade20k-resnet18", **made)
+        score(folder, "val", {"accuracy": miou + 0.4, "miou": miou})
+    found = collect(tmp_path)
+    (side,) = beside(found, Table.of(found))
+    lines = {(line.measure, line.method): line for line in side.lines}
+    assert {name: lines["mIoU", name].number.mean for name in ours} == {
+        "ce": 33.91, "kd": 34.88, "af-dcd": 36.21, "ufd-kd": 36.89, "asd": 38.87,
+    }  # fmt: skip
+    for name, miou in ours.items():
+        assert lines["mIoU", name].difference == pytest.approx(100 * miou - lines["mIoU", name].number.mean)
+    assert lines["pixel accuracy", "asd"].number.mean == 78.92
+    assert lines["mIoU against ufd-kd", "asd"].texts()[2] == "2.00 (1)"
+    assert lines["mIoU against student", "asd"].texts()[2] == "5.00 (1)"  # to ce; 3.99 is printed, with a footnote
+    assert lines["mIoU against student", "asd"].notes
+    assert (side.labels, side.missing) == ((), "")
+
+
+def test_what_was_not_measured_names_its_evaluation(tmp_path: Path) -> None:
+    data = PAIRS["ade20k-resnet18"].recipe().data
+    dense(tmp_path / "kd", "kd", 1, 0.4, suite="ade20k-resnet18", data=data)
+    found = collect(tmp_path)
+    (side,) = beside(found, Table.of(found))
+    assert side.missing == "mIoU, pixel accuracy (asd evaluate --on clean)"
+    assert "iterations 24 instead of 40000" in side.labels[0]
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def test_classes_are_means_over_seeds(suite: tuple[Path, Report, str]) -> None:
+    root, report, page = suite
+    (table,) = class_tables(report.found)
+    assert (table.title, table.methods, table.folded) == ("iid set", ("ce", "kd", "asd"), False)  # not conflict
+    rows = {row.name: row for row in table.rows}
+    for name, (one, two) in MIOU.items():
+        assert rows["background"].means[name] == pytest.approx((one + two) / 2)
+        assert rows["A"].means[name] == pytest.approx((one + 0.1 + two + 0.2) / 2)
+        assert table.whole.means[name] == pytest.approx((one + two) / 2)
+    assert (rows["A"].best, rows["K"].best) == (
+        frozenset({"asd"}),
+        frozenset(),
+    )  # where all are the same nobody is best
+    assert (rows[SCRIPT].means, rows[SCRIPT].text("kd")) == ({}, "–")
+    text = (root / "classes.md").read_text()
+    assert "| class | ce | kd | asd |" in text
+    assert "| mIoU | 0.320 | 0.410 | **0.505** |" in text
+    assert SCRIPT not in text
+    assert '<section id="classes">' in page
+    assert SCRIPT not in page
+    (flat,) = json.loads(json.dumps(report.summary(None), allow_nan=False))["classes"]
+    assert flat["classes"][0] == {"class": "background"} | rows["background"].means
+
+
+def test_the_best_of_a_class_is_of_its_suite_and_other_classes_have_their_own_table(tmp_path: Path) -> None:
+    names = many(MANY + 1)[0]
+    for at, (place, name) in enumerate((("a", "kd"), ("a", "asd"), ("b", "kd"), ("b", "asd"), ("c", "kd"))):
+        folder = dense(tmp_path / place / name, name, 1, 0.4, suite=place)
+        held = dict.fromkeys(CLASSES if place == "c" else names, 0.1 * at)
+        score(folder, "test", {"miou": 0.1 * at}, classes=held)  # judged on another set, which has no scores
+    both, other = class_tables(collect(tmp_path))
+    assert (both.folded, other.folded) == (True, False)
+    assert (both.title, other.title) == ("test set of a, b", "test set of c")
+    assert both.rows[3].best == {"a/asd", "b/asd"}
+    assert other.rows[0].best == frozenset()
+
+
+@pytest.mark.parametrize("classes", [[], {}, "x", {"a": None}, {"a": "b"}, {"a": float("nan")}, 3])
+def test_classes_that_are_none(tmp_path: Path, classes: Any) -> None:
+    score(dense(tmp_path / "kd", "kd", 1, 0.4), "iid", {"miou": 0.4}, classes=classes)
+    found = collect(tmp_path)
+    assert (class_tables(found), found.notes) == ([], ())
+    assert found.students[0].values["iid miou"] == 0.4
+
+
+# --- scenes ----------------------------------------------------------------------------------------------------------
+
+
+def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
+    root, report, page = suite
+    (gallery,) = report.drawn.scenes
+    assert [column.title for column in gallery.columns] == ["input", "truth", "teacher", "ce", "kd", "asd"]
+    assert gallery.parts == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert gallery.seeds == "seeds: ce 2, kd 1, asd 1"
+    for role, name, end in (("input", "input", "jpg"), ("teacher", "teacher", "png"), ("kd", "student", "png")):
+        data = (root / "kd-s1" / "artifacts" / "scenes" / f"07-{name}.{end}").read_bytes()
+        column = next(column for column in gallery.columns if column.title == role)
+        assert column.shots[7].data == data
+        kind = "jpeg" if end == "jpg" else "png"
+        assert f"data:image/{kind};base64,{base64.b64encode(data).decode()}" in page
+    assert len(re.findall('<img[^>]* src="data:image/', page)) == 16 * 6
+    assert page.count('<table class="scenes">') == 4
+    assert 'alt="Scene 2, truth: background, A"' in page
+    assert 'alt="Scene 2, kd: background, &lt;script&gt;alert(1)&lt;/script&gt;"' in page
+    assert page.count('class="mask"') == 16 * 5
+    assert page.count('<a href="#scenes">Scenes</a>') == 1
+
+
+def test_the_legend(tmp_path: Path) -> None:
+    pictures(dense(tmp_path / "few", "few", 1, 0.4, suite="few"), guess=1)
+    names, colours = many(21)
+    pictures(dense(tmp_path / "many", "many", 1, 0.4, suite="many"), 20, classes=names, colours=colours)
+    (few, lots), _ = hung(tmp_path)
+    assert few.key([0], few.columns) == dict(zip(CLASSES, COLOURS, strict=True)) | {"no label": "#000000"}  # all
+    assert list(lots.key([0, 1], lots.columns)) == ["class 0", "class 1", "class 20", "no label"]  # what is there
+    assert list(lots.key([2], lots.columns[2:3])) == ["class 0", "class 2"]
+
+
+def test_of_many_rows_a_few_come_first(tmp_path: Path) -> None:
+    levels = {"ce": 0.1, "kd": 0.2, "asd": 0.5, "at": 0.3, "crd": 0.9, "dkd": 0.4, "fitnets": 0.3}
+    for name, miou in levels.items():
+        pictures(dense(tmp_path / name, name, 1, miou))
+    (gallery,), notes = hung(tmp_path)
+    assert [column.title for column in gallery.first[3:]] == ["kd", "asd", "crd"]
+    assert [column.title for column in gallery.more] == ["ce", "at", "dkd", "fitnets"]
+    assert notes == []
+    folder = tmp_path / "figures"
+    draw_scenes([gallery], folder)
+    with Image.open(folder / "scenes-1.png") as still:
+        assert still.size[0] < 7 * 240  # six columns, not ten
+    found = collect(tmp_path)
+    page, _ = render(found, Table.of(found), figures(found, Table.of(found)))
+    assert page.count('<td class="more"') == 16 * 4
+    assert re.search(r'<input type="checkbox" class="asked" id="asked1"><label for="asked1"> more: ce, at,', page)
+
+
+def test_other_sets_teachers_and_suites_do_not_mix(tmp_path: Path) -> None:
+    for name, more in {
+        "kd": {},
+        "asd": {},
+        "at": {"fingerprint": "other"},
+        "crd": {"teacher": "1" * 16},
+        "dkd": {"suite": "other"},
+    }.items():
+        pictures(dense(tmp_path / name, name, 1, 0.4, **more))
+    pictures(dense(tmp_path / "half", "half", 1, 0.4), count=8)
+    held, notes = hung(tmp_path)
+    together = {tuple(c.method.rpartition("/")[2] for c in gallery.columns if c.method) for gallery in held}
+    assert together == {("kd", "asd"), ("at",), ("crd",), ("dkd",), ("half",)}
+    assert notes == []
+
+
+def test_no_more_than_sixteen_scenes_and_as_few_as_there_are(tmp_path: Path) -> None:
+    pictures(dense(tmp_path / "a", "a", 1, 0.4, suite="a"), count=18)
+    pictures(dense(tmp_path / "b", "b", 1, 0.4, suite="b"), count=5)
+    (a, b), _ = hung(tmp_path)
+    assert (len(a.parts), b.parts) == (4, [[0, 1, 2, 3], [4]])
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def swapped(path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(path, format="GIF")
+
+
+def painted_over(path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(path, format=path.suffix.replace("jpg", "jpeg")[1:])
+
+
+def bloated(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(PICTURE))
+
+
+def huge(path: Path) -> None:
+    Image.new("P", (5000, 1)).save(path)
+
+
+def elsewhere(path: Path) -> None:
+    other = path.parents[3] / "elsewhere.png"
+    path.rename(other)
+    path.symlink_to(other)
+
+
+def looped(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)  # reading one waits for ever
+
+
+DAMAGE: dict[Callable[[Path], None], str] = {
+    Path.unlink: "not there", cut: "damaged", swapped: "no PNG", painted_over: "without a palette",
+    bloated: "too large", huge: "pixels", elsewhere: "outside", looped: "", piped: "not a file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__)
+def test_a_damaged_picture_is_noted_and_the_rest_is_shown(tmp_path: Path, hurt: Callable[[Path], None]) -> None:
+    for name in ("kd", "asd"):
+        pictures(dense(tmp_path / name, name, 1, 0.4), guess=1 if name == "kd" else 2, count=4)
+    for role in ("truth", "student"):
+        hurt(tmp_path / "kd" / "artifacts" / "scenes" / f"01-{role}.png")
+    (gallery,), notes = hung(tmp_path)
+    held = {column.title: set(column.shots) for column in gallery.columns}
+    assert held == {
+        "input": {0, 1, 2, 3},
+        "truth": {0, 1, 2, 3},
+        "teacher": {0, 1, 2, 3},
+        "kd": {0, 2, 3},
+        "asd": {0, 1, 2, 3},
+    }
+    (note,) = notes  # of asd's own truth, which stands in, nothing is wrong
+    assert note[0] == "kd/artifacts/scenes/01-student.png and 1 more"
+    assert note[1].startswith("skipped: ")
+    assert DAMAGE[hurt] in note[1]
+    draw_scenes([gallery], tmp_path / "figures")
+    assert (tmp_path / "figures" / "scenes-1.png").exists()
+
+
+def test_damage_shows_on_the_page(tmp_path: Path) -> None:
+    place = pictures(dense(tmp_path / "kd", "kd", 1, 0.4), count=2)
+    (place / "00-truth.png").write_bytes(b"\xff\xd8\xff")
+    (place / "01-input.jpg").write_bytes(b"\xff\xd8\xff")
+    report = build(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "<code>kd/artifacts/scenes/00-truth.png</code> – skipped: no PNG" in page
+    assert "<code>kd/artifacts/scenes/01-input.jpg</code> – skipped: damaged" in page
+    assert len(report.summary(None)["skipped"]) == 2
+    assert page.count('<table class="scenes">') == 1
+
+
+def test_a_seed_without_its_pictures_lets_the_next_stand_in(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        place = pictures(dense(tmp_path / f"kd-s{seed}", "kd", seed, 0.4))
+        if seed == 1:
+            for path in place.iterdir():
+                path.unlink()
+    (gallery,), notes = hung(tmp_path)
+    assert gallery.seeds == "seed 2"
+    assert notes == [("kd-s1/artifacts/scenes/00-student.png and 15 more", "skipped: not there")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"colours": [*COLOURS[:3], "red; background: url(//x)"]}, {"colours": COLOURS[:3]}, {"colours": None},
+        {"classes": []}, {"classes": 3}, {"scenes": 0}, {"scenes": "x"}, {"set": None, "scenes": None},
+    ],
+)  # fmt: skip
+def test_an_artifact_of_another_form_is_noted(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = dense(tmp_path / "kd", "kd", 1, 0.4)
+    pictures(folder, count=1)
+    path = folder.path / "artifacts" / "scenes.json"
+    write_json(path, json.loads(path.read_text()) | change)
+    made, notes = hung(tmp_path)
+    assert made == []
+    assert [name for name, _ in notes] == ["kd/artifacts/scenes.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe"])
+def test_a_file_that_is_something_else_is_noted_once(tmp_path: Path, content: bytes) -> None:
+    folder = dense(tmp_path / "kd", "kd", 1, 0.4)
+    pictures(folder, count=1)
+    (folder.path / "artifacts" / "scenes.json").write_bytes(content)
+    found, notes = collect(tmp_path), Notes()
+    assert galleries(found, Table.of(found), notes) == []
+    assert embeddings(found, notes) == []
+    assert [note.run for note in notes.found] == ["kd/artifacts/scenes.json"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["set", "classes", "colours", "scenes", "embedding", "label", "teacher"]), ANY)
+def test_any_value_stops_nothing(tmp_path: Path, key: str, value: Any) -> None:
+    folder = Folder(tmp_path / "kd")
+    if not folder.finished:
+        pictures(dense(folder.path, "kd", 1, 0.4), count=1)
+    path = folder.path / "artifacts" / "scenes.json"
+    before = path.read_text()
+    tree = json.loads(before)
+    (tree if key in tree else tree["embedding"])[key] = value
+    path.write_text(json.dumps(tree))
+    made, _ = hung(tmp_path)
+    read_embedding(folder.path, "kd", Notes())
+    for gallery in made:
+        draw_still(gallery, gallery.parts[0])
+    path.write_text(before)
+
+
+# --- pictures for other documents, and features in the plane ---------------------------------------------------------
+
+
+def test_stills(tmp_path: Path) -> None:
+    place = pictures(dense(tmp_path / "kd", "kd", 1, 0.4), guess=3, count=6)
+    (gallery,), _ = hung(tmp_path)
+    folder = tmp_path / "figures"
+    draw_scenes([gallery], folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["scenes-1.png", "scenes-2.png"]
+    with Image.open(folder / "scenes-1.png") as image:
+        still = image.convert("RGB")
+    side = WIDE * round(224 / WIDE)
+    high = side * HIGH // WIDE
+    width = still.size[0]
+    rows = [MARGIN + LINE + at * (high + GAP) + high // 2 for at in range(4)]
+    students = [still.getpixel((width - MARGIN - 5, row)) for row in rows]  # the last column, its right half
+    assert students == [tuple(bytes.fromhex(COLOURS[3][1:]))] * 4
+    left = width - MARGIN - side - GAP - 5
+    assert [still.getpixel((left, row)) for row in rows] == [tuple(bytes.fromhex(c[1:])) for c in COLOURS]  # teacher's
+    times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    draw_scenes([gallery], folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == times
+    mask(place / "05-student.png", [1])
+    draw_scenes(hung(tmp_path)[0], folder)
+    assert [path.name for path in sorted(folder.iterdir()) if path.stat().st_mtime_ns != times[path]] == [
+        "scenes-2.png"
+    ]
+
+
+def test_stills_of_two_galleries_have_their_own_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pictures(dense(tmp_path / name, "kd", 1, 0.4, suite=name), count=1, classes=("x\0", "x\n" * 40, "", "ж"))
+        path = tmp_path / name / "artifacts" / "scenes.json"
+        path.write_text(path.read_text().replace("ж", "\\ud800"))  # half a letter
+    draw_scenes(hung(tmp_path)[0], tmp_path / "figures")
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["scenes-1.png", "scenes-2-1.png"]
+
+
+def test_shots(tmp_path: Path) -> None:
+    mask(tmp_path / "a.png", [3, 1, 1])
+    shot = open_shot(tmp_path, "a.png")
+    assert (shot.kind, shot.width, shot.height, shot.colours) == ("PNG", WIDE, HIGH, (COLOURS[1], COLOURS[3]))
+    with pytest.raises(ValueError, match="too large"):
+        open_shot(tmp_path, "a.png", left=10)
+
+
+def test_features_in_the_plane(tmp_path: Path) -> None:
+    names, colours = many(60)
+    for name in ("ce", "kd", "asd", "at"):
+        pictures(dense(tmp_path / name, name, 1, 0.4), count=1, classes=names, colours=colours)
+    drawn = embeddings(collect(tmp_path), Notes())
+    assert [(figure.method, figure.opened) for figure in drawn] == [
+        ("ce", False), ("kd", True), ("asd", True), ("at", False),
+    ]  # fmt: skip
+    figure = drawn[2]
+    assert figure.key == dict(zip(names[:50], colours[:50], strict=True))
+    assert [panel.title for panel in figure.panels] == ["teacher", "asd"]
+    assert figure.panels[0].told == "60 locations in the images of 50 classes"
+    assert "the same locations in the images, seed 1" in figure.note
