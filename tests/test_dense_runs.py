@@ -20,10 +20,12 @@ import antishortcut.train as loop
 from antishortcut.errors import UserError
 from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
-from antishortcut.run import Recipe, load_recipe
+from antishortcut.run import Execution, Recipe, load_recipe
 from antishortcut.teachers import Trajectory
 from antishortcut.types import Batch
 from antishortcut.workflow import Workshop, distill, teach
+
+from .data.official import make_ade
 
 SMALL = [
     "iterations=11", "data.image_size=32", "data.options.count=40", "data.options.test_count=20", "optim.batch=8",
@@ -138,3 +140,19 @@ def test_two_processes_share_the_batch(tmp_path: Path) -> None:
     sets = Workshop(tmp_path / "runs").sets(run.read()[0].data)
     scores = evaluate(run, Bench(sets, tmp_path / "runs"), ["clean"])
     assert scores["iid"]["values"]["miou"] == pytest.approx(result["last"]["miou"], abs=1e-6)
+
+
+def test_ade20k_in_its_official_layout(tmp_path: Path) -> None:
+    """Images of different sizes on disk, a test set called val, 150 classes, an auxiliary head."""
+    make_ade(tmp_path / "data")
+    small = [
+        "iterations=3", "data.image_size=48", "optim.batch=2", "teacher.name=dense-4", "teacher.pretrained=false",
+        "student.name=deeplabv3-mobilenetv2", "student.pretrained=false", "methods.asd.warmup=1",
+    ]  # fmt: skip
+    shop = Workshop(tmp_path / "runs", tmp_path / "data", execution=Execution(accelerator="cpu", threads=1), quiet=True)
+    run = distill(load_recipe("ade20k-mobilenetv2", small), shop, method="asd", seed=1, suite="s")
+    folder = Folder(run.folder(shop.runs))
+    assert folder.result()["set"] == "val"
+    scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), ["clean", "scenes"])
+    assert scores["val"]["values"]["miou"] == pytest.approx(folder.result()["last"]["miou"])
+    assert len(scores["val"]["classes"]) == 150

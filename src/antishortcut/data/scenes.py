@@ -59,7 +59,7 @@ def list_ade20k(root: Path) -> Scenes:
 
 
 def _ade_names(path: Path) -> tuple[str, ...]:
-    """The first of every class's names, in the column Name of a table, all where two share it; without the file, numbers."""
+    """The first of every class's names, or all where two share it, in the column Name; without the file, numbers."""
     if not path.exists():
         return tuple(f"class {value}" for value in range(1, _ADE_CLASSES + 1))
     head, *rows = ([field.strip() for field in line.split("\t")] for line in lines(path, _ADE_HINT))
