@@ -75,7 +75,7 @@ def test_sizes_of_cues_are_the_sources(change: dict[str, Any], more: dict[str, A
 def test_cues_have_the_sources_default(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("antishortcut.data.cues.make_cues", lambda split, count, **_: asked.append(count))
-    with pytest.raises(TypeError):  # nothing was made
+    with pytest.raises(AttributeError):  # nothing was made
         open_sets("cues", None)
     assert size_of(DataSettings(), {}) == Size(images=asked[0], classes=10, side=32)
 

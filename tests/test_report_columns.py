@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -146,8 +146,8 @@ def test_latex(suite: tuple[Path, Table], tmp_path: Path) -> None:
 
 @given(st.text(max_size=30))
 def test_nothing_from_outside_is_a_command_in_latex(text: str) -> None:
-    for known in ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar", "dots"):
-        assert known not in text
+    known = ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar", "dots")
+    assume(not any(word in text for word in known))
     left = re.sub(
         r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|dots|`)\{\}", "", tex(text)
     )
