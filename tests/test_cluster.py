@@ -170,7 +170,7 @@ def test_a_node_dies_and_every_run_ends_once(nodes: Nodes, local: Path, tmp_path
             assert starts[1] > reached > 0  # it went on, and did not begin again
         else:
             assert len(starts) == 1
-    assert not (runs / cluster.MARK).exists()
+    assert not list(runs.glob(".cluster*"))
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_an_unknown_engine_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path) -> None:
-    (tmp_path / cluster.MARK).write_text("token")
+    (tmp_path / cluster.MARK.format(token="token")).touch()
     cluster._check(tmp_path, "token", __version__)
     with pytest.raises(UserError, match=r"does not see .*: --runs must be a path that all nodes share"):
         cluster._check(tmp_path, "other", __version__)
@@ -239,6 +239,15 @@ def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path)
         cluster._check(tmp_path / "elsewhere", "token", __version__)
     with pytest.raises(UserError, match="the suite was started with 9"):
         cluster._check(tmp_path, "token", "9")
+
+
+def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTISHORTCUT_DATA", "images")
+    found = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}), 3)
+    assert (found.runs, found.root, found.at) == (tmp_path / "runs", tmp_path / "images", {"stylized": tmp_path / "s"})
+    assert found.execution.threads == 3
+    assert cluster._absolute(Place(Path("runs"), Path("mine")), 1).root == tmp_path / "mine"
 
 
 def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from antishortcut.suites import Job
 
 RETRIES = 5  # of a run whose process or node was lost
 PATIENCE = 120.0  # seconds a retried run waits for its lost process to let go of its folder
-MARK = ".cluster"  # in the runs folder while a suite runs: nodes that see another folder, or none, do not see this file
+MARK = ".cluster-{token}"  # a file in the runs folder while a suite runs: who does not see it sees another folder
 Kind = Literal["teach", "learn"]
 
 
@@ -40,11 +40,9 @@ class Cluster:
         threads = place.execution.threads or 1
         _fits(there, ray.nodes(), threads, cards)
         self.slots = slots or 10_000  # how many fit at a time is Ray's to say
-        execution = place.execution.model_copy(update={"threads": threads})
-        self._place = replace(place, runs=place.runs.resolve(), execution=execution)
-        if place.root is not None:
-            self._place = replace(self._place, root=place.root.resolve())
+        self._place = _absolute(place, threads)
         self._token = uuid.uuid4().hex
+        self._mark = self._place.runs / MARK.format(token=self._token)
         needs = {"num_cpus": threads, "num_gpus": cards, "max_retries": RETRIES}
         self._task = ray.remote(**needs)(_carried_out)
         self._running: set[Any] = set()
@@ -52,14 +50,14 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         self._place.runs.mkdir(parents=True, exist_ok=True)
-        (self._place.runs / MARK).write_text(self._token)
+        self._mark.touch()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Asked to stop, tasks are waited for: a training saves its state first."""
         if self._running:
             self._ray.wait(list(self._running), num_returns=len(self._running), timeout=PATIENCE)
-        (self._place.runs / MARK).unlink(missing_ok=True)
+        self._mark.unlink(missing_ok=True)
         self._ray.shutdown()
 
     def teach(self, recipe: Recipe) -> Any:
@@ -69,7 +67,7 @@ class Cluster:
         return self._submit("learn", job)
 
     def _submit(self, kind: Kind, of: Any) -> Any:
-        ticket = self._task.remote(self._place, self._token, __version__, kind, of)
+        ticket = self._task.remote(self._place, self._token, __version__, str(Path.cwd()), kind, of)
         self._running.add(ticket)
         return ticket
 
@@ -111,6 +109,18 @@ def _joined(address: str) -> Any:
     return ray
 
 
+def _absolute(place: Place, threads: int) -> Place:
+    """As any node finds it: no path depends on where a process stands, nor on its environment."""
+    root = place.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+    return replace(
+        place,
+        runs=place.runs.resolve(),
+        root=root.resolve(),
+        at={name: folder.resolve() for name, folder in place.at.items()},
+        execution=place.execution.model_copy(update={"threads": threads}),
+    )
+
+
 def _wants_card(place: Place, there: dict[str, float]) -> bool:
     wanted = place.execution.accelerator
     return wanted == "cuda" or (wanted == "auto" and there.get("GPU", 0) > 0)
@@ -132,12 +142,14 @@ def _fits(there: dict[str, float], nodes: list[dict[str, Any]], threads: int, ca
 _opened: dict[str, Any] = {}  # a process of Ray's serves many tasks: images are read once
 
 
-def _carried_out(place: Place, token: str, version: str, kind: Kind, of: Any) -> Done:
-    return told(lambda: _work(place, token, version, kind, of))
+def _carried_out(place: Place, token: str, version: str, here: str, kind: Kind, of: Any) -> Done:
+    return told(lambda: _work(place, token, version, here, kind, of))
 
 
-def _work(place: Place, token: str, version: str, kind: Kind, of: Any) -> Done:
+def _work(place: Place, token: str, version: str, here: str, kind: Kind, of: Any) -> Done:
     _check(place.runs, token, version)
+    if Path(here).is_dir():
+        os.chdir(here)  # a recipe may name files relative to where the suite was started
     if token not in _opened:
         _opened.clear()
         _opened[token] = open_worker(place)
@@ -161,9 +173,5 @@ def _check(runs: Path, token: str, version: str) -> None:
     host = socket.gethostname()
     if version != __version__:
         raise UserError(f"node {host} has antishortcut {__version__}, the suite was started with {version}")
-    try:
-        seen = (runs / MARK).read_text()
-    except OSError:
-        seen = ""
-    if seen != token:
+    if not (runs / MARK.format(token=token)).exists():
         raise UserError(f"node {host} does not see {runs}: --runs must be a path that all nodes share")
