@@ -35,9 +35,7 @@ def features(
             for role, network in networks.items():
                 rows = network(image).embedding.float().cpu()  # (B, D)
                 if rows.ndim != 2:
-                    raise UserError(
-                        "this compares features of whole images; these networks give one for every pixel"
-                    )
+                    raise UserError("this compares features of whole images; these networks give one for every pixel")
                 if role not in kept:
                     kept[role] = _room(len(images), rows.shape[1])
                 kept[role][batch.index] = rows
