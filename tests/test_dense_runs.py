@@ -124,6 +124,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert whole.history() == again.history()
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_batch(tmp_path: Path) -> None:
     """Statistics of batches differ between one and two, so only that it runs, and that scores count every pixel."""
     words = [word for text in SMALL for word in ("--set", text)]

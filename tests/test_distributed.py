@@ -60,6 +60,7 @@ def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int
     assert torch.equal(one["loss.queue_index"], two["loss.queue_index"])
 
 
+@pytest.mark.slow
 def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny: Path) -> None:
     """265 images: the last batch, 9, is shared as 5 and 4, and both processes cut their share into four parts."""
     words = ["--set", "data.options.count=265", "--set", "optim.accumulate=4", "--set", "epochs=1", "--method", "kd"]
@@ -69,6 +70,7 @@ def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny:
     assert made["steps"] == 9
 
 
+@pytest.mark.slow
 def test_two_machines_end_where_two_processes_of_one_do(tmp_path: Path, tiny: Path) -> None:
     """torchrun on each of two machines, as Slurm would start it; here both are this one."""
     common = ["distill", str(tiny), "--set", "epochs=1", "--threads", "1", "--device", "cpu", "--json"]
