@@ -24,8 +24,9 @@ from antishortcut.evaluate.hard import compared
 from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject
 from antishortcut.folder import replacing, write_json
 from antishortcut.mechanism.maps import tsne
+from antishortcut.models import Network
 from antishortcut.tasks import resized, task_of
-from antishortcut.types import VOID, Batch, Features
+from antishortcut.types import VOID, AnySet, Batch, Features
 
 ARTIFACT = Path("artifacts") / "scenes.json"
 SCENES = 16  # as S-Sec. A.10 shows
@@ -78,16 +79,17 @@ def _classes(seen: Features, batch: Batch) -> Tensor:
     return resized(seen.logits.float(), batch.label.shape[1:]).argmax(dim=1)
 
 
-def _plane(subject: Subject, teacher: Any, pool: Any) -> dict[str, Any] | None:
+def _plane(subject: Subject, teacher: Network, pool: AnySet) -> dict[str, Any] | None:
     """Locations of the first fifty classes, the same in both networks."""
     task, sets = task_of(subject.bench.sets, rows=64), subject.bench.sets
     kept: dict[str, list[Tensor]] = {"teacher": [], "student": [], "label": []}
-    torch.manual_seed(0)  # of the draw of locations
-    for (own, batch), (other, _) in zip(subject.stream(pool), subject.stream(pool, teacher), strict=True):
-        student, seen, joint = task.rows(own, {"final": other}, batch)
-        kept["student"].append(student.embedding.float())
-        kept["teacher"].append(seen["final"].embedding.float())
-        kept["label"].append(joint.label)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of the draw of locations
+        for (own, batch), (other, _) in zip(subject.stream(pool), subject.stream(pool, teacher), strict=True):
+            student, seen, joint = task.rows(own, {"final": other}, batch)
+            kept["student"].append(student.embedding.float())
+            kept["teacher"].append(seen["final"].embedding.float())
+            kept["label"].append(joint.label)
     rows = {role: torch.cat(found) for role, found in kept.items()}
     label = rows.pop("label")
     return tsne(rows, label, sets.classes, SHOWN, EACH)

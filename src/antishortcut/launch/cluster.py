@@ -96,7 +96,6 @@ class Cluster:
 
 def _joined(address: str) -> Any:
     """Ray, connected."""
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     try:
         import ray
     except ImportError:
