@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # what is compared bit by bit is the same on all machines
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that spin while they wait ruin shared cores
 
 import pytest

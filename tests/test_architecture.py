@@ -34,11 +34,12 @@ ALLOWED: dict[str, set[str]] = {
     "attack": {"types", "data"},
     "stylize": {"types", "models", "data", "folder", "console"},
     "mechanism": {"types", "models", "data", "diagnose", "console"},
-    "teachers": {"run", "folder", "types", "models", "data", "subspace"},
+    "frozen": {"types", "models"},
+    "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
     "cache": {"run", "folder", "teachers", "types"},
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
-        "types", "tasks", "models", "methods", "data", "teachers", "scorers", "cache",
+        "types", "tasks", "models", "methods", "data", "teachers", "scorers", "cache", "frozen",
     },
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
@@ -51,14 +52,14 @@ ALLOWED: dict[str, set[str]] = {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers", "train",
     },
     "targets": {"folder", "types", "data", "methods", "teachers"},
-    "bench": {"types", "models", "methods", "step", "tasks"},
+    "bench": {"types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
     "launch": {"run", "folder", "suites", "work", "workflow", "train"},
     "cost": {
-        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "train", "bench",
+        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "train", "bench", "frozen",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """What a training step costs: methods beside each other on one pair, interleaved, median of many rounds.
 
 Random images: the networks' time does not depend on them. `plain-kd` is the outside measure: KD as anyone would write
-it, float32 and the default memory layout for both networks; the others run as the trainer runs them.
+it, float32 and the default memory layout for both networks; the others run as the trainer runs them. `asd-cached` is
+ASD that reads what its teachers say from disk.
 """
 # B batch
 
@@ -9,38 +10,47 @@ from __future__ import annotations
 
 import platform
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from antishortcut.cache import Rows
+from antishortcut.data import Loader
 from antishortcut.errors import UserError, near
+from antishortcut.frozen import Form, Frozen, fastest, quicker
 from antishortcut.methods import METHODS, make_method, options_of, roles_of
 from antishortcut.models import Network, build, probe
 from antishortcut.step import Step
 from antishortcut.tasks import Classification
-from antishortcut.types import Batch, Features, Method, Sizes
+from antishortcut.types import Batch, Features, ImageSet, Method, Sizes
 
 CLASSES, EXAMPLES, SIDE = 100, 50_000, 32
 WARM = 2  # rounds that are not counted
-PLAIN = "plain-kd"
+PLAIN, CACHED = "plain-kd", "-cached"
 PAST_WARMUP = 1e6
-PARTS = ("teachers", "student", "method", "backward", "optimizer")
+PARTS = ("data", "teachers", "student", "method", "optimiser")
+
+Ask = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are wanted
 
 
 @dataclass
 class Bench:
     """One method on one pair; every round adds the milliseconds of a step to `rounds`, by part."""
 
-    teachers: Mapping[str, Network]  # by role; different weights, or there would be no eigenspace to find
+    teachers: Mapping[str, Ask]  # by role; different weights, or there would be no eigenspace to find
     student: Network
     method: nn.Module
     rounds: list[dict[str, float]] = field(default_factory=list)
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # around the student's pass
+    passes: int = 0  # of teachers in a step
 
     def __post_init__(self) -> None:
         self.step = Step(self.student, self.method, Classification())
@@ -48,32 +58,35 @@ class Bench:
             self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
         )
         self.student.register_forward_pre_hook(lambda *_: self.marks.update(before=_now()))
-        self.student.register_forward_hook(lambda *_: self.marks.update(student=_now()))
+        self.student.register_forward_hook(self._seen)
         self.marks: dict[str, float] = {}
 
-    @property
-    def passes(self) -> int:
-        """Teacher passes a step takes."""
-        return len(self.teachers)
-
-    def turn(self, batch: Batch) -> None:
-        """One step, timed."""
+    def turn(self, batch: Batch, data: float = 0.0) -> None:
+        """One step, timed; `data` are the seconds that its batch took."""
         method = cast(Method, self.method)
         start = _now()
         with torch.no_grad():
-            seen = {role: _asked(network, batch, "stages" in method.taps) for role, network in self.teachers.items()}
+            seen = {role: ask(batch, "stages" in method.taps) for role, ask in self.teachers.items()}
         told = _now()
         with self.autocast():
             terms = self.step(batch, seen, PAST_WARMUP)
-        summed = _now()
+        self.marks["reached"] = _now()
         torch.autograd.backward(torch.stack(list(terms.values())).sum())
         back = _now()
         self.optimizer.step()
         self.optimizer.zero_grad()
         end = _now()
-        student = self.marks["student"] - self.marks["before"]
-        spans = (told - start, student, summed - told - student, back - summed, end - back)
+        ahead = self.marks["student"] - self.marks["before"]
+        down = back - self.marks["reached"]  # what autograd did once it had come to the student's outputs
+        spans = (data, told - start, ahead + down, back - told - ahead - down, end - back)
         self.rounds.append({part: 1000 * span for part, span in zip(PARTS, spans, strict=True)})
+
+    def _seen(self, module: nn.Module, given: object, seen: Features) -> None:
+        """Mark the time, and have it marked again when gradients arrive: autograd does the latest arithmetic first."""
+        self.marks["student"] = _now()
+        for output in (seen.logits, seen.embedding):
+            if output.requires_grad:
+                output.register_hook(lambda grad: self.marks.update(reached=_now()))  # type: ignore[no-untyped-call]
 
 
 def _now() -> float:
@@ -85,9 +98,38 @@ def _now() -> float:
     return time.perf_counter()
 
 
-def _asked(teacher: Network, batch: Batch, stages: bool) -> Features:
-    seen = teacher(batch.image)
-    return Features(seen.logits.float(), seen.embedding.float(), seen.stages if stages else ())
+def asking(network: nn.Module) -> Ask:
+    """A teacher that is asked every time."""
+
+    def ask(batch: Batch, stages: bool) -> Features:
+        seen: Features = network(batch.image)
+        return Features(seen.logits.float(), seen.embedding.float(), seen.stages if stages else ())
+
+    return ask
+
+
+def _reading(place: Path, width: int) -> Ask:
+    """A teacher whose every answer lies on disk, as the trainer's cache keeps them."""
+    rows = Rows(place, {"bench": 1}, EXAMPLES, width)
+    rows.begin()
+    made = np.random.default_rng(list(place.name.encode())).normal(size=(EXAMPLES, width)).astype(np.float16)
+    rows.write(0, np.arange(EXAMPLES), made)
+
+    def ask(batch: Batch, stages: bool) -> Features:
+        values = rows.read(0, batch.index.cpu().numpy())
+        assert values is not None
+        both = torch.from_numpy(values).to(batch.image.device).float()
+        return Features(both[:, :CLASSES].contiguous(), both[:, CLASSES:].contiguous())
+
+    return ask
+
+
+class _Default(Network):
+    """In torch's default layout, as most write it."""
+
+    def forward(self, image: Tensor) -> Features:
+        seen: Features = self.body((image - self.mean) / self.std)
+        return seen
 
 
 def bench(
@@ -97,9 +139,13 @@ def bench(
     batch: int = 64,
     rounds: int = 20,
     device: str = "cpu",
+    compile: str = "off",
     tell: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Milliseconds of a step by method and part, ratios round by round, and teacher passes."""
+    """Milliseconds of a step by method and part, ratios round by round, teacher passes, and how it was computed.
+
+    compile: of the teachers; "auto" keeps what is faster here.
+    """
     first, mark, second = pair.partition(":")
     if not mark or not first or not second:
         raise UserError(f"--pair {pair!r}: write TEACHER:STUDENT, like wrn-40-2:wrn-16-2")
@@ -107,16 +153,21 @@ def bench(
         if name not in METHODS:
             raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
     torch.manual_seed(0)
-    labels = torch.arange(EXAMPLES) % CLASSES
-    runs = {PLAIN: _bench("kd", first, second, labels, device, torch.contiguous_format)}
-    runs |= {name: _bench(name, first, second, labels, device, torch.channels_last) for name in methods}
-    for number in range(WARM + rounds):
-        index = torch.randint(EXAMPLES, (batch,))
-        images = Batch(torch.rand(batch, 3, SIDE, SIDE), labels[index], index)
-        here = Batch(*(tensor.to(device) for tensor in (images.image, images.label, images.index)))
-        for run in runs.values():
-            run.turn(here)
-        tell(number + 1)
+    with tempfile.TemporaryDirectory() as place:
+        maker = _Maker(first, second, batch, torch.device(device), compile, Path(place))
+        runs = {PLAIN: maker.plain()}
+        for name in methods:
+            runs[name] = maker.ours(name)
+            if name == "asd":
+                runs[name + CACHED] = maker.ours(name, cached=True)
+        batches = maker.batches()
+        for number in range(WARM + rounds):
+            start = _now()
+            here = next(batches)
+            data = _now() - start
+            for run in runs.values():
+                run.turn(here, data)
+            tell(number + 1)
     times = {name: [sum(parts.values()) for parts in run.rounds[WARM:]] for name, run in runs.items()}
     medians = {name: _median(values) for name, values in times.items()}
     ratio = {f"{name}/{other}": _ratio(times[name], times[other]) for name, other in _pairs(list(runs))}
@@ -124,27 +175,87 @@ def bench(
         name: {part: _median([parts[part] for parts in run.rounds[WARM:]]) for part in PARTS}
         for name, run in runs.items()
     }
-    machine = {
+    passes = {name: run.passes for name, run in runs.items()}
+    facts = {"pair": pair, "batch": batch, "rounds": rounds, "machine": machine(device) | maker.how}
+    return {"ms": medians, "ratio": ratio, "split": split, "teacher_passes": passes} | facts
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What a measurement was made on."""
+    return {
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
     }
-    passes = {name: run.passes for name, run in runs.items()}
-    facts = {"pair": pair, "batch": batch, "rounds": rounds, "machine": machine}
-    return {"ms": medians, "ratio": ratio, "split": split, "teacher_passes": passes} | facts
 
 
-def _bench(name: str, first: str, second: str, labels: torch.Tensor, device: str, layout: torch.memory_format) -> Bench:
-    settings = options_of(name, {})
-    teachers = {role: build(first, CLASSES, image_size=SIDE).eval() for role in roles_of(name, settings)}
-    student = build(second, CLASSES, image_size=SIDE)
-    shapes = {role: probe(network, SIDE) for role, network in teachers.items()}
-    sizes = Sizes(CLASSES, EXAMPLES, probe(student, SIDE), shapes, labels)
-    method = make_method(name, sizes, settings)
-    for network in (*teachers.values(), student):
-        network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    return Bench(teachers, student, method.to(device))
+class _Maker:
+    """Networks and methods of one pair, as the trainer has them, and batches for them."""
+
+    def __init__(self, first: str, second: str, batch: int, device: torch.device, compile: str, place: Path) -> None:
+        self.first, self.second, self.batch, self.device, self.place = first, second, batch, device, place
+        self.labels = torch.arange(EXAMPLES) % CLASSES
+        self.teachers = {role: self._network(first, torch.channels_last).eval() for role in ("final", "early")}
+        form = Form(fastest(device))
+        image = torch.rand(batch, 3, SIDE, SIDE, device=device)
+        made = {role: Frozen(network, form) for role, network in self.teachers.items()}
+        self.frozen = quicker(made, compile, lambda text: None, image, 10**9)
+        form = next(iter(self.frozen.values())).form
+        self.mixed = fastest(device) == "bfloat16"
+        self.how = {"teacher": str(form), "student": "bf16-mixed" if self.mixed else "32-true"}
+
+    def batches(self) -> Iterator[Batch]:
+        """Of random images, augmented as CIFAR's are; their places are drawn from the whole set."""
+        pool = torch.randint(256, (max(20 * self.batch, 2), 3, SIDE, SIDE), dtype=torch.uint8)
+        loader = Loader(
+            ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64)), batch=self.batch, seed=0, image_size=SIDE
+        )
+        epoch = 0
+        while True:
+            for made in loader.epoch(epoch):
+                index = torch.randint(EXAMPLES, (len(made.index),))  # (B,)
+                yield Batch(*(tensor.to(self.device) for tensor in (made.image, self.labels[index], index)))
+            epoch += 1
+
+    def plain(self) -> Bench:
+        networks = [_default(self._network(name, torch.contiguous_format)) for name in (self.first, self.second)]
+        teacher, student = networks[0].eval(), networks[1]
+        method = self._method("kd", {"final": teacher}, student)
+        return Bench({"final": asking(teacher)}, student, method, passes=1)
+
+    def ours(self, name: str, cached: bool = False) -> Bench:
+        student = self._network(self.second, torch.channels_last)
+        roles = roles_of(name, options_of(name, {}))
+        networks = {role: self.teachers[_state(role)] for role in roles}
+        asks = {role: asking(self.frozen[_state(role)]) for role in roles}
+        if cached:
+            widths = {role: CLASSES + probe(network, SIDE).embedding for role, network in networks.items()}
+            asks = {role: _reading(self.place / role, width) for role, width in widths.items()}
+        method = self._method(name, networks, student)
+        return Bench(asks, student, method, autocast=self._casting, passes=0 if cached else len(roles))
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
+
+    def _method(self, name: str, teachers: Mapping[str, Network], student: Network) -> nn.Module:
+        shapes = {role: probe(network, SIDE) for role, network in teachers.items()}
+        sizes = Sizes(CLASSES, EXAMPLES, probe(student, SIDE), shapes, self.labels)
+        return make_method(name, sizes, options_of(name, {})).to(self.device)
+
+    def _network(self, name: str, layout: torch.memory_format) -> Network:
+        network = build(name, CLASSES, image_size=SIDE)
+        return network.to(device=self.device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
+
+
+def _state(role: str) -> str:
+    """Any state but the last costs what the early one does."""
+    return "final" if role == "final" else "early"
+
+
+def _default(network: Network) -> Network:
+    network.__class__ = _Default
+    return network
 
 
 def _pairs(names: list[str]) -> list[tuple[str, str]]:

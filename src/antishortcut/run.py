@@ -177,7 +177,10 @@ class Execution(Settings):
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = Field(1, ge=1)
     nodes: int = Field(1, ge=1)
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"  # of the student; auto: the device's own
+    teacher_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    teacher_compile: Literal["auto", "on", "off"] = "auto"  # auto: when a run is long enough and it is faster
+    compile: bool = False  # the student
     threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
     workers: int = Field(0, ge=0)  # processes that decode images, for sets that do not fit in memory
     save_every: float = Field(60.0, ge=0)  # seconds between resume states

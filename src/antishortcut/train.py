@@ -27,8 +27,9 @@ from antishortcut.data import Loader
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
+from antishortcut.frozen import Form, Frozen, fastest, quicker, settle
 from antishortcut.methods import make_method
-from antishortcut.models import probe
+from antishortcut.models import Network, probe
 from antishortcut.parallel import gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
@@ -38,6 +39,7 @@ from antishortcut.tasks import sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
+CHECKED = 512  # images on which teachers in a reduced precision must answer as in float32; of maps fewer will do
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
 
@@ -51,12 +53,13 @@ class Stopped(Exception):
 
 def make_fabric(execution: Execution) -> Fabric:
     """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
+    execution = resolved(execution)
     try:
         fabric = Fabric(
             accelerator=execution.accelerator,
             devices=execution.devices,
             num_nodes=execution.nodes,
-            precision=execution.precision,
+            precision=cast(Any, execution.precision),  # auto is resolved
             strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
         )
     except (RuntimeError, ValueError) as error:  # no such device, fewer than asked for, no such precision there
@@ -70,6 +73,16 @@ def make_fabric(execution: Execution) -> Fabric:
     return fabric
 
 
+def resolved(execution: Execution) -> Execution:
+    """With the precision of the student that its device is fastest in."""
+    if execution.precision != "auto":
+        return execution
+    cuda = execution.accelerator in ("auto", "cuda") and torch.cuda.is_available()
+    other = execution.accelerator if execution.accelerator != "auto" else "cpu"
+    mixed = fastest(torch.device("cuda" if cuda else other)) == "bfloat16"
+    return execution.model_copy(update={"precision": "bf16-mixed" if mixed else "32-true"})
+
+
 def train(
     run: Run, runs: Path, sets: Sets, fabric: Fabric, execution: Execution, quiet: bool = False
 ) -> dict[str, Any]:
@@ -81,14 +94,13 @@ def train(
             folder.check(run)
         if not folder.finished:
             try:
-                training = Training(run, folder, runs, sets, fabric, execution)
+                training = Training(run, folder, runs, sets, fabric, resolved(execution), begun)
             except UserError:
                 if not begun and fabric.is_global_zero:
                     shutil.rmtree(folder.path)  # what cannot be trained leaves nothing behind
                 raise
             if fabric.is_global_zero:
-                how = execution.model_dump() | {"accelerator": fabric.device.type, "threads": torch.get_num_threads()}
-                folder.begin(run, how, _versions())
+                folder.begin(run, training.how(), _versions())
             fabric.barrier()
             training.carry_out(quiet)
         return folder.result()
@@ -97,7 +109,16 @@ def train(
 class Training:
     """The parts of one training, and how far it has come."""
 
-    def __init__(self, run: Run, folder: Folder, runs: Path, sets: Sets, fabric: Fabric, execution: Execution) -> None:
+    def __init__(
+        self,
+        run: Run,
+        folder: Folder,
+        runs: Path,
+        sets: Sets,
+        fabric: Fabric,
+        execution: Execution,
+        begun: bool = False,
+    ) -> None:
         self.run, self.folder, self.fabric, self.execution, self.sets = run, folder, fabric, execution, sets
         self.writes = fabric.is_global_zero
         side, classes = sets.image_size, len(sets.classes)
@@ -115,7 +136,11 @@ class Training:
         self.per_epoch = len(self.loader)
         self.total = run.iterations or run.epochs * self.per_epoch
         self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
+        self.news: list[str] = []  # to be said when it starts
+        self.form = self._quicken(begun) if self.roles else Form("float32")
         self.cache = self._cache() if execution.cache_teachers and self.roles and self._cached else None
+        if execution.compile:
+            self.student.compile()
         self.step: nn.Module = Step(self.student, self.method, self.task)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
@@ -125,6 +150,16 @@ class Training:
         self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
         self.done, self.meter, self.seconds = 0, Meter(), 0.0
         self.last, self.best = dict[str, Any](), dict[str, Any]()
+
+    def how(self) -> dict[str, Any]:
+        """The execution settings with nothing left open, for run.json."""
+        found = {
+            "accelerator": self.fabric.device.type,
+            "threads": torch.get_num_threads(),
+            "teacher_precision": self.form.precision,
+            "teacher_compile": "on" if self.form.compiled else "off",
+        }
+        return self.execution.model_dump() | found
 
     def carry_out(self, quiet: bool) -> None:
         self._restore()
@@ -136,6 +171,8 @@ class Training:
             _asked() as asked,
         ):
             watch.begin(self.done)
+            for line in self.news:
+                watch.say(line)
             if self.cache is not None:
                 self.cache.begin(watch.say)
             elif self.execution.cache_teachers and self.roles:
@@ -198,6 +235,32 @@ class Training:
             return self.teachers.features(self.roles, batch.image, self.stages)
         return self.cache.features(batch, self.loader.view(self.done // self.per_epoch))
 
+    def _quicken(self, begun: bool) -> Form:
+        """Settle in which form the teachers answer; a run that was begun has settled it."""
+        execution, device = self.execution, self.fabric.device
+        few = CHECKED if self.task.vectors else max(CHECKED // 64, 1)
+        seen = Loader(
+            limited(self.sets.train, few, 0),
+            batch=self.run.optim.batch,
+            seed=0,
+            image_size=self.sets.image_size,
+            augment="none" if self.task.vectors else self.run.data.augment,
+            shuffle=False,
+        )
+
+        def make(networks: dict[str, Network]) -> dict[str, Frozen]:
+            asked = execution.teacher_precision
+            exact = "float32" in (asked, fastest(device) if asked == "auto" else asked)
+            images = [] if begun or exact else [batch.image.to(device) for batch in seen.epoch(0)]
+            made = settle(networks, asked, images, self.news.append)
+            cached = execution.cache_teachers and self._cached
+            if execution.teacher_compile != "auto" or begun or cached or self.fabric.world_size > 1:
+                return quicker(made, "on" if execution.teacher_compile == "on" else "off", self.news.append)
+            image = next(iter(seen.epoch(0))).image.to(device)
+            return quicker(made, "auto", self.news.append, image, self.total * self.run.optim.accumulate)
+
+        return self.teachers.quicken(make, self.roles)
+
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
         within, epoch = not self._ends, self.done / self.per_epoch
@@ -250,7 +313,7 @@ class Training:
 
     def _cache(self) -> TeacherCache:
         """Teacher outputs on disk; refused here, before anything is written, when there is no room for them."""
-        made = made_of(self.run, self.fabric.device, self.fabric.world_size)
+        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form))
         cache = TeacherCache(self.teachers, self.roles, made, len(self.sets.train))
         cache.reserve({self.loader.view(epoch) for epoch in range(-(-self.total // self.per_epoch))})
         return cache

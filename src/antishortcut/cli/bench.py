@@ -17,6 +17,9 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each method that are counted.")] = 20,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
+    compile: Annotated[
+        str, typer.Option("--teacher-compile", help="on, off; auto: compile, and keep what is faster.")
+    ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Milliseconds of a training step by method, interleaved, with ratios and where the time goes."""
@@ -33,9 +36,13 @@ def bench(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"--device {device}: not here; use cpu")
+    if compile not in ("on", "off", "auto"):
+        raise UserError(f"--teacher-compile {compile}: on, off or auto")
     use_threads(threads)
     with Watch(f"bench {pair}", rounds + 2) as watch:
-        found = measure(pair, names, batch=batch, rounds=rounds, device=device, tell=lambda n: watch.update(n, {}))
+        found = measure(
+            pair, names, batch=batch, rounds=rounds, device=device, compile=compile, tell=lambda n: watch.update(n, {})
+        )
     if as_json:
         print_json(found)
         return

@@ -29,7 +29,14 @@ DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch the data
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DevicesOption = Annotated[int, typer.Option(help="How many devices share each batch.")]
 NodesOption = Annotated[int, typer.Option(help="Machines with so many devices each, under torchrun or srun.")]
-PrecisionOption = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")]
+PrecisionOption = Annotated[str, typer.Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
+TeacherOption = Annotated[
+    str, typer.Option("--teacher-precision", help="float32, bfloat16 or float16; auto: by device.")
+]
+TeacherCompileOption = Annotated[
+    str, typer.Option("--teacher-compile", help="on, off; auto: in long runs, when it is faster.")
+]
+CompileOption = Annotated[bool, typer.Option("--compile", help="Compile the student (torch.compile).")]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
 WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
 SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
@@ -55,6 +62,9 @@ def execution_of(
     save_every: float,
     cache_teachers: bool = False,
     nodes: int = 1,
+    teacher_precision: str = "auto",
+    teacher_compile: str = "auto",
+    compile: bool = False,
 ) -> Execution:
     """How runs are computed, from the flags."""
     from pydantic import ValidationError
@@ -72,6 +82,9 @@ def execution_of(
                 "workers": workers,
                 "save_every": save_every,
                 "cache_teachers": cache_teachers,
+                "teacher_precision": teacher_precision,
+                "teacher_compile": teacher_compile,
+                "compile": compile,
             }
         )
     except ValidationError as error:

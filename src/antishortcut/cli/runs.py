@@ -9,6 +9,7 @@ import typer
 
 from antishortcut.cli.options import (
     CacheOption,
+    CompileOption,
     DeviceOption,
     DevicesOption,
     DownloadOption,
@@ -21,6 +22,8 @@ from antishortcut.cli.options import (
     SaveOption,
     SeedOption,
     SetOption,
+    TeacherCompileOption,
+    TeacherOption,
     ThreadsOption,
     WorkersOption,
     print_json,
@@ -72,7 +75,7 @@ def teach(
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
     nodes: NodesOption = 1,
-    precision: PrecisionOption = "32-true",
+    precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
@@ -98,7 +101,7 @@ def rewind(
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
     nodes: NodesOption = 1,
-    precision: PrecisionOption = "32-true",
+    precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
@@ -142,11 +145,14 @@ def distill(
     device: DeviceOption = "auto",
     devices: DevicesOption = 1,
     nodes: NodesOption = 1,
-    precision: PrecisionOption = "32-true",
+    precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
     cache_teachers: CacheOption = False,
+    teacher_precision: TeacherOption = "auto",
+    teacher_compile: TeacherCompileOption = "auto",
+    compile: CompileOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Distil a student. Trains the teacher first when it is not there. --set method.KEY=VALUE reaches the method."""
@@ -156,7 +162,8 @@ def distill(
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     settings = load_recipe(recipe, chosen)
-    how = (device, devices, precision, threads, workers, save_every, cache_teachers, nodes)
+    teachers = (cache_teachers, nodes, teacher_precision, teacher_compile, compile)
+    how = (device, devices, precision, threads, workers, save_every, *teachers)
     shop = workshop(runs, data_root, download, *how)
     place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
     run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)

@@ -10,6 +10,7 @@ import typer
 
 from antishortcut.cli.options import (
     CacheOption,
+    CompileOption,
     DeviceOption,
     DownloadOption,
     JsonOption,
@@ -18,6 +19,8 @@ from antishortcut.cli.options import (
     RunsOption,
     SaveOption,
     SetOption,
+    TeacherCompileOption,
+    TeacherOption,
     ThreadsOption,
     WorkersOption,
     execution_of,
@@ -62,7 +65,7 @@ def show(
     measure: Annotated[bool, typer.Option("--measure", help="Measure steps here, and estimate the hours.")] = False,
     runs: RunsOption = Path("runs"),
     device: DeviceOption = "auto",
-    precision: PrecisionOption = "32-true",
+    precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,11 +116,14 @@ def run(
     data_root: RootOption = None,
     download: DownloadOption = False,
     device: DeviceOption = "auto",
-    precision: PrecisionOption = "32-true",
+    precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
     cache_teachers: CacheOption = False,
+    teacher_precision: TeacherOption = "auto",
+    teacher_compile: TeacherCompileOption = "auto",
+    compile: CompileOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
@@ -127,7 +133,8 @@ def run(
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{near(engine, ENGINES)}")
     suite = _open(name, set_, only, seeds, scale)
-    execution = execution_of(device, 1, precision, threads, workers, save_every, cache_teachers)
+    teachers = (cache_teachers, 1, teacher_precision, teacher_compile, compile)
+    execution = execution_of(device, 1, precision, threads, workers, save_every, *teachers)
     place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     screen = console()

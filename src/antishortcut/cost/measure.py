@@ -16,18 +16,19 @@ from typing import cast
 import torch
 from torch import nn
 
-from antishortcut.bench import Bench
+from antishortcut.bench import Bench, asking
 from antishortcut.cost.estimate import Measured
 from antishortcut.cost.groups import Group, Size
 from antishortcut.cost.kept import Machine
 from antishortcut.data import Loader
 from antishortcut.data.sources import SOURCES, WITH_PATH, Request
 from antishortcut.errors import UserError
+from antishortcut.frozen import Form, Frozen, fastest
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import DataSettings, Execution, ModelSettings
 from antishortcut.teachers import network_of
-from antishortcut.train import make_fabric
+from antishortcut.train import make_fabric, resolved
 from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes
 
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
@@ -45,7 +46,7 @@ class Stopwatch:
         self.machine = Machine(
             device=_name(self.fabric.device),
             threads=torch.get_num_threads(),
-            precision=execution.precision,
+            precision=resolved(execution).precision,
             torch=str(torch.__version__),
         )
 
@@ -76,6 +77,7 @@ class Stopwatch:
 
     def _bench(self, group: Group, batch: Batch) -> Bench:
         size, device = group.size, self.fabric.device
+        form = Form(fastest(device))
         settings = options_of(group.method, group.options)
         teachers = {role: _frozen(_taught_by(group, role), size) for role in roles_of(group.method, settings)}
         student = network_of(group.network, size.classes, size.side)
@@ -86,7 +88,8 @@ class Stopwatch:
             network.to(device)
         if isinstance(method, Prepares):
             method.prepare(_seen(teachers, method, batch) for _ in range(1))  # one that need not look does not
-        bench = Bench(teachers, student, method, autocast=self.fabric.autocast)
+        asked = {role: asking(Frozen(network, form)) for role, network in teachers.items()}
+        bench = Bench(asked, student, method, autocast=self.fabric.autocast)
         if group.optimizer == "adamw":
             bench.optimizer = torch.optim.AdamW(bench.step.parameters(), lr=0.001)
         return bench
