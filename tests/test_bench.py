@@ -15,12 +15,12 @@ from antishortcut.methods import METHODS, options_of, roles_of
 
 def test_every_method_is_timed() -> None:
     found = bench("cnn-4-16:cnn-2-16", list(METHODS), batch=8, rounds=1)
-    assert set(found["ms"]) == {"plain-kd", *METHODS}
+    assert set(found["ms"]) == {"plain-kd", "asd-cached", *METHODS}
     for name, split in found["split"].items():
         assert tuple(split) == PARTS
         assert sum(split.values()) == pytest.approx(found["ms"][name], abs=0.05)  # one round: medians add up
     passes = {name: len(roles_of(name, options_of(name, {}))) for name in METHODS}
-    assert found["teacher_passes"] == {"plain-kd": 1} | passes
+    assert found["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
     assert found["teacher_passes"]["contrast"] == found["teacher_passes"]["asd"] == 2
 
 
