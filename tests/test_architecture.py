@@ -34,12 +34,15 @@ ALLOWED: dict[str, set[str]] = {
     "attack": {"types", "data"},
     "stylize": {"types", "models", "data", "folder", "console"},
     "mechanism": {"types", "models", "data", "diagnose", "console"},
+    "signals": set(),
     "frozen": {"types", "models"},
+    "fabric": {"run", "frozen"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
     "cache": {"run", "folder", "teachers", "types"},
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
         "types", "tasks", "models", "methods", "data", "teachers", "scorers", "cache", "frozen",
+        "fabric", "signals",
     },
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
@@ -49,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
     "audit": {"run", "folder", "types", "models", "data", "scorers", "diagnose", "subspace", "mechanism", "console"},
     "report": {"run", "folder", "stats", "paper"},
     "workflow": {
-        "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers", "train",
+        "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
+        "train", "fabric",
     },
     "targets": {"folder", "types", "data", "methods", "teachers"},
     "bench": {"types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
@@ -59,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "work": {"run", "folder", "suites", "evaluate", "workflow"},
     "launch": {"run", "folder", "suites", "work", "workflow", "train"},
     "cost": {
-        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "train", "bench", "frozen",
+        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "fabric", "bench", "frozen",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip

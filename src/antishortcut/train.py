@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import platform
 import shutil
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
+from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.frozen import Form, Frozen, fastest, quicker, settle
 from antishortcut.methods import make_method
@@ -34,6 +34,7 @@ from antishortcut.parallel import gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
+from antishortcut.signals import asked
 from antishortcut.step import Meter, Sealed, SealedStep, Step
 from antishortcut.tasks import sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
@@ -49,38 +50,6 @@ class Stopped(Exception):
     def __init__(self, number: int, step: int) -> None:
         super().__init__(f"stopped after step {step}; the same command goes on from there")
         self.code = 128 + number
-
-
-def make_fabric(execution: Execution) -> Fabric:
-    """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
-    execution = resolved(execution)
-    try:
-        fabric = Fabric(
-            accelerator=execution.accelerator,
-            devices=execution.devices,
-            num_nodes=execution.nodes,
-            precision=cast(Any, execution.precision),  # auto is resolved
-            strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
-        )
-    except (RuntimeError, ValueError) as error:  # no such device, fewer than asked for, no such precision there
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"--device {execution.accelerator} --devices {execution.devices}: {reason}") from None
-    if fabric.device.type == "cpu" and execution.precision == "16-mixed":
-        raise UserError("--precision 16-mixed needs a GPU; bf16-mixed works on a CPU")
-    if execution.threads:
-        torch.set_num_threads(execution.threads)
-    fabric.launch()
-    return fabric
-
-
-def resolved(execution: Execution) -> Execution:
-    """With the precision of the student that its device is fastest in."""
-    if execution.precision != "auto":
-        return execution
-    cuda = execution.accelerator in ("auto", "cuda") and torch.cuda.is_available()
-    other = execution.accelerator if execution.accelerator != "auto" else "cpu"
-    mixed = fastest(torch.device("cuda" if cuda else other)) == "bfloat16"
-    return execution.model_copy(update={"precision": "bf16-mixed" if mixed else "32-true"})
 
 
 def train(
@@ -168,7 +137,7 @@ class Training:
         log_every = max(self.per_epoch // 10, 1)
         with (
             Watch(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
-            _asked() as asked,
+            asked() as stop,
         ):
             watch.begin(self.done)
             for line in self.news:
@@ -190,9 +159,9 @@ class Training:
                         watch.update(self.done, means)
                     if self._ends or self.done in self.due:
                         self._judge()
-                    if stop := self._all(asked.number):
+                    if number := self._all(stop.number):
                         self._save()
-                        raise Stopped(stop, self.done)
+                        raise Stopped(number, self.done)
                     if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
                         self._save()
                         saved = time.monotonic()
@@ -409,28 +378,6 @@ def _optimizer(o: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         module.parameters(), lr=o.rate, momentum=o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
     )
-
-
-class _Asked:
-    number = 0
-
-
-@contextmanager
-def _asked() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the step at hand; asked twice, it stops at once."""
-    asked = _Asked()
-
-    def note(number: int, frame: object) -> None:
-        if asked.number:
-            raise KeyboardInterrupt
-        asked.number = number
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _board(path: Path, step: int) -> Any:

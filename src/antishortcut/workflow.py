@@ -14,6 +14,7 @@ from antishortcut.choose import choose
 from antishortcut.console import console
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, near
+from antishortcut.fabric import make_fabric
 from antishortcut.folder import Folder, twin_of
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import probe
@@ -30,7 +31,7 @@ from antishortcut.run import (
 )
 from antishortcut.tasks import sizes_of
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.train import make_fabric, train
+from antishortcut.train import train
 from antishortcut.types import Sets
 
 

@@ -23,12 +23,12 @@ from antishortcut.cost.kept import Machine
 from antishortcut.data import Loader
 from antishortcut.data.sources import SOURCES, WITH_PATH, Request
 from antishortcut.errors import UserError
+from antishortcut.fabric import make_fabric, resolved
 from antishortcut.frozen import Form, Frozen, fastest
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import DataSettings, Execution, ModelSettings
 from antishortcut.teachers import network_of
-from antishortcut.train import make_fabric, resolved
 from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes
 
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
