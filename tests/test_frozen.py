@@ -1,0 +1,192 @@
+"""A network that only answers: folding changes nothing, less precision is compared first, runs write the form down."""
+# B batch, C classes, D embedding
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from antishortcut import frozen
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.frozen import Agreement, Form, Frozen, agreement, fastest, fold, quicker, settle
+from antishortcut.models import Network, build
+from antishortcut.run import Execution, Recipe
+from antishortcut.types import Features
+from antishortcut.workflow import Workshop, distill
+
+# norms left after folding: those that stand before their convolution, or behind one that others read too
+LEFT = {
+    "resnet20": 0,
+    "resnet8x4": 0,
+    "wrn-16-1": 7,
+    "vgg8": 0,
+    "mobilenet-v2": 0,
+    "shufflenet-v2-x0.5": 0,
+    "cnn-4-16": 0,
+}
+
+
+def trained(name: str, side: int = 32) -> Network:
+    """With batch statistics that are not those of a new network, or folding would be trivial."""
+    torch.manual_seed(0)
+    network = build(name, 10, image_size=side)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            nn.init.normal_(module.running_mean, std=0.1)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.1)
+    return network.eval()
+
+
+def norms(network: nn.Module) -> int:
+    return sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+
+
+@pytest.mark.parametrize("name", [*LEFT, "dense-4", "timm:resnet18", "torchvision:mobilenet_v2"])
+@torch.no_grad()
+def test_folded_is_unfolded(name: str) -> None:
+    network = trained(name)
+    other = fold(network)
+    assert norms(other) == LEFT.get(name, 0)
+    image = torch.rand(3, 3, 32, 32)
+    seen, truth = other(image), network(image)
+    for a, b in (
+        (seen.logits, truth.logits),
+        (seen.embedding, truth.embedding),
+        *zip(seen.stages, truth.stages, strict=True),
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.std() + 1))
+
+
+class Forked(nn.Module):
+    """The first convolution is read by its norm and by another layer; the second by its norm alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.first = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.two, self.second = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Features:
+        raw = self.one(x)
+        x = self.second(self.two(self.first(raw).relu())).relu() + raw[:, :, 1:-1, 1:-1]
+        embedding = x.mean(dim=(2, 3))
+        return Features(self.head(embedding), embedding)
+
+
+def test_what_others_read_is_not_folded() -> None:
+    torch.manual_seed(0)
+    network = Network(Forked())
+    network.train()
+    for _ in range(5):
+        network(torch.rand(8, 3, 32, 32))
+    other = fold(network.eval())
+    assert isinstance(other.body, Forked)
+    assert isinstance(other.body.first, nn.BatchNorm2d)
+    assert isinstance(other.body.second, nn.Identity)
+    assert norms(network) == 2  # the network itself stays as it was
+
+
+def test_a_reduced_precision_answers_alike() -> None:
+    network = trained("resnet20")
+    made = settle({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
+    image = torch.rand(8, 3, 32, 32)
+    seen, truth = made["final"](image), network(image)
+    assert seen.logits.dtype == seen.embedding.dtype == torch.float32
+    assert not torch.equal(seen.embedding, truth.embedding)  # it was computed otherwise
+    assert torch.nn.functional.cosine_similarity(seen.embedding, truth.embedding).min() > 0.999
+    assert not seen.logits.requires_grad
+
+
+class Delicate(nn.Module):
+    """What it says hangs on digits that bfloat16 has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 16, 3, stride=4), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Features:
+        embedding = (self.conv(x) + 100.0).mean(dim=(2, 3)) - 100.0
+        return Features(self.head(embedding * 10), embedding)
+
+
+def test_other_answers_are_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    networks = {"final": trained("cnn-4-16"), "early": Network(Delicate()).eval()}
+    images = [torch.rand(64, 3, 32, 32)]
+    with pytest.raises(UserError, match="bfloat16: the early teacher gives other answers than in float32: cosine"):
+        settle(networks, "bfloat16", images, pytest.fail)
+    monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
+    told: list[str] = []
+    made = settle(networks, "auto", images, told.append)
+    assert {one.form for one in made.values()} == {Form("float32")}
+    assert len(told) == 1
+    assert "stay in float32" in told[0]
+    monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
+    with pytest.raises(UserError, match="one of float32, bfloat16, float16"):
+        fastest(torch.device("cpu"))
+
+
+def test_what_counts_as_alike() -> None:
+    assert Agreement(0.999, 0.995).enough
+    assert not Agreement(0.9989, 1.0).enough
+    assert not Agreement(1.0, 0.994).enough
+    network = trained("dense-4")
+    found = agreement(network, Frozen(network, Form("float32")), [torch.rand(2, 3, 32, 32)])  # rows of maps
+    assert found.cosine == pytest.approx(1, abs=1e-4)
+    assert found.argmax == 1
+
+
+def test_short_runs_are_not_compiled() -> None:
+    network = trained("cnn-4-16")
+    made = settle({"final": network}, "float32", [], pytest.fail)
+    assert quicker(made, "auto", pytest.fail, torch.rand(4, 3, 32, 32), batches=100) is made
+    assert quicker(made, "off", pytest.fail) is made
+    assert quicker(made, "on", pytest.fail)["final"].form == Form("float32", compiled=True)
+
+
+@pytest.mark.slow
+def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "WORTH", 0.0)
+    monkeypatch.setattr(frozen, "FASTER", 1e9)
+    network = trained("resnet8x4")
+    told: list[str] = []
+    made = settle({"final": network}, "float32", [], pytest.fail)
+    both = quicker(made, "auto", told.append, torch.rand(16, 3, 32, 32), batches=10**6)
+    assert both["final"].form.compiled, told
+    for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
+        image = torch.rand(count, 3, 32, 32)
+        torch.testing.assert_close(both["final"](image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
+
+
+def test_a_run_writes_its_form_down_and_keeps_it(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shop(**asked: str) -> Workshop:
+        execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "save_every": 1e9} | asked)
+        return Workshop(tmp_path / "runs", execution=execution, quiet=True)
+
+    def kept(run: Folder) -> dict[str, str]:
+        how = run.read()[1]
+        return {key: how[key] for key in ("precision", "teacher_precision", "teacher_compile")}
+
+    first = distill(recipe, shop(), method="kd", seed=1, suite="s", name="plain")
+    plain = Folder(first.folder(tmp_path / "runs"))
+    assert kept(plain) == {"precision": "32-true", "teacher_precision": "float32", "teacher_compile": "off"}
+    second = distill(recipe, shop(teacher_precision="bfloat16"), method="kd", seed=1, suite="s", name="half")
+    half = Folder(second.folder(tmp_path / "runs"))
+    assert kept(half)["teacher_precision"] == "bfloat16"
+    assert second.hash == first.hash  # how a run is computed is no part of what it is
+    assert half.student.read_bytes() != plain.student.read_bytes()
+    monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
+    third = distill(recipe, shop(), method="kd", seed=2, suite="s", name="auto")
+    assert kept(Folder(third.folder(tmp_path / "runs"))) == {
+        "precision": "bf16-mixed", "teacher_precision": "bfloat16", "teacher_compile": "off",
+    }  # fmt: skip
