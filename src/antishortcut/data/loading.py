@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from PIL import Image
@@ -19,6 +20,8 @@ from . import dense
 from .draws import order
 from .pictures import fit, pixels, read
 
+T = TypeVar("T")
+_END = object()
 MARGIN = 256 / 224  # images are resized this much larger than the centre that is cut from them
 
 
@@ -121,7 +124,7 @@ class Loader:
         if start < 0:
             raise ValueError(f"start {start}")
         builder = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
-        for made in self._made(builder, self._shares(epoch, start)):
+        for made in ahead(self._made(builder, self._shares(epoch, start))):
             if isinstance(made, UserError):
                 raise made
             yield made
@@ -146,6 +149,15 @@ class Loader:
             builder, batch_size=None, sampler=shares, num_workers=self.workers, collate_fn=_as_is, generator=private
         )
         return iter(loader)
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items; a thread makes the next one while this one is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
+        coming = pool.submit(next, items, _END)
+        while (item := coming.result()) is not _END:
+            coming = pool.submit(next, items, _END)
+            yield cast(T, item)
 
 
 def _as_is(made: Any) -> Any:
