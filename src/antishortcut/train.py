@@ -33,7 +33,7 @@ from antishortcut.parallel import gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
-from antishortcut.step import Meter, Sealed, SealedStep, Step
+from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step
 from antishortcut.tasks import sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
@@ -173,7 +173,7 @@ class Training:
         self.module.train()
         terms: dict[str, Tensor] = {}
         parts = _parts(batch, self.run.optim.accumulate)
-        rows = len(gather(batch.index))
+        rows, void = len(gather(batch.index)), 0
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
             targets = self._targets(here)
@@ -181,13 +181,15 @@ class Training:
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
                 found = self.module(Sealed(here, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
+            void += VOIDED in found
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
             self.meter.check(self.done + 1, self._kept())
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
-        self.optimizer.step()
+        if void < len(parts):  # where nothing is learned, nothing is forgotten either
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.done += 1
         return rate
