@@ -29,7 +29,7 @@ from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.methods import make_method
 from antishortcut.models import probe
-from antishortcut.parallel import gather
+from antishortcut.parallel import as_the_first, gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
@@ -227,6 +227,7 @@ class Training:
     def _score(self, limit: int | None) -> dict[str, float]:
         """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
         self.student.eval()
+        as_the_first(self.student.buffers())  # batch statistics are each process's own, and the first one's are saved
         loader, device = self._loader(self.judge, limit), self.fabric.device
         tally = [
             self.task.tally(self.student(batch.image.to(device)), batch.label.to(device)) for batch in loader.epoch(0)
