@@ -55,10 +55,10 @@ ALLOWED: dict[str, set[str]] = {
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
-    "work": {"run", "folder", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "work", "workflow", "train"},
+    "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
+    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train"},
     "cost": {
-        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "train", "bench",
+        "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "train", "bench",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
