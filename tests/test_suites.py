@@ -250,6 +250,7 @@ def test_only_takes_names_patterns_and_places() -> None:
         (["runn", "beyond-cues"], "No such command 'runn'"),
         (["run", "beyond-cues", "--address", "auto"], "--address without --engine ray would do nothing"),
         (["run", "beyond-cues", "--cards", "0"], "--cards without --engine ray would do nothing"),
+        (["show", "beyond-cues", "--device", "cuda"], "--device without --measure would do nothing"),
         (["status", "beyond-cues", "--seeds", ","], "write numbers with commas"),
         (["run", "figure3", "--data-root", "here"], "stylized (no folder here/cifar100-stylized"),
         (["show", "s-table8", "--set", "optim.batch=128"], "asd-b32 has its own optim.batch"),

@@ -75,6 +75,9 @@ def show(
     from antishortcut.cli.cost import known, listed, measured, print_cost
     from antishortcut.paper.hours import reported_hours
 
+    if not measure:
+        given = {"--device": device != "auto", "--precision": precision != "32-true", "--threads": threads != 0}
+        _idle("--measure", given)
     opened = _open(name, set_, only, seeds, scale)
     jobs, hours = opened.jobs, reported_hours(opened)
     cost = measured(opened, runs, execution_of(device, 1, precision, threads, 0, 0)) if measure else None

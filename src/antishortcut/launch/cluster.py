@@ -106,6 +106,8 @@ def _joined(address: str) -> Any:
         import ray
     except ImportError:
         raise UserError("--engine ray needs the extra: pip install 'antishortcut[cluster]'") from None
+    if address in ("", "local"):
+        raise UserError(f"--address {address!r} is no cluster's: give auto or HOST:PORT; start one: ray start --head")
     try:
         _reached(address)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
