@@ -29,15 +29,20 @@ def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: 
 def sizes_of(sets: Sets, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
     """What a method may know beforehand of this data and these networks; pixels' labels are no labels of samples."""
     task = task_of(sets)
-    for who, shape in (("student", student), *teachers.items()):
+    label = sets.train.label if task.vectors else None
+    return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
+
+
+def check_networks(sets: Sets, sizes: Sizes) -> None:
+    """Refuse networks that give vectors where the data have maps, or the other way round."""
+    task = task_of(sets)
+    for who, shape in (("student", sizes.student), *sizes.teachers.items()):
         if shape.maps is task.vectors:
             has, gives = ("image", "maps") if task.vectors else ("pixel", "one vector an image")
             raise UserError(
                 f"{sets.name} has a class for every {has}, but the {who} network gives {gives}; "
                 f"choose another{SEGMENT * (not task.vectors)} (asd list models)"
             )
-    label = sets.train.label if task.vectors else None
-    return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
 
 
 class Classification:

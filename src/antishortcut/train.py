@@ -34,7 +34,7 @@ from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
 from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step
-from antishortcut.tasks import sizes_of, task_of
+from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
@@ -109,6 +109,7 @@ class Training:
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
+        check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train")

@@ -28,7 +28,7 @@ from antishortcut.run import (
     rewind_run,
     teach_run,
 )
-from antishortcut.tasks import sizes_of
+from antishortcut.tasks import check_networks, sizes_of
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import make_fabric, train
 from antishortcut.types import Sets
@@ -210,7 +210,9 @@ def _check(
     ]
     model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
     shapes = dict.fromkeys(roles, probe(network_of(model, classes, side), side)) if roles else {}
-    make_method(method, sizes_of(sets, probe(student, side), shapes), settings)
+    sizes = sizes_of(sets, probe(student, side), shapes)
+    check_networks(sets, sizes)
+    make_method(method, sizes, settings)
     planned = {f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)}
     for role in roles:
         state = early if role == "early" else role
