@@ -60,10 +60,11 @@ ALLOWED: dict[str, set[str]] = {
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
-    "work": {"run", "folder", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "work", "workflow", "train"},
+    "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
+    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train"},
     "cost": {
-        "run", "folder", "job", "launch", "types", "data", "models", "methods", "teachers", "fabric", "bench", "frozen",
+        "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
+        "frozen",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip

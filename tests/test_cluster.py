@@ -27,6 +27,7 @@ from antishortcut.launch.local import Processes, shared_out
 from antishortcut.launch.place import Place
 from antishortcut.run import Execution
 
+os.environ["RAY_AUTH_MODE"] = "disabled"  # a token in somebody's home would be asked of the second node and not given
 NAMES = ("kd", "contrast-1", "asd")
 SUITE = [
     "suite", "run", "beyond-cues", "--seeds", "1", "--threads", "1", "--save-every", "0.2",
@@ -164,6 +165,12 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     alone = line.startswith("asd: no Ray cluster at 'auto'") and line.endswith("start one: ray start --head")
     assert alone or "no node of the cluster has 9999 cores" in line
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("address", ["", "local"])
+def test_an_address_that_would_start_a_cluster_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="is no cluster's"):
+        cluster._joined(address)
 
 
 def test_a_node_dies_and_every_run_ends_once(nodes: Nodes, local: Path, tmp_path: Path) -> None:

@@ -21,11 +21,23 @@ from antishortcut.cost.measure import Stopwatch
 from antishortcut.data import SOURCES, open_sets
 from antishortcut.data.layouts import class_list
 from antishortcut.data.loading import _ends
+from antishortcut.data.sources import WITH_PATH
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.run import DataSettings, Execution, ModelSettings, Run, distill_run, rewind_run, teach_run
+from antishortcut.run import (
+    DataSettings,
+    Execution,
+    ModelSettings,
+    Run,
+    TaskSettings,
+    distill_run,
+    rewind_run,
+    teach_run,
+)
 from antishortcut.suites import Job, open_suite, teacher_key
-from tests.data.official import make_cifar, make_folder
+from antishortcut.tasks import Segmentation
+from antishortcut.types import Batch, Features, is_dense
+from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
 
 MACHINE = Machine(device="an abacus", threads=3, precision="32-true", torch="0.0")
 OTHER = MACHINE.model_copy(update={"device": "a slide rule"})
@@ -72,12 +84,35 @@ def test_sizes_of_cues_are_the_sources(change: dict[str, Any], more: dict[str, A
     assert size_of(data, {}) == Size(images=len(sets.train), classes=len(sets.classes), side=sets.image_size)
 
 
-def test_cues_have_the_sources_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_scenes_are_the_sources(tmp_path: Path) -> None:
+    options = {"count": 41, "test_count": 3}
+    changes: list[dict[str, Any]] = [{"image_size": 48}, {"train_limit": 9}]
+    for more in changes:
+        sets = open_sets("cues-seg", None, options=options, **more)
+        found = size_of(DataSettings(name="cues-seg", options=options, **more), {})
+        size = {"images": len(sets.train), "classes": len(sets.classes), "side": sets.image_size}
+        assert found == Size(**size, dense=is_dense(sets.train))
+    camvid = make_camvid(tmp_path / "camvid", size=(480, 360))
+    for name, root in (("ade20k", make_ade(tmp_path)), ("camvid", camvid.parent)):
+        known, sets = sizes.KNOWN[name], open_sets(name, root)
+        assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "size"),
+    [
+        ("cues", "cues.make_cues", {"classes": 10, "side": 32}),
+        ("cues-seg", "cues_seg.make_scenes", {"classes": 11, "side": 64, "dense": True}),
+    ],
+)
+def test_cues_have_the_sources_default(
+    monkeypatch: pytest.MonkeyPatch, name: str, make: str, size: dict[str, Any]
+) -> None:
     asked = []
-    monkeypatch.setattr("antishortcut.data.cues.make_cues", lambda split, count, **_: asked.append(count))
+    monkeypatch.setattr(f"antishortcut.data.{make}", lambda split, count, **_: asked.append(count))
     with pytest.raises(AttributeError):  # nothing was made
-        open_sets("cues", None)
-    assert size_of(DataSettings(), {}) == Size(images=asked[0], classes=10, side=32)
+        open_sets(name, None)
+    assert size_of(DataSettings(name=name), {}) == Size(images=asked[0], **size)
 
 
 @pytest.mark.parametrize("change", [{}, {"val_fraction": 0.1}, {"val_fraction": 0.2, "train_limit": 7}])
@@ -93,7 +128,7 @@ def test_splits_of_cifar_are_the_sources(
 
 
 def test_known_sources_are_there() -> None:
-    assert {"cues", *sizes.KNOWN} <= SOURCES.keys()
+    assert set(sizes.KNOWN) == SOURCES.keys() - set(WITH_PATH)
     assert sizes.KNOWN["imagenet100"].classes == len(class_list("imagenet100"))
     assert size_of(DataSettings(name="folder:here"), {}) is None
     small = size_of(DataSettings(name="tiny-imagenet", image_size=32), {})
@@ -107,6 +142,13 @@ def test_a_folder_is_counted(tmp_path: Path, held: str | None) -> None:
     counted = Stopwatch(Execution(accelerator="cpu", threads=1)).count(data)
     found = size_of(data, {data.name: counted})
     assert found == Size(images=len(sets.train), classes=len(sets.classes), side=16)
+
+
+def test_a_folder_of_scenes_is_counted(tmp_path: Path, quick: Stopwatch) -> None:
+    data = DataSettings(name=f"folder:{make_masked(tmp_path)}", image_size=16)
+    counted = quick.count(data)
+    assert counted == Size(images=4, classes=3, side=16 * (30 // 16), dense=True)
+    assert size_of(data, {data.name: counted}) == counted.model_copy(update={"side": 16})
 
 
 # --- groups ------------------------------------------------------------------------------------------------------
@@ -166,6 +208,29 @@ def test_what_is_not_measured_yet_is_left_out(tmp_path: Path, quick: Stopwatch) 
     cost = measured_cost(open_suite("desk-cues", ["data.name=elsewhere"], ["kd"], [1]).jobs, tmp_path, quick)
     assert [title for title, _ in cost.left_out] == ["teacher cnn-32-64 s1 of desk-cues", "desk-cues/kd-s1"]
     assert {why.partition(";")[0] for _, why in cost.left_out} == {"steps on elsewhere are not measured yet"}
+
+
+@pytest.mark.parametrize("suite", ["table4", "desk-dense"])
+def test_steps_of_scenes_are_counted(tmp_path: Path, suite: str) -> None:
+    jobs, clock = open_suite(suite).jobs, Fake()
+    cost = measured_cost(jobs, tmp_path, clock)
+    assert cost.left_out == ()
+    assert (cost.all.students, cost.all.teachers) == ((30, 1) if suite == "table4" else (36, 4))
+    assert all(group.size.dense and group.task is not None for group in clock.asked)
+    assert cost.all.student_hours == pytest.approx(sum(job.recipe.iterations for job in jobs) * 0.001 / 3600)
+
+
+def test_another_number_of_locations_is_another_group(tmp_path: Path) -> None:
+    one, two = (
+        pieces(open_suite("desk-dense", [f"task.rows={rows}"], ["desk-camvid/kd"], [1]).jobs, {}, tmp_path)[-1].group
+        for rows in (8, 16)
+    )
+    assert one is not None
+    assert two is not None
+    assert one.key != two.key
+    (plain,) = pieces(open_suite("desk-cues", only=["kd"], seeds=[1]).jobs, {}, tmp_path)[1:]
+    assert plain.group is not None
+    assert plain.group.task is None  # where there are no locations, they make no difference
 
 
 # --- sums --------------------------------------------------------------------------------------------------------
@@ -332,6 +397,50 @@ def test_every_kind_of_step_can_be_measured(quick: Stopwatch, change: dict[str, 
     assert 0 <= found.share <= 1
 
 
+DENSE = {
+    "network": ModelSettings(name="dense-2"),
+    "teacher": ModelSettings(name="dense-4"),
+    "size": Size(images=50, classes=5, side=32, dense=True),
+    "task": TaskSettings(rows=20),
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "ce", "teacher": None, "optimizer": "adamw", "augment": "crop"},
+        {"method": "kd", "augment": "scale-crop-flip"},
+        {"method": "asd", "options": {"subspace": "dataset", "queue": 16}, "augment": "scale-crop-flip"},
+        {"method": "afdcd"},
+        {"method": "ufd"},
+    ],
+)
+def test_a_step_on_scenes_is_a_dense_one(
+    quick: Stopwatch, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    rows = Segmentation.rows
+
+    def told(self: Segmentation, student: Features, teachers: Any, batch: Batch) -> Any:
+        found = rows(self, student, teachers, batch)
+        seen.append((batch.image.shape, batch.label.shape, len(found[2].label)))
+        return found
+
+    monkeypatch.setattr(Segmentation, "rows", told)
+    assert quick.step(group(**DENSE | change)).seconds > 0
+    assert {words[:2] for words in seen} == {((4, 3, 32, 32), (4, 32, 32))}
+    assert {words[2] for words in seen} == {20}
+
+
+def test_locations_are_measured_in_part_with_their_images(quick: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "DENSE_PIXELS", 2 * 32 * 32)
+    tasks = []
+    whole = quick._bench
+    monkeypatch.setattr(quick, "_bench", lambda of, batch, task: tasks.append(task) or whole(of, batch, task))  # type: ignore[func-returns-value]
+    quick.step(group(**DENSE | {"batch": 8}))
+    assert [task.count for task in tasks] == [5]
+
+
 def test_large_batches_are_measured_in_part(quick: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch, "PIXELS", 3 * 16 * 16)
     seen = []
@@ -372,11 +481,21 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told["runs"]) == 5
     assert told["cost"]["hours"] == pytest.approx(told["cost"]["student_hours"] + told["cost"]["teacher_hours"])
     assert told["cost"]["machine"]["threads"] == 1
+    assert told["paper"] is None  # no run of the paper's
     assert isinstance(json.loads(show(*words, "--json")), list)
     later = show(*words)
     assert "one run after the other" in later
     assert "evaluation is not counted" in later
     assert "hours on this machine" not in later
+
+
+def test_the_papers_hours_are_in_the_object_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "Stopwatch", lambda execution: Fake())
+    words = ["table6", "--runs", str(tmp_path), "--json"]
+    told = json.loads(show(*words, "--measure"))
+    assert set(told) == {"runs", "paper", "cost"}
+    assert told["paper"] == {"a100_hours": 54.0, "each": [{"hours": 4.5, "runs": 12}], "left_out": {}}
+    assert told["runs"] == json.loads(show(*words))
 
 
 def test_it_says_how_much_is_done(tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ import antishortcut.train as loop
 from antishortcut.errors import UserError
 from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
+from antishortcut.methods import METHODS
 from antishortcut.run import Execution, Recipe, load_recipe
+from antishortcut.stylize import check_request
+from antishortcut.targets import measure
 from antishortcut.teachers import Trajectory
 from antishortcut.types import Batch
 from antishortcut.workflow import Workshop, distill, teach
@@ -64,21 +67,58 @@ def test_a_recipe_in_iterations_is_trained_and_scored(dense: Recipe, shop: Works
     assert 0 <= scores["scenes"]["values"]["agreement"] <= 1
 
 
-@pytest.mark.parametrize("method", ["ce", "kd", "afdcd", "ufd", "contrast+tc", "at+kd", "fitnets+kd", "rkd"])
-def test_methods_learn_from_maps_and_rows(dense: Recipe, shop: Workshop, method: str) -> None:
-    run = distill(dense, shop, method=method, seed=1, suite="s")
-    assert Folder(run.folder(shop.runs)).result()["steps"] == 11
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Workshop]:
+    """A recipe of two steps, and where its teacher is."""
+    execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
+    shop = Workshop(tmp_path_factory.mktemp("runs"), execution=execution, quiet=True)
+    recipe = load_recipe("cues-seg", [*SMALL, "iterations=2", 'teacher.keep=["0%", 15, 50, 75]'])
+    teach(recipe, shop)
+    return recipe, shop
 
 
-def test_what_needs_labels_of_images_is_refused(dense: Recipe, shop: Workshop) -> None:
-    with pytest.raises(UserError, match="needs the training labels"):
-        distill(dense, shop, method="crd+kd", seed=1, suite="s")
-    run = distill(dense, shop, method="kd", seed=1, suite="s")
-    folder, bench = Folder(run.folder(shop.runs)), Bench(shop.sets(run.data), shop.runs)
-    for name in ("hard", "mechanism", "corruptions"):
-        with pytest.raises(UserError):
-            evaluate(folder, bench, [name])
+REFUSED = {"byot", "ckptkd", "crd", "crd+kd", "crd-queue"}  # as docs/segmentation.md says
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_learns_from_maps_and_rows_or_is_refused(taught: tuple[Recipe, Workshop], method: str) -> None:
+    recipe, shop = taught
+    if method not in REFUSED:
+        run = distill(recipe, shop, method=method, seed=1, suite="s")
+        assert Folder(run.folder(shop.runs)).result()["steps"] == 2
+        return
+    with pytest.raises(UserError, match=r"needs (one label for every image|the training labels)") as told:
+        distill(recipe, shop, method=method, seed=1, suite="s")
+    assert "\n" not in str(told.value)
+    assert not list(shop.runs.glob(f"s/{method}-s1/history*"))
+
+
+@pytest.mark.parametrize("method", sorted(REFUSED - {"byot"}))  # which has no teacher
+def test_a_method_is_refused_before_its_teacher_is_trained(dense: Recipe, shop: Workshop, method: str) -> None:
+    with pytest.raises(UserError, match="needs"):
+        distill(dense, shop, method=method, seed=1, suite="s")
+    assert not shop.runs.exists()
+
+
+def test_segmentation_names_what_is_refused() -> None:
+    told = (Path(__file__).parent.parent / "docs" / "segmentation.md").read_text()
+    assert all(f"`{method}`" in told for method in REFUSED)
+
+
+def test_what_needs_labels_of_images_is_refused(taught: tuple[Recipe, Workshop], tmp_path: Path) -> None:
+    recipe, shop = taught
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    folder, sets = Folder(run.folder(shop.runs)), shop.sets(run.data)
+    for name in ("hard", "mechanism", "attack", "groups"):
+        with pytest.raises(UserError, match="needs one label for every image; here there is one for every pixel"):
+            evaluate(folder, Bench(sets, shop.runs), [name])
+    with pytest.raises(UserError, match="one label for an image"):
+        evaluate(folder, Bench(sets, shop.runs), ["corruptions"])
     assert set(folder.scores()) == set()
+    with pytest.raises(UserError, match="targets needs one label for every image"):
+        measure(Folder(teach(recipe, shop).folder(shop.runs)), sets, [], [0.5])
+    with pytest.raises(UserError, match="a style of another class needs one label for every image"):
+        check_request(sets, tmp_path / "out")
 
 
 def test_scenes_show_what_was_predicted(dense: Recipe, shop: Workshop) -> None:
@@ -157,3 +197,47 @@ def test_ade20k_in_its_official_layout(tmp_path: Path) -> None:
     scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), ["clean", "scenes"])
     assert scores["val"]["values"]["miou"] == pytest.approx(folder.result()["last"]["miou"])
     assert len(scores["val"]["classes"]) == 150
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "said"),
+    [
+        ("cues-seg", ["student.name=cnn-2-8"], "a class for every pixel, but the student network gives one vector"),
+        ("cues-seg", ["teacher.name=cnn-2-8"], "a class for every pixel, but the final network gives one vector"),
+        ("cues", ["student.name=dense-2-8"], "a class for every image, but the student network gives maps"),
+    ],
+)
+def test_networks_of_the_other_task_are_refused_before_training(
+    shop: Workshop, source: str, words: list[str], said: str
+) -> None:
+    small = [word for word in SMALL if source == "cues-seg" or "option" in word]
+    recipe = load_recipe(source, [*small, *words])
+    with pytest.raises(UserError, match=said):
+        distill(recipe, shop, method="kd", seed=1, suite="s")
+    assert not list(shop.runs.rglob("run.json"))
+
+
+def test_a_batch_of_void_pixels_changes_no_weight(
+    dense: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every batch void: the student ends with the weights it began with, whatever decays or has momentum."""
+    seen: list[dict[str, torch.Tensor]] = []
+    step = loop.Training._step
+
+    def void(self: loop.Training, batch: Batch) -> float:
+        seen.append({key: value.clone() for key, value in self.student.named_parameters()})
+        return step(self, Batch(batch.image, torch.full_like(batch.label, 255), batch.index))
+
+    teach(dense, shop)
+    monkeypatch.setattr(loop.Training, "_step", void)
+    run = distill(dense, shop, method="asd", seed=1, suite="s")
+    after = load_file(Folder(run.folder(shop.runs)).student)
+    assert len(seen) == 11
+    assert all(torch.equal(after[key], value) for key, value in seen[0].items())
+
+
+def test_a_rewind_counts_as_its_recipe_does(dense: Recipe) -> None:
+    assert dense.teacher.rewind_epochs == 1  # of 11 iterations
+    assert load_recipe("ade20k-resnet18").teacher.rewind_epochs == 1667  # 10 of 240 epochs, as a share
+    assert load_recipe("cues-seg", ["teacher.rewind_epochs=7"]).teacher.rewind_epochs == 7
+    assert load_recipe("P1").teacher.rewind_epochs == 10

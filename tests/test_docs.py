@@ -65,3 +65,14 @@ def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
 def test_the_docs_speak_of_recipes_that_exist() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert set(re.findall(r"asd (?:teach|distill) (P\d+)", text)) <= set(shipped_recipes())
+
+
+@pytest.mark.parametrize("page", ["desk"])
+def test_a_page_of_results_shows_what_the_report_made(page: str) -> None:
+    """No row typed by hand: each is in a table that `asd report` wrote, kept under docs/results."""
+    made = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results" / page).glob("*.md"))
+    rows = [
+        line for line in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ]
+    assert len(rows) > 30
+    assert [row for row in rows if row not in made.splitlines()] == []

@@ -13,12 +13,14 @@ import torch
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
+from antishortcut.cost.groups import KNOWN
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS
 from antishortcut.job import Job, Suite, teacher_key
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import build, probe
 from antishortcut.models.zoo import IMAGENET, make
+from antishortcut.paper.hours import reported_hours
 from antishortcut.paper.pairs import (
     ADE,
     ALL_HOURS,
@@ -26,13 +28,14 @@ from antishortcut.paper.pairs import (
     CIFAR_HOURS,
     DENSE,
     IN100,
+    LARGE_HOURS,
     OTHER_HOURS,
     PAIRS,
     RUN_HOURS,
     TINY,
 )
 from antishortcut.paper.printed import PRINTED, find, of_run
-from antishortcut.paper.scale import EPOCHS, ITERATIONS, MARK, STAND_INS, WARMED, desk, desk_recipe, reported_hours
+from antishortcut.paper.scale import EPOCHS, ITERATIONS, MARK, STAND_INS, WARMED, desk, desk_recipe
 from antishortcut.paper.tables import NAMES, TABLES
 from antishortcut.run import Recipe, load_recipe, teach_run
 from antishortcut.suites import SUITES, open_suite
@@ -135,20 +138,24 @@ def test_every_early_state_is_kept_by_its_teacher(every: Suite) -> None:
 
 @cache
 def shape(name: str, side: int) -> Shape:
+    if name.startswith("deeplabv3-"):  # too slow to be computed: shapes alone
+        with torch.device("meta"):
+            return probe(build(name, 100, image_size=side), side)
     with torch.random.fork_rng(devices=[]):
         return probe(build(name, 100, image_size=side), side)
 
 
-@pytest.mark.parametrize("pair", BUILT)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_every_method_can_be_built_for_its_networks(pair: str, every: Suite) -> None:
     """Hints, attention maps and projectors fit the networks of the pair, at either size."""
     sides = {"cifar100": 32, "tiny-imagenet": 64, "imagenet100": 224}
     jobs = {job.name: job for job in every.jobs if job.suite.removesuffix(MARK) == pair}
     assert jobs
+    labels = None if pair in DENSE else torch.arange(500) % 100
     for job in jobs.values():
         side = job.recipe.data.image_size or sides[job.recipe.data.name]
         teachers = dict.fromkeys(wants(job), shape(job.recipe.teacher.name, side))
-        sizes = Sizes(100, 500, shape(job.recipe.student.name, side), teachers, torch.arange(500) % 100)
+        sizes = Sizes(100, 500, shape(job.recipe.student.name, side), teachers, labels)
         assert make_method(job.method, sizes, settings(job)) is not None
 
 
@@ -232,6 +239,18 @@ def test_rows_of_the_tables_are_rows_of_the_suites() -> None:
 def test_energy_is_measured_at_the_epochs_of_s_table_2() -> None:
     states = {number.row for number in PRINTED if number.place == "S-Table 2"} - {"epoch:240"}  # which is final
     assert states <= {str(state) for state in opened("s-table2").jobs[0].recipe.teacher.keep}
+
+
+def test_the_page_has_the_true_counts() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    assert {row[1]: (row[2], int(row[3])) for row in rows[1:]} == {
+        name: (TABLES[name].also, RUNS[name]) for name in RUNS
+    }
+    assert f"asd suite show table1                     # {RUNS['table1']} students" in page
+    opening = page.partition("```")[0]
+    assert all(f"`{name}`" in opening for name in PAIRS if not name.startswith("P"))
+    assert all(words in opening for words in ("P1–P10", "P11–P13"))
 
 
 # --- the protocol ------------------------------------------------------------------------------------------------
@@ -327,6 +346,13 @@ def test_show_lists_the_students_of_table_1() -> None:
         "ce", "kd", "fitnets+kd", "at+kd", "dkd", "crd+kd", "ckptkd", "asd",
     }  # fmt: skip
     assert {(job["recipe"]["epochs"], job["recipe"]["optim"]["batch"]) for job in shown} == {(240, 64)}
+    own = [job["resolved"] for job in shown if job["method"] == "asd"]
+    asd = {key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()}
+    assert all(settings | asd == settings for settings in own)
+    assert all(settings == options_of("asd", {}) for settings in own)
+    for told, job in zip(shown, opened("table1").jobs, strict=True):
+        assert told.pop("resolved") == settings(job)
+        assert Job.model_validate(told) == job
 
 
 def test_show_tells_the_papers_hours_and_desk_does_not() -> None:
@@ -335,6 +361,12 @@ def test_show_tells_the_papers_hours_and_desk_does_not() -> None:
     assert "A100" not in invoke("show", "table6", "--scale", "desk")
     assert "A100" not in invoke("show", "table6", "--set", "epochs=3")
     assert "A100" not in invoke("show", "beyond-cifar")
+    assert "P11–P13" not in invoke("show", "table6")
+    assert "600 A100-hours as the paper counts (72 × 8.3 h; 75 h for nine runs of P11–P13;" in invoke("show", "table3")
+    assert "the paper does not say what these runs cost (6 of deit-tiny)" in invoke("show", "transformer")
+    told = " ".join(invoke("show", "paper").split())
+    assert "2,112 A100-hours as the paper counts (336 × 4.5 h + 72 × 8.3 h;" in told
+    assert "left out: 15 of ade20k-resnet18, 15 of ade20k-mobilenetv2, 6 of deit-tiny" in told
     told = invoke("show", "s-table8")
     assert "batch=32" in told
     assert "rewind" in invoke("show", "rewind", "--only", "asd-rewind")
@@ -347,7 +379,16 @@ def test_hours_are_the_papers() -> None:
     ]  # fmt: skip
     assert CIFAR_HOURS + OTHER_HOURS == ALL_HOURS
     nine = open_suite("table3", only=["asd"])
-    assert (reported_hours(nine) or "").startswith("75 A100-hours")
+    hours = reported_hours(nine)
+    assert str(hours).startswith("75 A100-hours")
+    assert hours is not None
+    assert hours.as_json() == {
+        "a100_hours": pytest.approx(75), "each": [{"hours": LARGE_HOURS, "runs": 9}], "left_out": {},
+    }  # fmt: skip
+    silent = reported_hours(opened("table4"))
+    assert silent is not None
+    assert silent.as_json() == {"a100_hours": None, "each": [], "left_out": dict.fromkeys(DENSE, 15)}
+    assert {name for name, pair in PAIRS.items() if pair.hours is None} == {*DENSE, "deit-tiny"}
 
 
 def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:
@@ -432,6 +473,22 @@ def test_stand_ins_are_equally_wide_where_the_papers_are(name: str) -> None:
     teacher, student = recipe.teacher.name, recipe.student.name
     assert (width(teacher) == width(student)) == (width(STAND_INS[teacher]) == width(STAND_INS[student]))
     assert STAND_INS[teacher] != STAND_INS[student]
+
+
+@cache
+def parameters(name: str, classes: int) -> int:
+    with torch.device("cpu" if ":" in name else "meta"):
+        network = build(name, classes, image_size=32)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_students_are_smaller_than_their_teachers(name: str) -> None:
+    """At either size."""
+    whole = PAIRS[name].recipe()
+    for recipe in (whole, desk_recipe(whole)):
+        classes = KNOWN[recipe.data.name].classes
+        assert parameters(recipe.student.name, classes) < 0.8 * parameters(recipe.teacher.name, classes)
 
 
 def test_every_stand_in_is_used() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 import pytest
+import torch
 
+from antishortcut.models.zoo import make
 from antishortcut.paper.contradictions import CONTRADICTIONS
 from antishortcut.paper.printed import PRINTED, Printed, find
 from antishortcut.stats import sign_test
@@ -34,7 +36,7 @@ def in_table(number: Printed) -> bool:
 
 def test_every_number_of_every_table_is_there() -> None:
     assert {place: len(found) for (place,), found in group("place", where=in_table).items()} == COUNTS
-    assert len(PRINTED) == sum(COUNTS.values()) + 377
+    assert len(PRINTED) == sum(COUNTS.values()) + 389
     keys = [number.key for number in PRINTED if in_table(number)]
     assert len(set(keys)) == len(keys)
     assert all(math.isfinite(number.mean) and (number.std is None or number.std > 0) for number in PRINTED)
@@ -51,6 +53,29 @@ def test_every_contradiction_stands_beside_a_number() -> None:
         assert any(fnmatchcase(number.key, pattern) for number in PRINTED), pattern
     assert find("Table 1", "asd", "P1", "accuracy").note.startswith("marked best")
     assert not find("Table 1", "asd", "P2", "accuracy").note
+
+
+def test_notes_stand_beside_what_they_are_about() -> None:
+    """And not beside what is right."""
+    noted = {n.measure for n in PRINTED if n.place == "S-Table 8" and n.row == "asd" and n.note}
+    assert noted == {"accuracy", "mCE"}
+    quoted = {n.row for n in PRINTED if n.place == "Table 4" and "UFD-KD's paper" in n.note}
+    assert quoted == {"kd", "af-dcd", "ufd-kd"}
+    assert all(n.note for n in PRINTED if n.place == "Table 4" and n.row in quoted)
+
+
+def test_p3_is_not_the_most_compressed() -> None:
+    """Where students are smaller still, ASD is best."""
+    with torch.device("meta"):
+        size = {name: sum(p.numel() for p in make(name, 100).parameters()) for pair in P3_P8_P10 for name in pair}
+    shrunk = [size[teacher] / size[student] for teacher, student in P3_P8_P10]
+    assert shrunk == pytest.approx([6.0, 7.8, 11.6], abs=0.05)
+    note = find("Sec. 5.2", "asd", "P3", "accuracy").note
+    assert all(f"{times:.1f}×" in note for times in shrunk)
+    assert all(find("Table 2", "asd", pair, "accuracy").best for pair in ("P8", "P10"))
+
+
+P3_P8_P10 = [("resnet32x4", "resnet8x4"), ("resnet32x4", "shufflenet-v1"), ("vgg13", "mobilenet-v2")]
 
 
 def test_the_best_is_marked_but_for_two() -> None:
@@ -164,10 +189,34 @@ def test_counts_of_pairs() -> None:
     assert len(best) == 11  # the paper says 10, and 'more than 10'
     assert find("Sec. 1", "asd", "all", "pairs with the highest accuracy").note
     worse = [p for p in pairs[:6] if find("Table 5", "ckptkd", p, "mCE").mean > find("Table 5", "kd", p, "mCE").mean]
+    assert [pair for pair in best if pair in pairs[5:10]] == pairs[5:10]
+    assert find("Sec. 5.3", "asd", "P6–P10", "pairs with the highest accuracy").mean == 5
     assert len(worse) == find("Sec. 5.6", "ckptkd", "P1–P6", "pairs with an mCE above KD's").mean
 
 
+def test_captions_say_how_many() -> None:
+    """Of seeds, pairs and checkpoints."""
+    for place, column in (
+        ("Table 1", "P1–P5"),
+        ("Table 2", "P6–P10"),
+        ("Table 3", "P11–P13"),
+        ("Table 5", "P1–P6"),
+        ("Table 8", "P1 P2 P3 P6 P5"),
+    ):
+        assert find(f"{place}, caption", "protocol", column, "seeds").mean == 3
+        told = [n.mean for n in PRINTED if (n.row, n.column, n.measure) == ("paper", column, "pairs")]
+        assert set(told) <= {len({n.column for n in PRINTED if n.place == place})}
+    for place in ("Table 8, caption", "Sec. 6.3"):
+        assert find(place, "paper", "P1 P2 P3 P6 P5", "pairs").mean == 5
+    assert find("S-Table 8, caption", "protocol", "P1", "seeds of the default").mean == 3
+    rows = {n.row for n in PRINTED if n.place == "S-Table 2"}
+    assert find("S-Sec. A.3.8", "teacher", "P1", "checkpoints").mean == len(rows) == 7
+
+
 def test_arithmetic_of_the_text() -> None:
+    crd, asd = (find("Sec. 5.2", row, "P1", "std of accuracy").mean for row in ("crd+kd", "asd"))
+    assert (round(crd / asd, 1), round((crd / asd) ** 2)) == (4.9, 24)  # 'variance', noted
+    assert "24" in find("Sec. 5.2", "crd+kd", "P1", "std, times asd's").note
     assert math.log(find("S-Sec. A.1.1", "protocol", "all", "samples of the softmax").mean) == pytest.approx(
         8.33, abs=0.005
     )

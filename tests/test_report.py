@@ -16,7 +16,8 @@ import pytest
 
 from antishortcut.errors import UserError
 from antishortcut.folder import write_json
-from antishortcut.report import across, make_report
+from antishortcut.report import make_report
+from antishortcut.report.terminal import across
 from antishortcut.run import OptimSettings
 from tests.browser.fake_runs import HOSTILE, score, student
 
@@ -221,7 +222,7 @@ def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
     made = make_report(tmp_path)
     assert (made["rows"], made["runs"], len(made["unfinished"])) == ([], 0, 1)
     assert "No finished student yet" in (tmp_path / "report.html").read_text()
-    assert across(made["rows"]) == ([""], [])
+    assert across(made["rows"], 80) == [([""], [])]
 
 
 def test_no_run_folder(tmp_path: Path) -> None:
@@ -232,10 +233,29 @@ def test_no_run_folder(tmp_path: Path) -> None:
 
 
 def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:
-    head, lines = across(suite[1]["rows"])
+    ((head, lines),) = across(suite[1]["rows"], 200)
     assert head == ["", "ce", "kd", "asd"]
     assert ("last", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲") in lines
     assert lines[-1][2:] == ("–", "+0.040 (-0.087 … +0.167)")
+
+
+def test_a_terminal_shows_whole_cells(suite: tuple[Path, dict[str, Any]]) -> None:
+    """Where methods do not fit beside each other they stand below each other, the scores in several tables."""
+    rows = [row | {"method": f"method-{at}"} for at in range(4) for row in suite[1]["rows"]]
+    (head, _), *none = across(rows, 1000)
+    assert (len(head), none) == (13, [])
+    seen: list[str] = []
+    for head, lines in across(rows, 80):
+        columns = list(zip(head, *lines, strict=True))
+        wide = [max(len(part) for cell in column for part in cell.split("\n")) for column in columns]
+        assert sum(wide) + 3 * len(wide) + 1 <= 80  # with rich's borders
+        assert [line[0] for line in lines] == [row["method"] for row in rows]
+        seen += [" ".join(each.split("\n")) for each in head[1:]]
+    assert seen == ["seeds", *dict.fromkeys(key for key in rows[0] if _shown(key))]
+
+
+def _shown(key: str) -> bool:
+    return key not in ("method", "label", "seeds") and not key.endswith((" ±", " mark", " low", " high"))
 
 
 def test_many_methods(tmp_path: Path) -> None:
@@ -249,7 +269,7 @@ def test_many_methods(tmp_path: Path) -> None:
     assert '<th scope="row">P11/crd</th>' in page
     assert '"method": "P5/crd"' in page
     assert '"method": "P6/crd"' not in page
-    head, lines = across(made["rows"])
+    (head, lines), *_ = across(made["rows"], 80)
     assert head[:3] == ["", "seeds", "last"]
     assert len(lines) == 44
     assert lines[0][:3] == ("P1/kd", "1", "0.510")

@@ -118,7 +118,7 @@ def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, Table], t
     place, table = suite
     short = table.choose("last,conflict accuracy,mce")
     assert set(short.rows()[0]) == {
-        *("method", "seeds", "last", "last ±", "conflict accuracy", "conflict accuracy ±", "corruptions mce"),
+        *("method", "label", "seeds", "last", "last ±", "conflict accuracy", "conflict accuracy ±", "corruptions mce"),
         *("last mark", "conflict accuracy mark", "corruptions mce mark"),
         *("corruptions mce ±", "vs kd", "vs kd low", "vs kd high"),
     }

@@ -7,13 +7,14 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageChops
 
 from antishortcut.folder import Folder, write_json
 from antishortcut.paper.pairs import PAIRS
@@ -54,9 +55,10 @@ def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> Folder
         "model": ModelSettings(name="dense-4-16"),
         "iterations": 24,
         "teacher": "0" * 16,
+        "method": "kd",
     }
     folder = Folder(place)
-    folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, method="kd", **(given | more)), {}, {})
+    folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, **(given | more)), {}, {})
     for step in (8, 16, 24):
         scores = {"accuracy": 0.8, "miou": miou * step / 24, "images": 40}
         folder.log({"step": step, "epoch": step / 8, "rate": 0.1, "loss": 1.0, "terms": {"task": 24 / step}})
@@ -84,9 +86,10 @@ def pictures(
     count: int = 16,
     classes: tuple[str, ...] = CLASSES,
     colours: tuple[str, ...] = COLOURS,
+    of: str = "iid",
 ) -> Path:
     """artifacts/scenes.json and its pictures; the student takes the right half for `guess`."""
-    place = folder.path / "artifacts" / "scenes"
+    place = folder.path / "artifacts" / ("scenes" if of == "iid" else f"scenes-{of}")
     for at in range(count):
         mask(place / f"{at:02d}-truth.png", [0, at % 4, VOID], colours)
         mask(place / f"{at:02d}-teacher.png", [0, at % 4], colours)
@@ -95,8 +98,8 @@ def pictures(
     label = [at % min(len(classes), 50) for at in range(60)]
     points = [[round(0.37 * at % 5, 2), at / 10] for at in range(60)]
     plane = {"method": "t-SNE", "label": label, "classes": list(classes[:50]), "teacher": points, "student": points}
-    tree = {"set": "iid", "classes": list(classes), "colours": list(colours), "scenes": count, "embedding": plane}
-    write_json(folder.path / "artifacts" / "scenes.json", tree)
+    tree = {"set": of, "classes": list(classes), "colours": list(colours), "scenes": count, "embedding": plane}
+    write_json(place.with_suffix(".json"), tree)
     return place
 
 
@@ -207,16 +210,20 @@ def test_served(suite: tuple[Path, Report, str]) -> None:
 # --- the paper's table -----------------------------------------------------------------------------------------------
 
 
-def test_beside_the_printed_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])  # as in the suite, or after their methods
+def test_beside_the_printed_numbers(tmp_path: Path, named: bool) -> None:
     recipe = PAIRS["ade20k-resnet18"].recipe()
     made = {"data": recipe.data, "model": recipe.student, "optim": recipe.optim, "iterations": recipe.iterations}
     ours = {"ce": 0.34, "kd": 0.35, "af-dcd": 0.36, "ufd-kd": 0.37, "asd": 0.39}
     for name, miou in ours.items():
-        folder = dense(tmp_path / name, name, 1, miou, suite="ade20k-resnet18", **made)
+        method = {"af-dcd": "afdcd", "ufd-kd": "ufd"}.get(name, name)
+        own = name if named else method
+        folder = dense(tmp_path / name, own, 1, miou, suite="ade20k-resnet18", method=method, **made)
         score(folder, "val", {"accuracy": miou + 0.4, "miou": miou})
     found = collect(tmp_path)
     (side,) = beside(found, Table.of(found))
-    lines = {(line.measure, line.method): line for line in side.lines}
+    printed = {} if named else {"afdcd": "af-dcd", "ufd": "ufd-kd"}
+    lines = {(line.measure, printed.get(line.method, line.method)): line for line in side.lines}
     assert {name: lines["mIoU", name].number.mean for name in ours} == {
         "ce": 33.91, "kd": 34.88, "af-dcd": 36.21, "ufd-kd": 36.89, "asd": 38.87,
     }  # fmt: skip
@@ -226,7 +233,7 @@ def test_beside_the_printed_numbers(tmp_path: Path) -> None:
     assert lines["mIoU against ufd-kd", "asd"].texts()[2] == "2.00 (1)"
     assert lines["mIoU against student", "asd"].texts()[2] == "5.00 (1)"  # to ce; 3.99 is printed, with a footnote
     assert lines["mIoU against student", "asd"].notes
-    assert (side.labels, side.missing) == ((), "")
+    assert (side.labels, side.missing) == ((), "teacher's mIoU (the teacher's folder is not here)")
 
 
 def test_what_was_not_measured_names_its_evaluation(tmp_path: Path) -> None:
@@ -234,7 +241,7 @@ def test_what_was_not_measured_names_its_evaluation(tmp_path: Path) -> None:
     dense(tmp_path / "kd", "kd", 1, 0.4, suite="ade20k-resnet18", data=data)
     found = collect(tmp_path)
     (side,) = beside(found, Table.of(found))
-    assert side.missing == "mIoU, pixel accuracy (asd evaluate --on clean)"
+    assert side.missing.startswith("mIoU, pixel accuracy (asd evaluate --on clean)")
     assert "iterations 24 instead of 40000" in side.labels[0]
 
 
@@ -351,6 +358,46 @@ def test_other_sets_teachers_and_suites_do_not_mix(tmp_path: Path) -> None:
     together = {tuple(c.method.rpartition("/")[2] for c in gallery.columns if c.method) for gallery in held}
     assert together == {("kd", "asd"), ("at",), ("crd",), ("dkd",), ("half",)}
     assert notes == []
+
+
+def test_the_conflict_set_has_a_gallery_of_its_own(tmp_path: Path) -> None:
+    for suite in ("a", "b"):
+        for name in ("kd", "asd"):
+            folder = dense(tmp_path / suite / name, name, 1, 0.4, suite=suite)
+            pictures(folder, count=4)
+            if suite == "a":
+                pictures(folder, guess=3, count=4, of="conflict")
+    report = build(tmp_path)
+    one, lying, other = report.drawn.scenes
+    assert [gallery.title for gallery in (one, lying, other)] == [
+        "a, iid set", "a, conflict set, where the shortcut says another class", "b, iid set",
+    ]  # fmt: skip
+    assert [column.title for column in lying.columns] == ["input", "truth", "teacher", "a/kd", "a/asd"]
+    shown = (tmp_path / "a" / "kd" / "artifacts" / "scenes-conflict" / "02-student.png").read_bytes()
+    assert lying.columns[3].shots[2].data == shown != one.columns[3].shots[2].data
+    page = (tmp_path / "report.html").read_text()
+    assert "<h3>a, conflict set, where the shortcut says another class" in page
+    assert len(re.findall('<img[^>]* src="data:image/', page)) == 3 * 4 * 5
+    names = {path.name for path in (tmp_path / "figures").glob("scenes*")}
+    assert names == {"scenes-1.png", "scenes-2-1.png", "scenes-3-1.png"}
+    draw_scenes([one, replace(lying, columns=one.columns)], tmp_path / "again")  # the same but for the set's name
+    first, second = (Image.open(tmp_path / "again" / f"{name}.png") for name in ("scenes-1", "scenes-2-1"))
+    box = ImageChops.difference(first.convert("RGB"), second.convert("RGB")).getbbox()
+    assert box is not None
+    assert MARGIN <= box[1] < box[3] <= MARGIN + LINE  # the line above the columns
+
+
+def test_a_damaged_conflict_set_leaves_the_other(tmp_path: Path) -> None:
+    folder = dense(tmp_path / "kd", "kd", 1, 0.4)
+    pictures(folder, count=2)
+    place = pictures(folder, count=2, of="conflict")
+    (place / "00-student.png").unlink()
+    (first, lying), notes = hung(tmp_path)
+    assert (len(first.columns[3].shots), len(lying.columns[3].shots)) == (2, 1)
+    assert notes == [("kd/artifacts/scenes-conflict/00-student.png", "skipped: not there")]
+    place.with_suffix(".json").write_text("[]")
+    (first,), notes = hung(tmp_path)
+    assert [name for name, _ in notes] == ["kd/artifacts/scenes-conflict.json"]
 
 
 def test_no_more_than_sixteen_scenes_and_as_few_as_there_are(tmp_path: Path) -> None:
@@ -511,7 +558,7 @@ def test_stills(tmp_path: Path) -> None:
     side = WIDE * round(224 / WIDE)
     high = side * HIGH // WIDE
     width = still.size[0]
-    rows = [MARGIN + LINE + at * (high + GAP) + high // 2 for at in range(4)]
+    rows = [MARGIN + 2 * LINE + at * (high + GAP) + high // 2 for at in range(4)]
     students = [still.getpixel((width - MARGIN - 5, row)) for row in rows]  # the last column, its right half
     assert students == [tuple(bytes.fromhex(COLOURS[3][1:]))] * 4
     left = width - MARGIN - side - GAP - 5

@@ -189,6 +189,16 @@ def test_settings_reach_every_run_and_come_last() -> None:
         open_suite("beyond-cues", ["epoch=3"])
 
 
+def test_settings_that_leave_every_row_what_it_is_are_taken() -> None:
+    assert {job.recipe.optim.batch for job in open_suite("s-table8", ["optim.batch=128"], ["asd"]).jobs} == {128}
+    jobs = open_suite("s-table8", ["teacher.batch=32", "epochs=3"]).jobs
+    assert {job.recipe.optim.batch for job in jobs} == {32, 64, 128, 256}
+    assert len({teacher_key(job.recipe) for job in jobs}) == 1
+    assert {job.recipe.teacher.early for job in open_suite("rewind", ["teacher.early=30%"], ["kd", "asd"]).jobs} == {
+        "30%"
+    }
+
+
 def test_which_early_state_does_not_make_another_teacher() -> None:
     one, early, kept, longer = (
         open_suite("beyond-cifar", [f"teacher.{text}"]).jobs[0].recipe
@@ -233,6 +243,21 @@ def test_only_takes_names_patterns_and_places() -> None:
         (["run", "beyond-cues", "--at", "stylized=nowhere"], "--at stylized=nowhere: no such folder"),
         (["run", "beyond-cues", "--only", "beyond-cues-rho80/*", "--seeds", "5"], "no run fits --only and --seeds"),
         (["run", "beyond-groups"], "add --set data.name=groups:PATH"),
+        (["list", "--scale", "foo"], "--scale 'foo'"),
+        (["run", "beyond-cues", "--jobs", "0"], "'--jobs'"),
+        (["run", "beyond-cues", "--engine", "ray", "--cards", "-1"], "'--cards'"),
+        (["run", "beyond-cues", "--devices", "0"], "--devices"),
+        (["runn", "beyond-cues"], "No such command 'runn'"),
+        (["run", "beyond-cues", "--address", "auto"], "--address without --engine ray would do nothing"),
+        (["run", "beyond-cues", "--cards", "0"], "--cards without --engine ray would do nothing"),
+        (["show", "beyond-cues", "--device", "cuda"], "--device without --measure would do nothing"),
+        (["status", "beyond-cues", "--seeds", ","], "write numbers with commas"),
+        (["run", "figure3", "--data-root", "here"], "stylized (no folder here/cifar100-stylized"),
+        (["show", "s-table8", "--set", "optim.batch=128"], "asd-b32 has its own optim.batch"),
+        (["show", "s-table8", "--scale", "desk", "--set", "optim={batch=128}"], "asd-b32 has its own optim.batch"),
+        (["run", "rewind", "--set", "teacher.early=15%"], "asd-rewind has its own teacher.early"),
+        (["run", "paper", "--set", "teacher.early=15%"], "asd-rewind has its own teacher.early"),
+        (["run", "beyond-cues", "--set", "teacher.name=cnn-8-64"], "the other teacher of other-network"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -265,7 +290,11 @@ def test_list_and_show() -> None:
     assert "beyond-cues" in invoke("list").stdout
     shown = json.loads(invoke("show", "beyond-cues", "--only", "other-*", "--seeds", "1", "--json").stdout)
     assert [job["name"] for job in shown] == ["other-seed", "other-network", "other-network-final"]
-    assert Job.model_validate(shown[1]) == open_suite("beyond-cues", (), ["other-network"], [1]).jobs[0]
+    (job,) = open_suite("beyond-cues", (), ["beyond-cues/other-network"], [1]).jobs
+    assert shown[1].pop("resolved") == settings(job)
+    assert Job.model_validate(shown[1]) == job
+    assert "Sec. 5.4" in listed["table3"]["what"]
+    assert "Sec. 5.4, Beyond CIFAR-100, is table3" in listed["beyond-cifar"]["what"]
     told = invoke("show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
     for words in ("15% of another seed", "final of cnn-8-64", "15 students"):
         assert words in told

@@ -86,7 +86,7 @@ def test_rows_are_the_locations_they_say_they_are() -> None:
     assert torch.equal(teachers["final"].embedding, 2 * rows.embedding)
     assert torch.equal(joint.index, batch.index[rows.embedding[:, 0].long()])
     for (image, row, column), label in zip(rows.embedding.long().tolist(), joint.label, strict=True):
-        assert label == batch.label[image, 4 * row, 4 * column] != VOID  # the nearest pixel of a 4 × 4 block
+        assert label == batch.label[image, 4 * row + 2, 4 * column + 2] != VOID  # in the middle of a 4 × 4 block
     assert len({tuple(place) for place in rows.embedding.tolist()}) == 30  # none twice
     torch.manual_seed(3)
     again = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)[0]
@@ -99,7 +99,7 @@ def test_rows_are_the_locations_they_say_they_are() -> None:
 def test_all_labelled_locations_when_fewer_than_asked_for() -> None:
     batch = batch_of(void=0.5)
     rows, _, joint = Segmentation(CLASSES, rows=10_000).rows(maps(1), {}, batch)
-    assert len(rows.logits) == len(joint.label) == int((batch.label[:, ::4, ::4] != VOID).sum())
+    assert len(rows.logits) == len(joint.label) == int((batch.label[:, 2::4, 2::4] != VOID).sum())
 
 
 def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from antishortcut import teachers
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.run import Recipe
-from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of
+from antishortcut.models import build as zoo_build
+from antishortcut.run import ModelSettings, Recipe
+from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.workflow import Workshop, distill, rewind, teach
 
 
@@ -132,3 +134,19 @@ def test_a_teacher_that_is_not_there(recipe: Recipe, shop: Workshop, tmp_path: P
     run = distill(recipe, shop, method="kd", seed=1, suite="s")
     with pytest.raises(UserError, match="no teacher at"):
         Teachers(run, tmp_path / "elsewhere", 10, 32).network("final")
+
+
+def test_weights_of_ones_own_ask_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    true = zoo_build
+
+    def build(*words: object, pretrained: bool, **more: object) -> object:
+        asked.append(pretrained)
+        return true(*words, pretrained=False, **more)  # type: ignore[arg-type]
+
+    own = network_of(ModelSettings(name="cnn-2-8"), 10, 32)
+    save_weights(tmp_path / "own.safetensors", own)
+    monkeypatch.setattr(teachers, "build", build)
+    network_of(ModelSettings(name="cnn-2-8", pretrained=True, weights=str(tmp_path / "own.safetensors")), 10, 32)
+    network_of(ModelSettings(name="cnn-2-8", pretrained=True), 10, 32)
+    assert asked == [False, True]

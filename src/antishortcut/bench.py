@@ -30,7 +30,7 @@ from antishortcut.methods import METHODS, make_method, options_of, roles_of
 from antishortcut.models import Network, build, probe
 from antishortcut.step import Step
 from antishortcut.tasks import Classification
-from antishortcut.types import Batch, Features, ImageSet, Method, Sizes
+from antishortcut.types import Batch, Features, ImageSet, Method, Sizes, Task
 
 CLASSES, EXAMPLES, SIDE = 100, 50_000, 32
 WARM = 2  # rounds that are not counted
@@ -51,9 +51,10 @@ class Bench:
     rounds: list[dict[str, float]] = field(default_factory=list)
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # around the student's pass
     passes: int = 0  # of teachers in a step
+    task: Task = field(default_factory=Classification)
 
     def __post_init__(self) -> None:
-        self.step = Step(self.student, self.method, Classification())
+        self.step = Step(self.student, self.method, self.task)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
         )

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.data import Loader
+from antishortcut.data.dense import wants_labels
 from antishortcut.data.parts import limited
 from antishortcut.models import Network
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import Sets
+from antishortcut.types import Sets, is_dense
 
 IMAGES, SIDE, STEPS, BATCH = 1024, 16, 200, 64
 
@@ -83,28 +84,40 @@ class Decoder(nn.Sequential):
 
 def choose(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> str:
     """Estimate every state's information, keep it in the manifest, and name the state that has most. Done once."""
-    states = trajectory.trained
-    if any("information" not in entry for entry in states):
-        run, _ = trajectory.folder.read()
-        blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-        network = network_of(blank, len(sets.classes), sets.image_size).eval()
-        found = []
-        for entry in states:
-            network.load_state_dict(trajectory.weights(entry["labels"][0]))
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
-                found.append(_information(network, sets))
-        totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*found, strict=True)), strict=True)]
-        for entry, (image, label), total in zip(states, found, totals, strict=True):
-            entry["information"] = {"image": image, "label": label, "total": total}
-        trajectory.write()
-        say("state         −MSE of image   nats of label   normalised sum   (our estimate, theirs is not published)")
-        for entry in states:
-            known = entry["information"]
-            say(f"{entry['labels'][0]:<10}{known['image']:>15.4f}{known['label']:>16.3f}{known['total']:>17.3f}")
+    wants_labels("to choose a state (ckptkd)", is_dense(sets.train), of="image")
+    if _unknown(trajectory):
+        with trajectory.folder.locked(wait=True):
+            trajectory.entries = Trajectory(trajectory.folder).entries  # another run may have done it meanwhile
+            if _unknown(trajectory):
+                _estimate(trajectory, sets, say)
     chosen = str(trajectory.entry("chosen")["labels"][0])
     say(f"chosen: {chosen}")
     return chosen
+
+
+def _unknown(trajectory: Trajectory) -> bool:
+    return any("information" not in entry for entry in trajectory.candidates)
+
+
+def _estimate(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> None:
+    states = trajectory.candidates
+    run, _ = trajectory.folder.read()
+    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
+    network = network_of(blank, len(sets.classes), sets.image_size).eval()
+    found = []
+    for entry in states:
+        network.load_state_dict(trajectory.weights(entry["labels"][0]))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
+            found.append(_information(network, sets))
+    totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*found, strict=True)), strict=True)]
+    for entry, (image, label), total in zip(states, found, totals, strict=True):
+        entry["information"] = {"image": image, "label": label, "total": total}
+    trajectory.write()
+    say("state         −MSE of image   nats of label   normalised sum   (our estimate, theirs is not published)")
+    for entry in states:
+        known = entry["information"]
+        say(f"{entry['labels'][0]:<10}{known['image']:>15.4f}{known['label']:>16.3f}{known['total']:>17.3f}")
 
 
 @torch.no_grad()

@@ -20,11 +20,12 @@ class Story(NamedTuple):
     recipe: str
     suite: str
     on: tuple[str, ...]  # what students are scored on
+    cached: bool  # whether students share what the teacher said: vectors, not maps
 
 
 STORIES = {
-    "classification": Story("cues", "demo", ("clean", "mechanism")),
-    "segmentation": Story("cues-seg", "demo-segmentation", ("clean", "scenes")),
+    "classification": Story("cues", "demo", ("clean", "mechanism"), True),
+    "segmentation": Story("cues-seg", "demo-segmentation", ("clean", "scenes"), False),
 }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,6 +26,13 @@ def gather(rows: Tensor) -> Tensor:
         return rows
     joined: Tensor = _Gather.apply(rows)
     return joined
+
+
+def as_the_first(tensors: Iterable[Tensor]) -> None:
+    """Have every process hold what the first one does, in place."""
+    if world() > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 class _Gather(torch.autograd.Function):

@@ -88,7 +88,7 @@ class TeacherSettings(ModelSettings):
         (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
     )  # per cent of training, or "epoch:36"
     early: str = "15%"  # "15%", "epoch:36", "rewind", or "<teacher hash>/15%" for a state of another teacher
-    rewind_epochs: int = Field(10, ge=1)
+    rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_rate: float = Field(0.05, gt=0)
 
 
@@ -104,6 +104,15 @@ class Recipe(Settings):
     optim: OptimSettings = OptimSettings()
     task: TaskSettings = TaskSettings()
     methods: dict[str, dict[str, Value]] = {}  # settings that belong to this pair, by method
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rewinds(cls, tree: Any) -> Any:
+        """Ten of the paper's 240 epochs are a 24th of training."""
+        if isinstance(tree, dict) and isinstance(tree.get("teacher"), dict) and isinstance(tree.get("iterations"), int):
+            own = {"rewind_epochs": max(round(tree["iterations"] / 24), 1)} if tree["iterations"] > 0 else {}
+            return tree | {"teacher": own | tree["teacher"]}
+        return tree
 
     @model_validator(mode="after")
     def _counts(self) -> Self:

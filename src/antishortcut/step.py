@@ -14,6 +14,8 @@ from antishortcut.errors import UserError
 from antishortcut.parallel import gather, world
 from antishortcut.types import Batch, Features, Method, Task, Views
 
+VOIDED = "void"  # the term of a step that has nothing to learn from
+
 
 class Step(nn.Module):
     """A batch and the teachers' features in, named and weighted loss terms out."""
@@ -36,7 +38,8 @@ class Step(nn.Module):
             rows, targets, joint = joined(*self.task.rows(student, teachers, batch))
             terms = {name: method.task_weight * self._share(batch) * value for name, value in own.items()}
             if len(joint.label) == 0:  # not a labelled pixel in any process: nothing to learn from, and no mean of it
-                return terms | {"void": sum((0.0 * part.sum() for part in self.method.parameters()), torch.zeros(()))}
+                nothing = batch.image.new_zeros(())
+                return terms | {VOIDED: sum((0.0 * part.sum() for part in self.method.parameters()), nothing)}
             return terms | method.terms(rows, targets, joint, epoch)
 
     def _share(self, batch: Batch) -> Tensor | float:

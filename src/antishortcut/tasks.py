@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antishortcut.errors import UserError
 from antishortcut.parallel import world
 from antishortcut.scorers import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
 from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Shape, Sizes, Task, is_dense
+
+SEGMENT = ", like dense-8 or deeplabv3-resnet18"
 
 
 def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
@@ -28,6 +31,18 @@ def sizes_of(sets: Sets, student: Shape, teachers: Mapping[str, Shape]) -> Sizes
     task = task_of(sets)
     label = sets.train.label if task.vectors else None
     return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
+
+
+def check_networks(sets: Sets, sizes: Sizes) -> None:
+    """Refuse networks that give vectors where the data have maps, or the other way round."""
+    task = task_of(sets)
+    for who, shape in (("student", sizes.student), *sizes.teachers.items()):
+        if shape.maps is task.vectors:
+            has, gives = ("image", "maps") if task.vectors else ("pixel", "one vector an image")
+            raise UserError(
+                f"{sets.name} has a class for every {has}, but the {who} network gives {gives}; "
+                f"choose another{SEGMENT * (not task.vectors)} (asd list models)"
+            )
 
 
 class Classification:
@@ -102,7 +117,10 @@ class Segmentation:
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]:
         grid = student.embedding.shape[2:]  # (h, w)
-        label = F.interpolate(batch.label[:, None].float(), size=grid, mode="nearest").flatten().long()  # (B·h·w,)
+        middle = F.interpolate(
+            batch.label[:, None].float(), size=grid, mode="nearest-exact"
+        )  # of a cell, as in `resized`
+        label = middle.flatten().long()  # (B·h·w,)
         known = (label != VOID).nonzero().flatten()
         chosen = known[torch.randperm(len(known), device="cpu")[: -(-self.count // world())].to(known.device)]  # (R,)
         image, cell = chosen // (grid[0] * grid[1]), chosen % (grid[0] * grid[1])

@@ -31,7 +31,7 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
         image_size=image_size,
         stem=model.stem,
         embedding=model.embedding,
-        pretrained=model.pretrained,
+        pretrained=model.pretrained and model.weights is None,  # a file of one's own needs no hub
     )
     if model.weights is not None:
         load_weights(network, Path(model.weights))
@@ -107,6 +107,15 @@ class Trajectory:
         """Lines of the states after a step or more: nobody learns from an untrained one, nor is measured by it."""
         return [known for known in self.entries if known["step"] > 0]
 
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """Trained states one may be chosen of: those kept by share, as of every teacher; all when there are no others.
+
+        Epochs are kept beside them to be looked at.
+        """
+        shares = [known for known in self.trained if any(label.endswith("%") for label in known["labels"])]
+        return shares if len(shares) > 1 else self.trained
+
     def entry(self, state: str) -> dict[str, Any]:
         """The manifest's line for a state."""
         if not self.entries:
@@ -114,9 +123,9 @@ class Trajectory:
         if state == "final":
             return self.entries[-1]
         if state == "chosen":
-            if any("information" not in known for known in self.trained):
+            if any("information" not in known for known in self.candidates):
                 raise UserError(f"teacher {self.folder.path.name}: no state has been chosen yet (asd distill does it)")
-            return max(self.trained, key=lambda known: float(known["information"]["total"]))
+            return max(self.candidates, key=lambda known: float(known["information"]["total"]))
         names = [label for known in self.entries for label in known["labels"]]
         for known in self.entries:
             if state in known["labels"]:

@@ -30,13 +30,13 @@ from antishortcut.folder import Folder
 from antishortcut.frozen import Form, Frozen, fastest, quicker, settle
 from antishortcut.methods import make_method
 from antishortcut.models import Network, probe
-from antishortcut.parallel import gather
+from antishortcut.parallel import as_the_first, gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
-from antishortcut.step import Meter, Sealed, SealedStep, Step
-from antishortcut.tasks import sizes_of, task_of
+from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step
+from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
@@ -99,6 +99,7 @@ class Training:
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
+        check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
         self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
         self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train")
@@ -179,7 +180,7 @@ class Training:
         self.module.train()
         terms: dict[str, Tensor] = {}
         parts = _parts(batch, self.run.optim.accumulate)
-        rows = len(gather(batch.index))
+        rows, void = len(gather(batch.index)), 0
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
             targets = self._targets(here)
@@ -187,13 +188,15 @@ class Training:
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
                 found = self.module(Sealed(here, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
+            void += VOIDED in found
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
             self.meter.check(self.done + 1, self._kept())
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
-        self.optimizer.step()
+        if void < len(parts):  # where nothing is learned, nothing is forgotten either
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.done += 1
         return rate
@@ -257,6 +260,7 @@ class Training:
     def _score(self, limit: int | None) -> dict[str, float]:
         """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
         self.student.eval()
+        as_the_first(self.student.buffers())  # batch statistics are each process's own, and the first one's are saved
         loader, device = self._loader(self.judge, limit), self.fabric.device
         tally = [
             self.task.tally(self.student(batch.image.to(device)), batch.label.to(device)) for batch in loader.epoch(0)

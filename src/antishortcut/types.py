@@ -84,6 +84,7 @@ class Shape:
 
     embedding: int  # D
     stages: tuple[tuple[int, int, int], ...] = ()  # (C_i, H_i, W_i)
+    maps: bool = False  # whether logits and embedding are maps
 
 
 @dataclass(frozen=True)

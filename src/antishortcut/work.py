@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from antishortcut.console import first_process
 from antishortcut.evaluate import Bench, evaluate
-from antishortcut.folder import Folder, InUse
-from antishortcut.run import Recipe, Run
+from antishortcut.folder import Folder
+from antishortcut.run import Recipe
 from antishortcut.suites import Job
 from antishortcut.workflow import Workshop, distill, teach
 
@@ -23,10 +24,10 @@ class Worker:
     at: dict[str, Path]
 
     def teach(self, recipe: Recipe) -> dict[str, Any]:
-        return self._told(Folder(self._teacher(recipe).folder(self.shop.runs)))
+        return self._told(Folder(teach(recipe, self.shop).folder(self.shop.runs)))
 
     def learn(self, job: Job) -> dict[str, Any]:
-        *_, source = [self._teacher(recipe) for recipe in job.teachers]
+        *_, source = [teach(recipe, self.shop) for recipe in job.teachers]
         early = job.early if job.early is None or job.other is None else f"{source.hash}/{job.early}"
         run = distill(
             job.recipe,
@@ -39,17 +40,9 @@ class Worker:
             early=early,
         )
         folder = Folder(run.folder(self.shop.runs))
-        evaluate(folder, self._bench(job), job.on, device=self.device)
+        if first_process():  # where several share a run, one of them scores it
+            evaluate(folder, self._bench(job), job.on, device=self.device)
         return self._told(folder)
-
-    def _teacher(self, recipe: Recipe) -> Run:
-        """Trained here, unless it is there or another command is at it: that one is waited for."""
-        while True:
-            try:
-                return teach(recipe, self.shop)
-            except InUse as busy:
-                with Folder(busy.path).locked(wait=True):
-                    pass
 
     @property
     def device(self) -> str:

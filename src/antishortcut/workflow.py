@@ -15,7 +15,7 @@ from antishortcut.console import console
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, near
 from antishortcut.fabric import make_fabric
-from antishortcut.folder import Folder, twin_of
+from antishortcut.folder import Folder, InUse, twin_of
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import probe
 from antishortcut.run import (
@@ -29,7 +29,7 @@ from antishortcut.run import (
     rewind_run,
     teach_run,
 )
-from antishortcut.tasks import sizes_of
+from antishortcut.tasks import check_networks, sizes_of
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import train
 from antishortcut.types import Sets
@@ -44,7 +44,7 @@ class Workshop:
     download: bool = False
     execution: Execution = field(default_factory=Execution)
     quiet: bool = False
-    reuse: bool = False  # take a finished run of the same hash from another suite's folder
+    reuse: bool = False  # one of a suite: take a finished run of the same hash from another suite's folder
     _sets: dict[str, Sets] = field(default_factory=dict)
     _fabric: dict[Execution, Fabric] = field(default_factory=dict)
 
@@ -66,18 +66,59 @@ class Workshop:
         return self._sets[key]
 
     def carry_out(self, run: Run) -> dict[str, Any]:
-        """Train, go on, or return what is there. A run that was begun keeps the execution settings it began with."""
+        """Train, go on, or return what is there. A run that was begun keeps the execution settings it began with.
+
+        Several runs may want the same trajectory: one trains it, the others wait.
+        """
+        while True:
+            try:
+                return self._train(run)
+            except InUse as busy:
+                if not run.keep or self.execution.devices * self.execution.nodes > 1:
+                    raise
+                self.say(f"{busy.path}: another process is at it, which is waited for")
+                with Folder(busy.path).locked(wait=True):
+                    pass
+
+    def _train(self, run: Run) -> dict[str, Any]:
         folder = Folder(run.folder(self.runs))
         execution = self.execution
-        if self.reuse and not (folder.path / "run.json").exists() and (twin := twin_of(run, self.runs)):
-            folder.copy_of(twin, run)
+        if self.reuse and not folder.finished:
+            self._copied(run, folder)
+        if folder.finished:
+            folder.check(run)
+            return folder.result()
         if (folder.path / "run.json").exists():
             execution = Execution.model_validate(folder.read()[1])
-            if not folder.finished and (others := _differing(execution, self.execution)):
-                self.say(f"{folder.path} goes on as it began: {others}")
+            self._goes_on(folder, execution)
+        fabric = self._made(execution)
+        if run.keep and fabric.world_size > 1:  # all of them, or one would wait while the others train
+            with folder.locked(wait=True):
+                pass
+            fabric.barrier()
+        return train(run, self.runs, self.sets(run.data), fabric, execution, self.quiet)
+
+    def _copied(self, run: Run, folder: Folder) -> None:
+        """From a twin, by the first process; no other goes on before that."""
+        fabric = self._made(self.execution)
+        if fabric.is_global_zero and not (folder.path / "run.json").exists() and (twin := twin_of(run, self.runs)):
+            folder.copy_of(twin, run)
+        fabric.barrier()
+
+    def _goes_on(self, folder: Folder, kept: Execution) -> None:
+        here = self.execution
+        if self.reuse and (kept.devices, kept.nodes) != (here.devices, here.nodes):
+            raise UserError(
+                f"{folder.path} was begun with --devices {kept.devices} --nodes {kept.nodes}; go on with it so, or "
+                "remove that folder"
+            )
+        if others := _differing(kept, here):
+            self.say(f"{folder.path} goes on as it began: {others}")
+
+    def _made(self, execution: Execution) -> Fabric:
         if execution not in self._fabric:
             self._fabric[execution] = make_fabric(execution)
-        return train(run, self.runs, self.sets(run.data), self._fabric[execution], execution, self.quiet)
+        return self._fabric[execution]
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -104,8 +145,10 @@ def teach(recipe: Recipe, shop: Workshop) -> Run:
 def rewind(teacher: Run, epochs: int, rate: float, shop: Workshop) -> Run:
     """Make an early-like state from a teacher's final one."""
     run = rewind_run(teacher, epochs, rate)
-    shop.say(f"rewinding {teacher.model.name}: {epochs} epochs at a constant {rate:g}, {run.folder(shop.runs)}")
-    shop.carry_out(run)
+    folder = Folder(run.folder(shop.runs))
+    if not folder.finished:
+        shop.say(f"rewinding {teacher.model.name}: {run.length} at a constant {rate:g}, {folder.path}")
+        shop.carry_out(run)
     return run
 
 
@@ -166,11 +209,11 @@ def _check(
         network_of(recipe.student.model_copy(update={"name": n}), classes, side)
         for n in (recipe.student.name, *between)
     ]
-    if roles:
-        model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
-        shape = probe(network_of(model, classes, side), side)
-        sizes = sizes_of(sets, probe(student, side), dict.fromkeys(roles, shape))
-        make_method(method, sizes, settings)
+    model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
+    shapes = dict.fromkeys(roles, probe(network_of(model, classes, side), side)) if roles else {}
+    sizes = sizes_of(sets, probe(student, side), shapes)
+    check_networks(sets, sizes)
+    make_method(method, sizes, settings)
     planned = {f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)}
     for role in roles:
         state = early if role == "early" else role

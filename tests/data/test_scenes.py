@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import torch
 from PIL import Image
 
 from antishortcut.data import open_sets, scenes
-from antishortcut.data.masks import read_pair
+from antishortcut.data.masks import read_pair, read_values
 from antishortcut.data.pictures import CACHE
+from antishortcut.errors import UserError
 from antishortcut.types import VOID, FileSet, Sets, is_dense
 from tests.data.official import ADE_SIZES, in_memory, make_ade, make_camvid, make_masked, mask, picture, real, refused
 
@@ -215,6 +218,63 @@ def test_folder_mistakes(tmp_path: Path) -> None:
     for path in (train / "masks").iterdir():
         mask(path, np.full((30, 40), 254))
     refused("has 255 classes, but a mask of bytes holds at most 254", name, None)
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    """Masks of 0 and 255 alone, the commonest way to write two classes: with and without names."""
+    name = masked(tmp_path)
+    for path in (tmp_path / "train/masks").iterdir():
+        mask(path, 255 * (values(path) % 2))
+    said = "has one class only; 255 means void, so write foreground as 1"
+    refused(said, name, None)
+    (tmp_path / "classes.txt").write_text("thing\n")
+    refused(said, name, None)
+
+
+def test_masks_without_a_label_are_refused_where_classes_are_named(tmp_path: Path) -> None:
+    name = masked(tmp_path)
+    (tmp_path / "classes.txt").write_text("ground\nthing\nother\n")
+    paths = sorted((tmp_path / "train/masks").iterdir())
+    for path in paths[1:]:
+        mask(path, np.full((30, 40), 255))
+    open_sets(name, None)  # one has labels
+    mask(paths[0], np.full((30, 40), 255))
+    refused("all pixels of the masks in .*train/masks are 255, which is void", name, None)
+    for path in (make_ade(tmp_path) / scenes.ADE / "annotations/training").iterdir():
+        mask(path, 0 * values(path))
+    refused("all pixels of the masks in .*annotations/training are 0 or 255", "ade20k", tmp_path)
+
+
+def png(depth: int, rows: list[list[int]]) -> bytes:
+    """Grey of so many bits, bit by bit as the standard has it."""
+    lines = ["".join(f"{value:0{depth}b}" for value in row) for row in rows]
+    lines = [line + "0" * (-len(line) % 8) for line in lines]
+    raw = b"".join(b"\0" + bytes(int(line[at : at + 8], 2) for at in range(0, len(line), 8)) for line in lines)
+    head = struct.pack(">IIBBBBB", len(rows[0]), len(rows), depth, 0, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_grey_of_few_bits_means_its_numbers(tmp_path: Path, depth: int) -> None:
+    """Pillow makes two and four bits lighter, so that their white is white."""
+    most = 2**depth - 1
+    rows = [[0, 1, most], [most, 0, most // 2]]
+    (tmp_path / "mask.png").write_bytes(png(depth, rows))
+    assert read_values(tmp_path / "mask.png").tolist() == rows
+
+
+def test_grey_that_would_be_scaled_is_refused(tmp_path: Path) -> None:
+    for top, fits in ((255, True), (3, False)):
+        (tmp_path / "mask.pgm").write_bytes(b"P5 2 2 %d\n\0\1\2\3" % top)
+        if fits:
+            assert read_values(tmp_path / "mask.pgm").tolist() == [[0, 1], [2, 3]]
+        else:
+            with pytest.raises(UserError, match=r"mask.pgm \(its maximum is 3, .*save it with 255"):
+                read_values(tmp_path / "mask.pgm")
 
 
 def test_masks_of_every_kind(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.methods import make_method
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
-from antishortcut.types import Features
+from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
 from tests.test_subspace import close, normal, seeds, several
 
@@ -152,6 +153,27 @@ def test_the_review_agrees_with_the_loop(teacher: str) -> None:
     terms = method.terms(student, {"final": final}, numbered(2), epoch=1000.0)
     assert list(terms) == ["review"]
     close(terms["review"], 2 * total)
+
+
+def test_where_the_embedding_is_a_map_the_stages_alone_are_reviewed() -> None:
+    """Its rows are locations, more than there are images, and must not matter."""
+    torch.manual_seed(0)
+    shape = Shape(3, tuple(STUDENT), maps=True)
+    method = ReviewKD(Sizes(2, 8, shape, {"final": shape}), width=2, warmup=0.0).double().eval()
+    assert len(method.fusions) == len(STUDENT) - 1
+    student, final = maps_of(shape, 2), maps_of(shape, 2, seed=9)
+
+    def term(rows: int) -> Tensor:
+        seen = [replace(each, embedding=torch.rand(rows, 3, dtype=torch.float64)) for each in (student, final)]
+        return method.terms(seen[0], {"final": seen[1]}, numbered(rows), 1.0)["review"]
+
+    total, fused = 0.0, None
+    for fusion, ours, theirs in zip(method.fusions, student.stages[:0:-1], final.stages[:0:-1], strict=True):
+        assert isinstance(fusion, Fusion)
+        reviewed, fused = slow_fusion(fusion, ours.tolist(), fused, (theirs.shape[2], theirs.shape[3]))
+        total += slow_context(reviewed, theirs.tolist())
+    close(term(7), 5 * total)
+    close(term(40), 5 * total)
 
 
 def test_attention_shares_by_hand() -> None:

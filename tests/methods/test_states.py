@@ -109,21 +109,28 @@ def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, shop: Work
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_untrained_state_is_not_chosen_and_does_not_count(recipe: Recipe, shop: Workshop) -> None:
-    """It keeps more of the image and less of the label than any other, and would stretch both scales."""
+def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe: Recipe, shop: Workshop) -> None:
+    """An untrained one keeps more of the image and less of the label than any other, and would stretch both scales.
 
-    def totals(keep: tuple[float, ...], seed: int) -> dict[str, float]:
-        settings = {"keep": keep, "seed": seed}
-        taught = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update=settings)})
-        runs = shop.runs / str(len(keep))
+    Epochs are kept of some teachers only, to be looked at: the choice is among the same states of every teacher.
+    """
+
+    def totals(*keep: float | str) -> dict[str, float]:
+        taught = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"keep": keep, "seed": 3})})
+        runs = shop.runs / str(len(list(shop.runs.glob("*"))))
         here = Workshop(runs, quiet=True)
         trajectory = Trajectory(Folder(teach(taught, here).folder(runs)))
         choose(trajectory, here.sets(recipe.data), lambda text: None)
         again = Trajectory(trajectory.folder)
         assert again.entry("chosen")["step"] > 0
+        assert again.entry("chosen") in again.candidates
         return {e["labels"][0]: e["information"]["total"] for e in again.entries if "information" in e}
 
-    assert totals((0, 25, 50), 3) == totals((25, 50), 3)
+    plain = totals(25, 50)
+    assert list(plain) == ["25%", "50%", "100%"]
+    assert totals(0, 25, 50) == plain
+    assert totals(25, "epoch:0.75", 50) == plain
+    assert list(totals("epoch:0.5")) == ["epoch:0.5", "100%"]  # where nothing else was kept
 
 
 def test_an_assistant_stands_between(recipe: Recipe, shop: Workshop) -> None:

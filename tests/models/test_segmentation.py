@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,13 @@ def zeros(module: nn.Module) -> dict[str, Tensor]:
 def test_files_that_fit_neither(tmp_path: Path) -> None:
     with torch.device("meta"):  # a file that fitted would raise another error
         network = build("deeplabv3-resnet18", 5)
-        others = [build("cnn-16", 5), build("deeplabv3-resnet18", 6)]
+        other = build("cnn-16", 5)
         resnets: list[nn.Module] = [timm.create_model(name) for name in ("resnet18", "resnet34")]
     states = {
         r"96 unexpected \(layer1\.2\.": zeros(resnets[1]),
         r"of another shape \(conv1\.weight \(1, ": {key: x[:1] for key, x in zeros(resnets[0]).items() if x.ndim},
-        r"missing \(body\.backbone": zeros(others[0]),
-        r"of another shape \(body\.classifier\.4\.weight": zeros(others[1]),
+        r"missing \(body\.backbone": zeros(other),
+        r"99 missing \(backbone\.bn1\.weight": {"backbone.conv1.weight": torch.zeros(64, 3, 7, 7)},
     }
     for words, state in states.items():
         torch.save(state, tmp_path / "other.pth")
@@ -185,6 +186,34 @@ def test_files_that_fit_neither(tmp_path: Path) -> None:
             load_weights(network, tmp_path / "other.pth")
         assert "or a timm or torchvision classifier with its backbone" in str(told.value)
         assert "\n" not in str(told.value)
+
+
+HEADS: dict[str, tuple[Callable[[str], bool], list[str]]] = {
+    "other classes": (lambda key: True, ["classifier.4", "aux_classifier.4"]),
+    "other classes, no auxiliary head": (
+        lambda key: not key.startswith("aux"), ["classifier.4", "aux_classifier.4", "aux_classifier"],
+    ),
+    "the backbone alone": (
+        lambda key: key.startswith("backbone"), ["classifier.4", "classifier", "aux_classifier.4", "aux_classifier"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", HEADS)
+@pytest.mark.parametrize("prefix", ["", "body."])
+def test_heads_that_do_not_fit_start_fresh_and_it_is_said(file: str, prefix: str, tmp_path: Path) -> None:
+    there, fresh = HEADS[file]
+    source = build("deeplabv3-resnet18", 21)
+    shake(source)
+    state = {key: value for key, value in source.body.state_dict().items() if there(key)}
+    torch.save({prefix + key: value for key, value in state.items()}, tmp_path / "voc.pth")
+    network = build("deeplabv3-resnet18", 5)
+    before = {key: value.clone() for key, value in network.body.state_dict().items()}
+    with pytest.warns(UserWarning, match=f"start fresh: {', '.join(fresh)}$"):
+        load_weights(network, tmp_path / "voc.pth")
+    for key, value in network.body.state_dict().items():
+        kept = key in state and state[key].shape == value.shape
+        assert torch.equal(value, state[key] if kept else before[key]), key
 
 
 def test_names_of_layers_are_told_apart() -> None:

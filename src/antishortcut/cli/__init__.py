@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
+from typing import Any, NoReturn
 
 import typer
 
@@ -42,14 +43,28 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     try:
         with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
-            app()
+            sys.exit(app(standalone_mode=False))
     except (UserError, OSError) as error:  # a full disk, a folder that may not be written, a file in its place
-        print(f"asd: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"asd: {_line(str(error))}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except Exception as error:
+        if hasattr(error, "format_message"):  # typer's: what is wrong with the words of a command
+            _refuse(error)
         if type(error).__name__ != "Stopped":  # by name: importing the trainer here would cost every command seconds
             raise
         print(f"asd: {error}", file=sys.stderr)
         sys.exit(getattr(error, "code", 1))
+
+
+def _refuse(error: Any) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        print(f"asd: {_line(error.format_message()).rstrip('.')}; see --help", file=sys.stderr)
+    sys.exit(error.exit_code)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,19 +1,31 @@
-"""How `asd suite show` measures and tells what a suite costs here."""
+"""How `asd suite show` tells a suite's runs, and measures and tells what they cost here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antishortcut.cli.options import table
 
 if TYPE_CHECKING:
     from antishortcut.cost import Cost, Row
     from antishortcut.run import Execution
-    from antishortcut.suites import Suite
+    from antishortcut.suites import Job, Suite
 
 COLUMNS = ("", "students", "their hours", "teachers", "their hours", "hours in all")
 BUSY = 0.9
+
+
+def listed(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """Jobs for JSON, each with every setting of its method, defaults included, as its run will have them."""
+    from antishortcut.methods import options_of
+
+    return [
+        job.model_dump(mode="json")
+        | {"resolved": options_of(job.method, job.recipe.methods.get(job.method, {}) | job.options)}
+        for job in jobs
+    ]
 
 
 def measured(suite: Suite, runs: Path, execution: Execution) -> Cost:

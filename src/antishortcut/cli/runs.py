@@ -48,7 +48,7 @@ def demo(
 
     if task not in STORIES:
         raise UserError(f"--task {task!r}{near(task, STORIES)}")
-    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=True))
+    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=STORIES[task].cached))
     story = run_demo(load_recipe(STORIES[task].recipe, set_ or ()), STORIES[task], shop, seed)
     if as_json:
         print_json(story)
@@ -94,7 +94,9 @@ def teach(
 
 def rewind(
     teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
-    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.")] = 10,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of fine-tuning, 10 unless said; or iterations, as the teacher counts.")
+    ] = None,
     rate: Annotated[float, typer.Option(help="The constant learning rate.")] = 0.05,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
@@ -116,6 +118,7 @@ def rewind(
     run, _ = folder.read()
     if run.kind != "teach" or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
+    epochs = (max(round(run.iterations / 24), 1) if run.iterations else 10) if epochs is None else epochs
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent

@@ -12,6 +12,7 @@ from antishortcut.cli.options import (
     CacheOption,
     CompileOption,
     DeviceOption,
+    DevicesOption,
     DownloadOption,
     JsonOption,
     PrecisionOption,
@@ -39,7 +40,8 @@ NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
 OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
 SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
 ENGINES = ("local", "ray")
-STATES = ("finished", "begun", "waiting", "another")  # another: the folder holds another run
+# not scored: trained, but some scores are not there; another: the folder holds another run
+STATES = ("finished", "not scored", "begun", "waiting", "another")
 ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
 
 
@@ -69,16 +71,22 @@ def show(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """The runs of a suite, what the paper says they cost, and what they would cost here."""
-    from antishortcut.cli.cost import known, measured, print_cost
-    from antishortcut.paper.scale import reported_hours
+    """The runs of a suite, what the paper says they cost, and what they would cost here.
 
+    With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
+    """
+    from antishortcut.cli.cost import known, listed, measured, print_cost
+    from antishortcut.paper.hours import reported_hours
+
+    if not measure:
+        given = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
+        _idle("--measure", given)
     opened = _open(name, set_, only, seeds, scale)
-    jobs = opened.jobs
+    jobs, hours = opened.jobs, reported_hours(opened)
     cost = measured(opened, runs, execution_of(device, 1, precision, threads, 0, 0)) if measure else None
     if as_json:
-        listed = [job.model_dump(mode="json") for job in jobs]
-        print_json({"runs": listed, "cost": cost.as_json()} if cost else listed)
+        shown = listed(jobs)
+        print_json({"runs": shown, "paper": hours and hours.as_json(), "cost": cost.as_json()} if cost else shown)
         return
     for suite in dict.fromkeys(job.suite for job in jobs):
         here = [job for job in jobs if job.suite == suite]
@@ -91,7 +99,7 @@ def show(
         ]
         table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
     print(f"{len(jobs)} students")
-    if hours := reported_hours(opened):
+    if hours:
         print(hours)
     print_cost(cost or known(opened, runs), name, scale)
 
@@ -107,15 +115,19 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; 1 unless said, on a cluster as many as fit.")
     ] = None,
-    address: Annotated[str, typer.Option(help="Of the Ray cluster: auto, or HOST:PORT of its head.")] = "auto",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster: HOST:PORT of its head, auto unless said.")
+    ] = None,
     cards: Annotated[
-        float | None, typer.Option(min=0, help="GPUs of a run on the cluster, 0.5 for two runs on one.")
+        float | None,
+        typer.Option(min=0, help="GPUs of a run on the cluster, 0.5 for two runs on one; --devices unless said."),
     ] = None,
     at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, which are scored too.")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: DownloadOption = False,
     device: DeviceOption = "auto",
+    devices: DevicesOption = 1,
     precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
@@ -128,17 +140,20 @@ def run(
 ) -> None:
     """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
     from antishortcut.console import console
-    from antishortcut.launch import Place, carry_out
+    from antishortcut.launch import Place, carry_out, check_images
 
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{near(engine, ENGINES)}")
+    if engine != "ray":
+        _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
     teachers = (cache_teachers, 1, teacher_precision, teacher_compile, compile)
-    execution = execution_of(device, 1, precision, threads, workers, save_every, *teachers)
+    execution = execution_of(device, devices, precision, threads, workers, save_every, *teachers)
     place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
+    check_images(todo, place)
     screen = console()
-    where = _cluster(place, address, jobs, cards) if engine == "ray" else _processes(place, jobs or 1)
+    where = _cluster(place, address or "auto", jobs, cards) if engine == "ray" else _processes(place, jobs or 1)
     outcome = carry_out(todo, place, where, lambda text: screen.print(text, markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
@@ -176,10 +191,11 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """How far a suite has come."""
-    from antishortcut.launch import state
+    from antishortcut.launch import scored, state
 
     jobs = _open(name, set_, only, seeds, scale).jobs
     states = {job.title: state(job, runs) for job in jobs}
+    states |= {job.title: "not scored" for job in jobs if states[job.title] == "finished" and not scored(job, runs)}
     if as_json:
         print_json(states)
         return
@@ -189,7 +205,8 @@ def status(
         count[states[job.title]] += 1
     rows = [(*key, *count.values()) for key, count in groups.items()]
     table(name, ("suite", "name", *STATES), rows)
-    print(f"{sum(found == 'finished' for found in states.values())} of {len(jobs)} students are trained")
+    trained = sum(found in ("finished", "not scored") for found in states.values())
+    print(f"{trained} of {len(jobs)} students are trained")
 
 
 def _options(job: Job) -> str:
@@ -211,5 +228,13 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
     try:
         numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
     except ValueError:
-        raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3") from None
+        numbers = []
+    if seeds is not None and not numbers:
+        raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3")
     return open_suite(name, set_ or (), only or (), numbers, scale)
+
+
+def _idle(beside: str, given: dict[str, bool]) -> None:
+    """Options that were given and would do nothing, for the one they stand beside was not."""
+    if names := [name for name, said in given.items() if said]:
+        raise UserError(f"{' and '.join(names)} without {beside} would do nothing; add {beside} or leave them out")

@@ -14,7 +14,17 @@ from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.job import Job, teacher_key
 from antishortcut.launch import state
-from antishortcut.run import DataSettings, ModelSettings, Recipe, Run, Settings, Value, rewind_run, teach_run
+from antishortcut.run import (
+    DataSettings,
+    ModelSettings,
+    Recipe,
+    Run,
+    Settings,
+    TaskSettings,
+    Value,
+    rewind_run,
+    teach_run,
+)
 
 
 class Size(Settings):
@@ -22,15 +32,19 @@ class Size(Settings):
 
     images: int = Field(ge=1)
     classes: int = Field(ge=1)
-    side: int = Field(ge=1)  # of the square images
+    side: int = Field(ge=1)  # of the square images, or of the crops
+    dense: bool = False  # every pixel has a class
 
 
-KNOWN = {
+KNOWN = {  # of embedded images the sources' defaults; tests compare
+    "cues": Size(images=8_000, classes=10, side=32),
+    "cues-seg": Size(images=4_000, classes=11, side=64, dense=True),
     "cifar100": Size(images=50_000, classes=100, side=32),
     "tiny-imagenet": Size(images=100_000, classes=200, side=64),
     "imagenet100": Size(images=126_689, classes=100, side=224),
+    "ade20k": Size(images=20_210, classes=150, side=512, dense=True),
+    "camvid": Size(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
 }
-CUES = Size(images=8_000, classes=10, side=32)  # the source's defaults; a test compares
 
 
 class Group(Settings):
@@ -46,6 +60,7 @@ class Group(Settings):
     accumulate: int = 1
     augment: str = "none"
     size: Size
+    task: TaskSettings | None = None  # of dense prediction
 
     @property
     def key(self) -> str:
@@ -74,18 +89,16 @@ class Piece:
 
 def size_of(data: DataSettings, counted: Mapping[str, Size]) -> Size | None:
     """What is left to train on after splits and limits; `counted` are sizes of folders, by name."""
-    if data.name == "cues":
-        drawn = max(int(data.options.get("count", CUES.images)), 1)
-        whole: Size | None = CUES.model_copy(update={"images": drawn})
-    else:
-        whole = KNOWN.get(data.name) or counted.get(data.name)
+    whole = KNOWN.get(data.name) or counted.get(data.name)
     if whole is None:
         return None
-    images = whole.images - (max(1, round(data.val_fraction * whole.images)) if data.val_fraction else 0)
+    drawn = max(int(data.options.get("count", whole.images)), 1)  # of embedded images
+    images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     return Size(
         images=max(min(images, data.train_limit or images), 1),
         classes=whole.classes,
         side=data.image_size or whole.side,
+        dense=whole.dense,
     )
 
 
@@ -153,7 +166,7 @@ def _group(recipe: Recipe, counted: Mapping[str, Size], kind: Mapping[str, Any])
     if size is None:
         return None
     how = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
-    return Group(size=size, **how, **kind)
+    return Group(size=size, task=recipe.task if size.dense else None, **how, **kind)
 
 
 def _network(model: ModelSettings) -> ModelSettings:

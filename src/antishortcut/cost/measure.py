@@ -1,5 +1,5 @@
 """A few real training steps on random images of the right size, as the trainer would do them."""
-# B images of a step
+# B images of a step, S their side
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -27,14 +28,15 @@ from antishortcut.fabric import make_fabric, resolved
 from antishortcut.frozen import Form, Frozen, fastest
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
-from antishortcut.run import DataSettings, Execution, ModelSettings
+from antishortcut.run import DataSettings, Execution, ModelSettings, TaskSettings
+from antishortcut.tasks import Classification, Segmentation
 from antishortcut.teachers import network_of
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task, is_dense
 
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
 SLOW = 5.0  # seconds of a step on a CPU beside which warming up is nothing
 POOL = 4  # batches that are drawn from
-PIXELS = 2**20  # of a batch on a CPU; larger ones are measured in part, and the rest in proportion
+PIXELS, DENSE_PIXELS = 2**20, 2**19  # of a batch on a CPU; larger ones are measured in part, the rest in proportion
 
 
 class Stopwatch:
@@ -53,12 +55,13 @@ class Stopwatch:
     def step(self, group: Group) -> Measured:
         """The median, with the batch's augmentation and its way to the device."""
         torch.manual_seed(0)
-        images = -(-group.batch // group.accumulate)
+        whole = images = -(-group.batch // group.accumulate)
         cpu = self.fabric.device.type == "cpu"
         if cpu:
-            images = min(images, max(PIXELS // group.size.side**2, 2))
+            most = DENSE_PIXELS if group.size.dense else PIXELS
+            images = min(images, max(most // group.size.side**2, 2))
         batches = self._batches(group, images)
-        bench = self._bench(group, next(batches))
+        bench = self._bench(group, next(batches), _task(group, images / whole))
         start, worked = time.perf_counter(), time.process_time()
         times = [_timed(bench, batches)]
         if times[0] < SLOW or not cpu:  # the first one was to warm up
@@ -73,23 +76,25 @@ class Stopwatch:
         if kind not in WITH_PATH:
             raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
         found = SOURCES[kind].open(Request(kind, path, Path(), data.seed, None, False, data.options))
-        return Size(images=len(found.train), classes=len(found.classes), side=found.image_size)
+        dense = is_dense(found.train)
+        return Size(images=len(found.train), classes=len(found.classes), side=found.image_size, dense=dense)
 
-    def _bench(self, group: Group, batch: Batch) -> Bench:
+    def _bench(self, group: Group, batch: Batch, task: Task) -> Bench:
         size, device = group.size, self.fabric.device
         form = Form(fastest(device))
         settings = options_of(group.method, group.options)
         teachers = {role: _frozen(_taught_by(group, role), size) for role in roles_of(group.method, settings)}
         student = network_of(group.network, size.classes, size.side)
         shapes = {role: probe(network, size.side) for role, network in teachers.items()}
-        sizes = Sizes(size.classes, size.images, probe(student, size.side), shapes, _labels(size))
+        labels = _labels(size) if task.vectors else None
+        sizes = Sizes(size.classes, task.samples(size.images), probe(student, size.side), shapes, labels)
         method = make_method(group.method, sizes, settings).to(device)
         for network in (*teachers.values(), student):
             network.to(device)
         if isinstance(method, Prepares):
-            method.prepare(_seen(teachers, method, batch) for _ in range(1))  # one that need not look does not
+            method.prepare(_seen(teachers, method, batch, task) for _ in range(1))  # one that need not look does not
         asked = {role: asking(Frozen(network, form)) for role, network in teachers.items()}
-        bench = Bench(asked, student, method, autocast=self.fabric.autocast)
+        bench = Bench(asked, student, method, autocast=self.fabric.autocast, task=task)
         if group.optimizer == "adamw":
             bench.optimizer = torch.optim.AdamW(bench.step.parameters(), lr=0.001)
         return bench
@@ -99,11 +104,13 @@ class Stopwatch:
         size, labels = group.size, _labels(group.size)
         pool = torch.randint(256, (POOL * images, 3, size.side, size.side), dtype=torch.uint8)
         drawn = ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64))
+        if size.dense:
+            drawn = replace(drawn, label=torch.randint(size.classes, pool[:, 0].shape, dtype=torch.uint8))
         loader = Loader(drawn, batch=images, seed=0, image_size=size.side, augment=group.augment)
         for epoch in itertools.count():
             for batch in loader.epoch(epoch):
                 index = torch.randint(size.images, (len(batch.index),))  # (B,)
-                parts = (batch.image, labels[index], index)
+                parts = (batch.image, batch.label if size.dense else labels[index], index)  # dense: (B, S, S)
                 yield Batch(*(tensor.to(self.fabric.device) for tensor in parts))
 
 
@@ -111,6 +118,14 @@ def _timed(bench: Bench, batches: Iterator[Batch]) -> float:
     start = time.perf_counter()
     bench.turn(next(batches))
     return time.perf_counter() - start
+
+
+def _task(group: Group, share: float) -> Task:
+    """The task its data pose; of a batch measured in part, methods learn from that part of the locations."""
+    if not group.size.dense:
+        return Classification()
+    task = group.task or TaskSettings()
+    return Segmentation(group.size.classes, rows=max(round(share * task.rows), 1), aux=task.aux)
 
 
 def _taught_by(group: Group, role: str) -> ModelSettings:
@@ -128,8 +143,10 @@ def _labels(size: Size) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _seen(teachers: dict[str, Network], method: nn.Module, batch: Batch) -> dict[str, Features]:
-    return {role: teachers[role](batch.image) for role in cast(Method, method).roles}
+def _seen(teachers: dict[str, Network], method: nn.Module, batch: Batch, task: Task) -> Mapping[str, Features]:
+    """What the teachers say, as rows."""
+    seen: dict[str, Features] = {role: teachers[role](batch.image) for role in cast(Method, method).roles}
+    return task.rows(next(iter(seen.values())), seen, batch)[1] if seen else seen
 
 
 def _cores() -> int:

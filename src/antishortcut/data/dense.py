@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,13 @@ def check(images: AnySet, augment: str) -> None:
             f"the augmentation {augment} leaves images their size, but those on disk may differ in it and then "
             f"share no batch; use {CROPS}"
         )
+
+
+def wants_labels(what: str, dense: bool, *, of: Literal["image", "pixel"]) -> None:
+    """Refuse what needs one label an image where every pixel has its own, or the other way round."""
+    if dense != (of == "pixel"):
+        there = "pixel" if dense else "image"
+        raise UserError(f"{what} needs one label for every {of}; here there is one for every {there}")
 
 
 def alone(images: AnySet, augment: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from ..errors import UserError
 from ..types import VOID, FileSet, ImageSet
@@ -21,6 +21,7 @@ SMALL = 2**16  # pixels of an image up to which a set may move into memory …
 ROOM = 2**30  # … if all its images are of one size and need no more bytes than this
 
 _PLAIN = {"1", "L", "P", "I", "I;16", "I;16B", "I;16L"}  # one whole number a pixel; of a palette, its place there
+_STRETCHED = {"L;2": 85, "L;4": 17}  # how many times Pillow makes grey of two and four bits lighter
 
 
 def read_values(path: Path) -> NDArray[np.uint8]:
@@ -29,13 +30,27 @@ def read_values(path: Path) -> NDArray[np.uint8]:
         with Image.open(path) as picture:
             if picture.mode not in _PLAIN:
                 raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
-            values = np.asarray(picture)  # (H, W)
+            factor = _factor(picture)
+            values = np.asarray(picture) // factor if factor > 1 else np.asarray(picture)  # (H, W)
         if values.dtype.itemsize > 1 and (values.min() < 0 or values.max() > VOID):
             raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")
         return values.astype(np.uint8)
     except Exception as error:  # a damaged file can make a decoder raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot read the mask {path} ({reason}); replace or remove the file") from None
+
+
+def _factor(picture: ImageFile.ImageFile) -> int:
+    """By how much its numbers will be multiplied when they are read: right for a picture's grey, wrong for classes."""
+    if not picture.tile:
+        return 1
+    form = picture.tile[0].args
+    kind, *more = (form,) if isinstance(form, str) else form or ("",)
+    if picture.format == "PPM" and more and more[0] not in (2**8 - 1, 2**16 - 1):
+        raise ValueError(f"its maximum is {more[0]}, by which values would be scaled; save it with 255 as maximum")
+    if picture.format in ("PNG", "TIFF") and picture.mode == "L" and kind not in ("L", *_STRETCHED):
+        raise ValueError(f"its grey is stored as {kind}, not as plain numbers; save it with 8 bits")
+    return _STRETCHED.get(str(kind), 1)
 
 
 def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
@@ -80,7 +95,7 @@ def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> Im
     """Bring a dense set of one size (H, W) into memory, through the cache that pictures.decode uses."""
     shape = (len(files), 4, *size)  # colours, then the label
     table = b"" if files.lookup is None else files.lookup.numpy().tobytes()
-    mark = f"pairs {size} {hashlib.sha256(table).hexdigest()}"
+    mark = f"pairs 2 {size} {hashlib.sha256(table).hexdigest()}"
 
     def make() -> NDArray[np.uint8]:
         out = np.empty(shape, dtype=np.uint8)  # (N, 4, H, W)

@@ -1,4 +1,4 @@
-"""Readers of the layouts of images with masks: what lies where, what its pixels mean. Files are listed, not read."""
+"""Readers of the layouts of images with masks: what lies where, what its pixels mean. Files are listed, few read."""
 # N images
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def list_ade20k(root: Path) -> Scenes:
         paired(folder / "images" / part, folder / "annotations" / part, lookup, _ADE_HINT)
         for part in ("training", "validation")
     )
-    return Scenes(_ade_names(folder / "objectInfo150.txt"), train, None, val, folder)
+    return Scenes(_ade_names(folder / "objectInfo150.txt"), labelled(train), None, val, folder)
 
 
 def _ade_names(path: Path) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def list_camvid(root: Path) -> Scenes:
             if images[0].is_dir() and masks[0].is_dir():
                 lookup = table({value: value for value in range(len(CAMVID))} | {len(CAMVID): VOID})
                 train, val, test = (paired(*both, lookup, _CAMVID_HINT) for both in zip(images, masks, strict=True))
-                return Scenes(_camvid_names(folder), train, val, test, folder)
+                return Scenes(_camvid_names(folder), labelled(train), val, test, folder)
     raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
 
 
@@ -102,13 +102,15 @@ def list_masked(folder: Path) -> Scenes:
     names = names_in(folder)
     train = paired(folder / "train" / "images", folder / "train" / "masks", None, _FOLDER_HINT)
     classes = names or tuple(f"class {value}" for value in range(1 + _largest(train.masks)))
+    if len(classes) < 2:
+        raise UserError(f"{folder} has one class only; {VOID} means void, so write foreground as 1")
     if len(classes) > MOST:
         raise UserError(f"{folder} has {len(classes)} classes, but a mask of bytes holds at most {MOST}")
     lookup = table({value: value for value in range(len(classes))})
     train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
     held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
     test = None if held is None else paired(held / "images", held / "masks", lookup, _FOLDER_HINT)
-    return Scenes(classes, train, None, test, folder)
+    return Scenes(classes, labelled(train) if names else train, None, test, folder)
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -159,6 +161,15 @@ def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
             raise UserError(f"{found[name]} and {path} have the same name: which one is meant? Remove the other")
         found[name] = path
     return found
+
+
+def labelled(files: FileSet) -> FileSet:
+    """The same set, or a refusal if no pixel of it has a label; most sets have one in their first mask."""
+    void = [value for value in range(VOID + 1) if files.lookup is not None and files.lookup[value] == VOID]
+    if all(np.isin(read_values(path), void).all() for path in files.masks):
+        there = " or ".join(map(str, void))
+        raise UserError(f"all pixels of the masks in {files.masks[0].parent} are {there}, which is void")
+    return files
 
 
 def table(meaning: dict[int, int]) -> Tensor:

@@ -37,19 +37,30 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
 
-    Scores of an earlier state of a teacher are kept as <set>@<state>.
+    Scores of an earlier state of a teacher are kept as <set>@<state>. What is wrong with one evaluation is said when
+    the others are done.
     """
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{near(name, EVALUATIONS)}")
-    subject = Subject(folder, bench, state, device)
+    subject, wrong = Subject(folder, bench, state, device), list[str]()
     for name in on:
-        for examination in EVALUATIONS[name](bench):
-            title = examination.name + mark(state)
-            known = folder.score(title)
-            stands = known is not None and known.get("fingerprint") == examination.fingerprint
-            if stands and examination.made(subject):
-                continue
-            kept = {"set": examination.name, "state": state, "fingerprint": examination.fingerprint}
-            write_json(folder.path / "scores" / f"{title}.json", kept | dict(examination.score(subject)))
+        try:
+            _examine(subject, EVALUATIONS[name](bench))
+        except UserError as error:  # one that cannot be done keeps no other from it
+            wrong.append(str(error))
+    if wrong:
+        raise UserError("; ".join(dict.fromkeys(wrong)))
     return folder.scores()
+
+
+def _examine(subject: Subject, examinations: Iterable[Examination]) -> None:
+    folder, state = subject.folder, subject.state
+    for examination in examinations:
+        title = examination.name + mark(state)
+        known = folder.score(title)
+        stands = known is not None and known.get("fingerprint") == examination.fingerprint
+        if stands and examination.made(subject):
+            continue
+        kept = {"set": examination.name, "state": state, "fingerprint": examination.fingerprint}
+        write_json(folder.path / "scores" / f"{title}.json", kept | dict(examination.score(subject)))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.data import Loader, order
+from antishortcut.data.dense import wants_labels
 from antishortcut.data.layouts import tiny_wnids
 from antishortcut.data.parts import limited, take
 from antishortcut.errors import UserError
@@ -25,7 +26,7 @@ from antishortcut.run import Run
 from antishortcut.scorers import accuracy
 from antishortcut.tasks import task_of
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets
+from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets, is_dense
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,8 @@ class Subject:
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
+        wants_labels("this evaluation, unlike clean and scenes,", is_dense(self.bench.sets.train), of="image")
         seen = [seen for seen, _ in self.stream(images, network)]
-        if seen and seen[0].logits.ndim != 2:
-            raise UserError(f"{self.bench.sets.name} has a label for every pixel: clean and scenes can be scored on it")
         return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
 
     def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Many runs: teachers first, students as soon as their teachers are there. No torch in this process.
+"""Many runs: teachers first, students as soon as their teachers are there. No training in this process.
 
 Order and repetition need no book of their own: a finished run is known by its folder, an interrupted one goes on from
 its resume state, so the same command again does what is left. Where the work is done is an engine's business: processes
@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from antishortcut.launch.place import Done, Place, Say, another, finished, state
+from antishortcut.launch.place import Done, Place, Say, another, check_images, finished, scored, state
 from antishortcut.run import Recipe
 from antishortcut.suites import Job, teacher_key
 
-__all__ = ["Engine", "Outcome", "Place", "another", "carry_out", "finished", "state"]
+__all__ = ["Engine", "Outcome", "Place", "another", "carry_out", "check_images", "finished", "scored", "state"]
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 

@@ -14,36 +14,42 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from antishortcut import __version__
 from antishortcut.errors import UserError
 from antishortcut.folder import InUse
-from antishortcut.launch.place import Done, Place
-from antishortcut.launch.task import open_worker, told
+from antishortcut.launch.place import Done, Kind, Place
+from antishortcut.launch.several import worker_of
+from antishortcut.launch.task import carried_out, told
 from antishortcut.run import Recipe
 from antishortcut.suites import Job
 
 RETRIES = 5  # of a run whose process or node was lost
 PATIENCE = 120.0  # seconds a retried run waits for its lost process to let go of its folder
 MARK = ".cluster-{token}"  # a file in the runs folder while a suite runs: who does not see it sees another folder
-Kind = Literal["teach", "learn"]
+CONNECT = 5.0  # seconds to hear from the cluster's head
 
 
 class Cluster:
-    """An engine: tasks on a Ray cluster that is there already. Each takes `threads` cores and `cards` devices."""
+    """An engine: tasks on a Ray cluster that is there already.
+
+    Each takes `cards` GPUs, as many as it has devices unless said, and `threads` cores for each device.
+    """
 
     def __init__(self, place: Place, address: str, slots: int | None = None, cards: float | None = None) -> None:
         self._ray = ray = _joined(address)
         there = ray.cluster_resources()
-        cards = (1.0 if _wants_card(place, there) else 0.0) if cards is None else cards
-        threads = place.execution.threads or 1
-        _fits(there, ray.nodes(), threads, cards)
+        each, threads = place.execution.devices, place.execution.threads or 1
+        cards = (float(each) if _wants_card(place, there) else 0.0) if cards is None else cards
+        if each > 1 and 0 < cards < each:
+            raise UserError(f"--cards {cards:g}: a run over --devices {each} takes {each} GPUs or none")
+        _fits(there, ray.nodes(), threads * each, cards)
         self.slots = slots or 10_000  # how many fit at a time is Ray's to say
         self._place = _absolute(place, threads)
         self._token = uuid.uuid4().hex
         self._mark = self._place.runs / MARK.format(token=self._token)
-        needs = {"num_cpus": threads, "num_gpus": cards, "max_retries": RETRIES}
+        needs = {"num_cpus": threads * each, "num_gpus": cards, "max_retries": RETRIES}
         self._task = ray.remote(**needs)(_carried_out)
         self._running: set[Any] = set()
         self._asked = False
@@ -100,12 +106,23 @@ def _joined(address: str) -> Any:
         import ray
     except ImportError:
         raise UserError("--engine ray needs the extra: pip install 'antishortcut[cluster]'") from None
+    if address in ("", "local"):
+        raise UserError(f"--address {address!r} is no cluster's: give auto or HOST:PORT; start one: ray start --head")
     try:
+        _reached(address)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"no Ray cluster at {address!r} ({reason}); start one: ray start --head") from None
     return ray
+
+
+def _reached(address: str) -> None:
+    """Somebody listens at HOST:PORT: Ray itself would ask for ever."""
+    named = address if address != "auto" else os.environ.get("RAY_ADDRESS") or address
+    host, _, port = named.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
 
 
 def _absolute(place: Place, threads: int) -> Place:
@@ -151,9 +168,8 @@ def _work(place: Place, token: str, version: str, here: str, kind: Kind, of: Any
         os.chdir(here)  # a recipe may name files relative to where the suite was started
     if token not in _opened:
         _opened.clear()
-        _opened[token] = open_worker(place)
-    worker = _opened[token]
-    return _patiently(lambda: worker.teach(of) if kind == "teach" else worker.learn(of))
+        _opened[token] = worker_of(place)
+    return _patiently(lambda: carried_out(_opened[token], kind, of))
 
 
 def _patiently(work: Callable[[], Done], patience: float = PATIENCE) -> Done:

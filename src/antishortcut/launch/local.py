@@ -17,7 +17,8 @@ from typing import Any
 
 from antishortcut.errors import UserError
 from antishortcut.launch.place import Done, Place
-from antishortcut.launch.task import open_worker, told
+from antishortcut.launch.several import worker_of
+from antishortcut.launch.task import told
 from antishortcut.run import Recipe
 from antishortcut.suites import Job
 
@@ -31,11 +32,12 @@ class Processes:
     def __init__(self, place: Place, slots: int) -> None:
         self.slots = slots
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = place.execution.threads or max(cores // slots, 1)
+        each = place.execution.devices
+        threads = place.execution.threads or max(cores // (slots * each), 1)
         here = replace(place, execution=place.execution.model_copy(update={"threads": threads}))
         context = multiprocessing.get_context("spawn")
-        cards = context.SimpleQueue()  # one for every process to take
-        for card in shared_out(slots, place.execution.accelerator, os.environ, CARDS):
+        cards = context.SimpleQueue()  # one for every process to take, or several
+        for card in shared_out(slots, place.execution.accelerator, os.environ, CARDS, each):
             cards.put(card)
         self._pool = ProcessPoolExecutor(slots, context, _open, (here, None if cards.empty() else cards))
 
@@ -80,8 +82,8 @@ def _ended() -> UserError:
     return UserError("a process ended from outside (out of memory?); the same command goes on")
 
 
-def shared_out(slots: int, accelerator: str, environ: Mapping[str, str], cards: Path) -> list[str]:
-    """The card of each process, as CUDA_VISIBLE_DEVICES names it, one after the other; none where there is none."""
+def shared_out(slots: int, accelerator: str, environ: Mapping[str, str], cards: Path, each: int = 1) -> list[str]:
+    """The cards of each process, as CUDA_VISIBLE_DEVICES names them, in turn; none where there is none."""
     if accelerator not in ("auto", "cuda"):
         return []
     named = environ.get("CUDA_VISIBLE_DEVICES")
@@ -89,7 +91,10 @@ def shared_out(slots: int, accelerator: str, environ: Mapping[str, str], cards: 
         there = [name.strip() for name in named.split(",") if name.strip()]
     else:
         there = [str(number) for number in range(len(list(cards.iterdir())))] if cards.is_dir() else []
-    return [there[slot % len(there)] for slot in range(slots)] if there else []
+    many = min(each, len(there))
+    return [
+        ",".join(there[(slot * many + number) % len(there)] for number in range(many)) for slot in range(slots) if there
+    ]
 
 
 # what a process of the pool remembers
@@ -106,7 +111,7 @@ def _open(place: Place, cards: SimpleQueue[str] | None) -> None:
     threading.Thread(target=_orphaned, daemon=True).start()
     if cards is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards.get()  # before torch is imported
-    _worker = open_worker(place)
+    _worker = worker_of(place)
 
 
 def _orphaned() -> None:

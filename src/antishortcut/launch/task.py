@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError
-from antishortcut.launch.place import Done, Place
+from antishortcut.folder import InUse
+from antishortcut.launch.place import Done, Kind, Place
 
 if TYPE_CHECKING:
+    from antishortcut.launch.several import Several
     from antishortcut.work import Worker
 
 
@@ -22,6 +24,10 @@ def open_worker(place: Place) -> Worker:
     return Worker(shop, place.at)
 
 
+def carried_out(worker: Worker | Several, kind: Kind, of: Any) -> Done:
+    return worker.teach(of) if kind == "teach" else worker.learn(of)
+
+
 def told(work: Callable[[], Done]) -> Done:
     """What came of it, as plain values: an exception may not survive the way between processes."""
     from antishortcut.train import Stopped
@@ -30,6 +36,8 @@ def told(work: Callable[[], Done]) -> Done:
         return work()
     except (Stopped, KeyboardInterrupt):
         return {"stopped": True}
+    except InUse as error:
+        return {"error": str(error), "busy": str(error.path)}
     except UserError as error:
         return {"error": str(error)}
     except Exception as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antishortcut.console import Watch
 from antishortcut.data import Loader
-from antishortcut.errors import UserError
+from antishortcut.data.dense import wants_labels
 from antishortcut.models import Network
 from antishortcut.types import AnySet
 
@@ -34,8 +34,7 @@ def features(
             image = batch.image.to(device)
             for role, network in networks.items():
                 rows = network(image).embedding.float().cpu()  # (B, D)
-                if rows.ndim != 2:
-                    raise UserError("this compares features of whole images; these networks give one for every pixel")
+                wants_labels("a comparison of features", rows.ndim != 2, of="image")
                 if role not in kept:
                     kept[role] = _room(len(images), rows.shape[1])
                 kept[role][batch.index] = rows

@@ -93,6 +93,8 @@ class BYOT(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        if sizes.labels is None:
+            raise ValueError("needs one label for every image, not for every pixel")
         if not 0 <= alpha <= 1 or temperature <= 0:
             raise ValueError("alpha must lie between 0 and 1, temperature must be positive")
         maps = sizes.student.stages

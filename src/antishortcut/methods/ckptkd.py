@@ -24,6 +24,8 @@ class CkptKD(nn.Module):
         self, sizes: Sizes, *, weight: float = 0.5, temperature: float = 5.0, task_weight: float = 0.5
     ) -> None:
         super().__init__()
+        if sizes.labels is None:
+            raise ValueError("needs one label for every image, not for every pixel")
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
     def terms(

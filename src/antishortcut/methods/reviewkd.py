@@ -35,14 +35,16 @@ def context_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return loss / total
 
 
-def features(stages: tuple[Tensor, ...], embedding: Tensor) -> list[Tensor]:
-    """What is reviewed, deepest first: the embedding (B, D) as a 1 × 1 map, then the stages without the stem."""
-    return [embedding[:, :, None, None], *reversed(stages[1:] or stages)]
+def features(stages: tuple[Tensor, ...], embedding: Tensor | None) -> list[Tensor]:
+    """What is reviewed, deepest first: the embedding (B, D), if any, as a 1 × 1 map, then the stages, not the stem."""
+    deepest = [] if embedding is None else [embedding[:, :, None, None]]
+    return [*deepest, *reversed(stages[1:] or stages)]
 
 
-def channels(shape: Shape) -> list[int]:
-    """The channels of `features`."""
-    return [shape.embedding, *(c for c, _, _ in reversed(shape.stages[1:] or shape.stages))]
+def channels(shape: Shape, whole: bool) -> list[int]:
+    """The channels of `features`; whole: of images that have an embedding."""
+    deepest = [shape.embedding] if whole else []
+    return [*deepest, *(c for c, _, _ in reversed(shape.stages[1:] or shape.stages))]
 
 
 class Fusion(nn.Module):
@@ -74,6 +76,7 @@ class ReviewKD(nn.Module):
     """task_weight · CE + min(t / warmup, 1) · weight · Σ HCL(fused student, teacher). See docs/methods/reviewkd.md.
 
     width: at most so many channels in the fusion, fewer if the student's embedding is narrower.
+    Where pixels have labels the embedding is a map, which comes as rows: then the stages alone are reviewed.
     """
 
     roles: tuple[str, ...] = ("final",)
@@ -93,16 +96,19 @@ class ReviewKD(nn.Module):
             raise ValueError(f"width is {width}; it must be at least 1")
         self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
         width = min(width, student.embedding)
-        pairs = enumerate(zip(channels(student), channels(teacher), strict=False))  # the deepest with the deepest
+        self.whole = not student.maps
+        found = (channels(shape, self.whole) for shape in (student, teacher))
+        pairs = enumerate(zip(*found, strict=False))  # the deepest with the deepest
         self.fusions = nn.ModuleList(Fusion(ours, width, theirs, first=i == 0) for i, (ours, theirs) in pairs)
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
         # the step has joined the embeddings of all processes, but not the maps
-        ours = features(tuple(gather(stage) for stage in student.stages), student.embedding)
         final = teachers["final"]
-        theirs = features(tuple(gather(stage.detach()) for stage in final.stages), final.embedding.detach())
+        rows = (student.embedding, final.embedding.detach()) if self.whole else (None, None)
+        ours = features(tuple(gather(stage) for stage in student.stages), rows[0])
+        theirs = features(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
         losses, fused = [], None
         for fusion, maps, target in zip(self.fusions, ours, theirs, strict=False):
             reviewed, fused = fusion(maps, fused, target.shape[2:])

@@ -60,4 +60,4 @@ def probe(network: nn.Module, image_size: int) -> Shape:
     with silent(network):
         features: Features = network(image)
     stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)
-    return Shape(int(features.embedding.shape[1]), stages)
+    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4)

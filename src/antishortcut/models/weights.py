@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from antishortcut.errors import UserError
 from antishortcut.models.segmentation import DeepLab, backbone_state
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
+# parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
+HEADS = ("classifier.4.", "classifier.", "aux_classifier.4.", "aux_classifier.")
 
 
 def load_weights(network: nn.Module, path: str | Path) -> None:
     """Load a .safetensors, .pt or .pth file; the keys may be the network's or those of the bare body inside it.
 
-    A DeepLab also takes a classifier's file for its backbone; its heads then stay as they are.
+    A DeepLab also takes a classifier's file for its backbone, and a DeepLab's whose heads are of other classes or not
+    there; what does not fit of its heads then stays as it is.
     """
     path = Path(path)
     state = strip(read(path))
@@ -29,14 +33,34 @@ def load_weights(network: nn.Module, path: str | Path) -> None:
     # a Network holds a body, a tapped body holds the foreign module: whose keys are these?
     targets: list[nn.Module] = [network, body, getattr(body, "module", body)]
     target = max(targets, key=lambda t: overlap(t, state))
-    also = ""
+    also, fresh = "", set[str]()
     if isinstance(body, DeepLab):
         bare = backbone_state(state)
         if overlap(body.backbone, bare) > overlap(target, state):
             target, state = body.backbone, bare
+        fresh, state = without_unfit_heads(target.state_dict(), state)
         also = "; wanted: all of a DeepLab like this, or a timm or torchvision classifier with its backbone"
-    complain(path, target.state_dict(), state, also)
+    own = target.state_dict()
+    complain(path, {key: own[key] for key in own if _head(key) not in fresh}, state, also)
+    if fresh:
+        names = ", ".join(head.rstrip(".") for head in HEADS if head in fresh)
+        warnings.warn(f"nothing in {path} fits these parts, which start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
+
+
+def without_unfit_heads(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[set[str], dict[str, Tensor]]:
+    """Which parts of a DeepLab's heads the file does not fill, and the file without what does not fit in them."""
+
+    def shapes(of: Mapping[str, Tensor], head: str) -> dict[str, torch.Size]:
+        return {key: of[key].shape for key in of if _head(key) == head and not key.endswith("num_batches_tracked")}
+
+    unfit = {head for head in HEADS if shapes(own, head) != shapes(state, head)}
+    kept = {key: value for key, value in state.items() if _head(key) not in unfit}
+    return {head for head in unfit if shapes(own, head)}, kept
+
+
+def _head(key: str) -> str | None:
+    return next((head for head in HEADS if key.removeprefix("body.").startswith(head)), None)
 
 
 def overlap(module: nn.Module, state: Mapping[str, Tensor]) -> int:

@@ -39,7 +39,7 @@ CONTRADICTIONS: dict[str, str] = {
     "Sec. 6.4|kd|P1|projection on the robust subspace": "that of a random direction, √(8/512) = 0.125",
     # --- found while writing the numbers down ------------------------------------------------------------------------
     "*|asd|P1|accuracy with the true early checkpoint": "80.27 here, 80.50 in Tables 1, 6, 7: S-Table 8's single seed",
-    "S-Table 8|asd|P1|*": "the default setting has 80.50 / 85.6 elsewhere; here it is a single seed",
+    "S-Table 8|asd|P1|[am][cC]*": "the default setting has 80.50 / 85.6 elsewhere; here it is a single seed",
     "S-Table 8|asd-b256|P1|mCE": "'insensitive to B': mCE spans 3.2, five times the gap of KD and ASD on P1",
     "Sec. 3.2|asd|P1|B to which*": "mCE spans 85.41 to 88.6 over these, five times the gap of KD and ASD on P1",
     "Sec. 6.4|asd|P1|accuracy beside stylised": "80.3 here, 80.50 in Table 1: another run, or a single seed",
@@ -56,5 +56,11 @@ CONTRADICTIONS: dict[str, str] = {
     "S-Sec. A.3.7|asd|P6|ΔCE*": "with Table 5's −0.8 over 15 corruptions these leave +2.1 for blur, which is not said",
     "S-Sec. A.9.2|asd|P2|mCE": "JPEG and brightness rise here; S-Sec. A.3.7 has them in the groups ASD helps",
     "Sec. 7|asd|P1|projection on the robust subspace": "'tripling': 0.45 is 3.75 times 0.12",
+    "Sec. 5.2|crd+kd|P1|std, times asd's": "called variance; the std is 4.9 times larger, the variance 24 times",
+    "Sec. 5.2|asd|P3|accuracy": "'most aggressively compressed', 6.0×; P8 is 7.8×, P10 11.6×, and ASD is best there",
+    "Sec. 5.7|teacher|P3|parameters, times*": "called ASD's boundary; at 7.8× (P8) and 11.6× (P10) it is best",
+    "Table 4|kd|*|*": "quoted from UFD-KD's paper, as its caption says, not run by the authors",
+    "Table 4|af-dcd|*|*": "quoted from UFD-KD's paper, as its caption says, not run by the authors",
+    "Table 4|ufd-kd|*|*": "quoted from UFD-KD's paper, as its caption says, not run by the authors",
     "Table 7|asd-early72|P1|accuracy": "higher than the default's 80.50, which the table marks",
 }

@@ -70,6 +70,8 @@ Sec. 5.1 | protocol | all | warm-up epochs | 20
 Sec. 5.1 | CIFAR-100-C | all | corruptions | 15
 Sec. 5.1 | CIFAR-100-C | all | severity of mCE | 5
 Sec. 5.1 | protocol | all | seeds | 3
+Table 1, caption | paper | P1–P5 | pairs | 5
+Table 1, caption | protocol | P1–P5 | seeds | 3
 Sec. 5.2 | asd | P1–P5 | pairs above KD | 4
 Sec. 5.2 | paper | P1–P5 | pairs | 5
 Sec. 5.2 | asd | P2 | accuracy | 75.87
@@ -82,8 +84,12 @@ Sec. 5.2 | asd | P1 | std of accuracy | 0.07
 Sec. 5.2 | asd | P3 | accuracy | 73.13
 Sec. 5.2 | kd | P3 | accuracy | 73.32
 Sec. 5.2 | at+kd | P3 | accuracy | 73.78
+Table 2, caption | paper | P6–P10 | pairs | 5
+Table 2, caption | protocol | P6–P10 | seeds | 3
+Sec. 5.3 | asd | P6–P10 | pairs with the highest accuracy | 5
 Sec. 5.3 | asd | P6 | accuracy against kd | 1.33
 Sec. 5.3 | asd | P6 | accuracy against crd+kd | 0.24
+Table 3, caption | protocol | P11–P13 | seeds | 3
 Sec. 5.4 | asd | P11–P13 | pairs with the highest accuracy | 3
 Sec. 5.4 | asd | P11 | accuracy | 83.24
 Sec. 5.4 | asd | P12 | accuracy | 46.00
@@ -105,6 +111,7 @@ Sec. 5.5 | asd | ade20k-mobilenetv2 | mIoU against ufd-kd | 1.67
 Table 4, caption | protocol | ADE20K | image size | 512
 Table 4, caption | protocol | ADE20K | iterations | 40000
 Table 5, caption | CIFAR-100-C | all | severity of mCE | 5
+Table 5, caption | protocol | P1–P6 | seeds | 3
 Sec. 5.6 | asd | P4 | mCE | 91.7
 Sec. 5.6 | asd | P5 | mCE | 85.2
 Sec. 5.6 | asd | P6 | mCE | 86.1
@@ -142,7 +149,10 @@ Sec. 6.2 | asd-rewind | P1 | accuracy | 80.18
 Sec. 6.2 | kd | P1 | accuracy | 80.22
 Sec. 6.2 | asd | P1 | accuracy with the true early checkpoint | 80.27
 Table 8, caption | asd | P1 P2 P3 P6 P5 | pairs above KD | 4
+Table 8, caption | paper | P1 P2 P3 P6 P5 | pairs | 5
+Table 8, caption | protocol | P1 P2 P3 P6 P5 | seeds | 3
 Sec. 6.3 | asd | P1 P2 P3 P6 P5 | pairs above KD | 4
+Sec. 6.3 | paper | P1 P2 P3 P6 P5 | pairs | 5
 Sec. 6.3 | asd | P6 | accuracy against kd | 1.33
 Figure 2 | asd | P1 | % of samples closer to T_final | 99.9
 Figure 2 | asd | P1 | InfoNCE, binary, nats | 0.601
@@ -224,6 +234,7 @@ S-Sec. A.3.7 | asd | P6 | ΔCE weather | -3.4
 S-Sec. A.3.7 | asd | P1 | ΔCE noise | 0.4
 S-Sec. A.3.7 | asd | P6 | ΔCE noise | -0.5
 S-Sec. A.3.8 | protocol | all | T_early, % of training | 15
+S-Sec. A.3.8 | teacher | P1 | checkpoints | 7
 S-Sec. A.3.8 | teacher | P1 | shortcut energy, highest | 0.253
 S-Sec. A.3.8 | teacher | P1 | epoch of the highest shortcut energy | 35
 S-Sec. A.3.8 | teacher | P1 | shortcut energy, fall in % | 49
@@ -279,6 +290,7 @@ S-Sec. A.4.5 | protocol | P1 | d_T | 512
 S-Sec. A.4.5 | protocol | P1 | K | 4
 S-Sec. A.4.5 | protocol | P1 | seeds | 3
 S-Table 8, caption | protocol | P1 | seeds | 1
+S-Table 8, caption | protocol | P1 | seeds of the default | 3
 S-Table 8, caption | protocol | all | T_early, % of training | 15
 S-Table 8, caption | asd | P1 | accuracy | 80.50
 S-Table 8, caption | asd | P1 | mCE | 85.6

@@ -1,15 +1,15 @@
 """The paper's runs at two sizes: as printed, and cut down to what two cores can do.
 
 Desk scale keeps the pairing (seeds, one teacher for all rows of a pair, the same images for all), the batch, the rate,
-the share of training at which T_early is taken, and which widths are equal. It cuts images, epochs and networks; what
-counts epochs (warm-up, rewinding) shrinks with them. Its runs lie in folders that say so: runs/P2-desk.
+the share of training at which T_early is taken, which widths are equal, and that a student is smaller than its teacher.
+It cuts images, epochs and networks; what counts epochs (warm-up, rewinding) shrinks with them. Its runs lie in folders
+that say so: runs/P2-desk.
 """
 
 from __future__ import annotations
 
 from antishortcut.errors import UserError, near
 from antishortcut.job import Job, Suite
-from antishortcut.paper.pairs import PAIRS
 from antishortcut.run import Recipe, Value
 
 SCALES = ("paper", "desk")
@@ -17,18 +17,18 @@ MARK = "-desk"
 EPOCHS, ITERATIONS, IMAGES, SIDE, CROP = 12, 1_200, 12_000, 32, 128  # SIDE: of larger images; CROP: of dense ones
 WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
 
-# what stands in for a network: narrower or shallower, of its family where there is one, and equal in width to the
-# others of its pairs exactly where the paper's are
+# what stands in for a network: narrower or shallower, of its family where there is one, equal in width to the others of
+# its pairs exactly where the paper's are, and with fewer parameters than its teachers' stand-ins
 STAND_INS = {
     "resnet34": "resnet14",
     "resnet18": "resnet8",
-    "wrn-40-2": "wrn-16-2",
+    "wrn-40-2": "wrn-28-2",
     "wrn-16-2": "wrn-10-2",
     "wrn-40-1": "wrn-10-1",
-    "resnet32x4": "resnet20",
-    "resnet8x4": "resnet8",
-    "vgg13": "cnn-32-128",
-    "vgg8": "cnn-16-128",
+    "resnet32x4": "resnet14x4",
+    "resnet8x4": "resnet8x4",  # there is no narrower one of its width
+    "vgg13": "cnn-96-128",
+    "vgg8": "cnn-48-128",
     "shufflenet-v1": "shufflenet-v1",  # there is no narrower one
     "shufflenet-v2": "shufflenet-v2-x0.5",
     "mobilenet-v2": "mobilenet-v2",  # half width already
@@ -96,25 +96,3 @@ def _share(recipe: Recipe) -> float:
 def _moved(state: float | str, share: float) -> float | str:
     word, _, epoch = str(state).partition(":")
     return f"{word}:{float(epoch) * share:g}" if epoch else state
-
-
-def reported_hours(suite: Suite) -> str | None:
-    """What the paper says such runs cost, in a line; None for runs that are not of its size."""
-    pairs = [(job, PAIRS.get(job.suite)) for job in suite.jobs]
-    if not pairs or any(pair is None or not _full(job) for job, pair in pairs):
-        return None
-    each = [pair.hours for _, pair in pairs if pair is not None and pair.hours is not None]
-    if len(each) < len(pairs):
-        return f"what {len(pairs) - len(each)} of these cost the paper does not say"
-    kinds = {value: each.count(value) for value in sorted(set(each))}
-    parts = " + ".join(f"{count} × {value:.1f} h" for value, count in kinds.items())
-    return (
-        f"{round(sum(each), 1):,g} A100-hours as the paper counts ({parts}; 4.5 h a CIFAR-100 run of ASD, 75 h for "
-        "nine runs of P11–P13; teachers and evaluation not counted); the paper reports 250 in all, without baselines"
-    )
-
-
-def _full(job: Job) -> bool:
-    """Whether epochs and images are the paper's."""
-    recipe, known = job.recipe, PAIRS[job.suite].recipe()
-    return (recipe.length, recipe.data) == (known.length, known.data)

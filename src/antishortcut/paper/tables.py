@@ -112,7 +112,9 @@ TABLES: dict[str, Table] = {
         "cross-architecture", "Table 2: CIFAR-100, two families, P6–P10, eight methods", lambda: _jobs(CROSS, METHODS)
     ),
     "table3": Table(
-        "larger-data", "Table 3: ImageNet-100 and TinyImageNet, P11–P13, eight methods", lambda: _jobs(LARGER, METHODS)
+        "larger-data",
+        "Table 3, Sec. 5.4 (Beyond CIFAR-100): ImageNet-100 and TinyImageNet, P11–P13, eight methods",
+        lambda: _jobs(LARGER, METHODS),
     ),
     "table4": Table(
         "ade20k",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from antishortcut.report.table import Table
     from antishortcut.report.terminal import Shown
 
-WIDE = 8  # methods beside each other at a terminal
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
 
@@ -58,11 +57,14 @@ class Report:
             "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *self.drawn.notes)],
         }
 
-    def tables(self, columns: str | None) -> Iterator[Shown]:
-        """What a terminal shows: of means and marks, differences, and the paper's pairs beside print."""
+    def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
+        """What a terminal shows: of means and marks, differences, and the paper's pairs beside print.
+
+        `width` is the terminal's where it is not given.
+        """
         from antishortcut.report.terminal import tables
 
-        return tables(self.found, self._chosen(columns))
+        return tables(self.found, self._chosen(columns), width)
 
     def _chosen(self, columns: str | None) -> Table:
         return self.table if columns is None else self.table.choose(columns)
@@ -137,24 +139,3 @@ def build(
     with replacing(folder / "report.html") as file:
         file.write(page.encode(errors="replace"))
     return Report(found, table, drawn)
-
-
-def across(rows: list[dict[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Rows for a terminal, head and lines: a score per line and a method per column, or the other way round when these
-    are more than fit. Mean ± deviation and marks in one cell."""
-    aside = (" ±", " mark", " low", " high")
-    keys = [key for key in (rows[0] if rows else {}) if key != "method" and not key.endswith(aside)]
-    if len(rows) > WIDE:
-        return ["", *keys], [(row["method"], *(_cell(row, key) for key in keys)) for row in rows]
-    return ["", *(row["method"] for row in rows)], [(key, *(_cell(row, key) for row in rows)) for key in keys]
-
-
-def _cell(row: dict[str, Any], key: str) -> str:
-    value = row[key]
-    if not isinstance(value, float):
-        return "–" if value is None else str(value)
-    if row.get(f"{key} low") is not None:
-        return f"{value:+.3f} ({row[f'{key} low']:+.3f} … {row[f'{key} high']:+.3f})"
-    spread, mark = row.get(f"{key} ±"), row.get(f"{key} mark", "")
-    text = f"{value:{'+' * key.startswith('vs ')}.3f}" + ("" if spread is None else f" ± {spread:.3f}")
-    return f"{text} {mark}".rstrip()

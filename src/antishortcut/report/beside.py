@@ -14,6 +14,7 @@ from antishortcut.report.table import signed
 from antishortcut.stats import Summary
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
+TEACHER = "teacher"  # its row, in print and here
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -32,6 +33,7 @@ class Line:
     numeric: bool  # whether ours − printed means anything
     signs: tuple[int, int] | None  # of the difference to the baseline, ours and printed
     sure: bool  # the interval of ours leaves zero out
+    label: str = ""  # in what its runs are not the paper's
 
     @property
     def difference(self) -> float | None:
@@ -59,7 +61,7 @@ class Line:
         return [self.measure, self.method, own, printed, signed(self.difference, self.digits), self.agreement, where]
 
     def _text(self, mean: float, std: float | None) -> str:
-        value = f"{mean:.{self.digits}f}".replace("-", "−")
+        value = f"{mean:z.{self.digits}f}".replace("-", "−")
         return value if std is None else f"{value} ± {std:.{self.digits}f}"
 
     def flat(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class Line:
             "printed sign": printed,
             "agrees": self.agrees,
             "notes": list(self.notes),
+            "label": self.label,
         }
 
 
@@ -114,6 +117,8 @@ def told(sides: Sequence[Beside]) -> str:
     """How to read the tables."""
     bare = dict.fromkeys(line.measure for side in sides for line in side.lines if line.by_sign)
     said = f" {', '.join(bare)}: the normaliser is not disclosed, so {SIGNS}." if bare else ""
+    if TEACHER in (line.method for side in sides for line in side.lines):
+        said += f" {TEACHER}: over teachers, its angle between parts over pairs of parts; it has no sign to agree with."
     return (
         "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
         f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "

@@ -11,7 +11,7 @@ from typing import Any
 
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, read_json
-from antishortcut.report.directions import Directions, read_directions
+from antishortcut.report.directions import Directions, home_of, read_directions
 from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, said, terms
 from antishortcut.report.scores import MECHANISM, WORD, Histogram, read_histograms, read_scores
 from antishortcut.run import Run
@@ -46,6 +46,7 @@ class Student:
     versions: dict[str, Any]
     curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
+    parameters: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class Found:
     aside: tuple[Aside, ...]  # run folders that are damaged or left out
     notes: tuple[Aside, ...]  # files that were skipped
     directions: tuple[Directions, ...]  # of the teachers
+    taught: dict[str, Student]  # hash → teacher of these students, wherever its folder lies
+
+    def school(self, run: Run) -> Run | None:
+        """The run of a student's teacher; None where its folder is not here."""
+        return self.taught[run.teacher].run if run.teacher in self.taught else None
 
     @property
     def groups(self) -> dict[str, list[Student]]:
@@ -156,7 +162,19 @@ def collect(folder: Path, memory: Memory | None = None) -> Found:
                 aside.append(Aside(name, f"left out: the same suite, name and seed as {first.path}"))
     shown = tuple(_changed(_labelled(list(students.values()))))
     directions = tuple(read_directions([(s.place, s.run) for s in shown], notes))
-    return Found(folder, shown, tuple(teachers), tuple(progress), tuple(aside), tuple(notes.found), directions)
+    taught = _taught(shown, teachers, {} if memory is None else memory)
+    return Found(folder, shown, tuple(teachers), tuple(progress), tuple(aside), tuple(notes.found), directions, taught)
+
+
+def _taught(students: Iterable[Student], here: Iterable[Student], memory: Memory) -> dict[str, Student]:
+    """Teachers by hash: those among the runs, else from the folder beside the suites. What is damaged is not here."""
+    found = {teacher.place.name: teacher for teacher in here}
+    for home in dict.fromkeys(home for s in students if (home := home_of(s.place, s.run))):
+        if home.name not in found and os.path.isfile(home / "run.json"):
+            teacher, _ = _remembered(home, f"teachers/{home.name}", memory)
+            if isinstance(teacher, Student):
+                found[home.name] = teacher
+    return found
 
 
 def _remembered(place: Path, name: str, memory: Memory) -> Opened:
@@ -252,6 +270,7 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         versions=dict(read_json(folder.path / "run.json").get("versions", {})),
         curve=curve(rows, result["set"], headline),
         terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
+        parameters=number(result.get("parameters")),
     )
 
 

@@ -1,4 +1,7 @@
-"""Paired differences to the baseline, and what they are worth: interval, effect, the seeds they would need."""
+"""Paired differences to the baseline, and what they are worth: interval, effect, the seeds they would need.
+
+ASD also stands beside CRD where the paper has it so (S-Table 9), or where a suite has no baseline.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from antishortcut.paper.printed import find
 from antishortcut.report.collect import BASELINE
-from antishortcut.report.table import HEADLINE, Table, interval, signed
+from antishortcut.report.table import CHALLENGER, HEADLINE, RIVAL, RIVALS, Table, interval, signed
 from antishortcut.stats import Paired, seeds_needed
 
 POWER = 0.8
@@ -17,12 +21,18 @@ LINES = 24  # of the table at a terminal
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a method to the baseline of its suite, in one column."""
+    """Of a method to the baseline of its suite, or to CRD, in one column."""
 
     method: str
     column: str
     value: Paired
-    p: float | None  # of the paper's sign test, for its pairs
+    p: float | None  # of the paper's sign test, where it has one
+    reference: str = BASELINE
+
+    @property
+    def title(self) -> str:
+        """The method, with whom it is compared where that is not the baseline."""
+        return self.method if self.reference == BASELINE else f"{self.method} against {self.reference}"
 
     @property
     def needed(self) -> int | None:
@@ -37,12 +47,13 @@ class Difference:
     def texts(self, tested: bool) -> list[str]:
         value = self.value
         told = [signed(value.difference), interval(value), signed(value.effect, 2), str(value.count), self.seeds]
-        return [self.method, self.column, *told, *(["–" if self.p is None else f"{self.p:.3f}"] if tested else [])]
+        return [self.title, self.column, *told, *(["–" if self.p is None else f"{self.p:.3f}"] if tested else [])]
 
     def flat(self) -> dict[str, Any]:
         value = self.value
         return {
             "method": self.method,
+            "reference": self.reference,
             "score": self.column,
             "difference": value.difference,
             "low": value.low,
@@ -57,23 +68,34 @@ class Difference:
 class Differences:
     """All of a table's, method by method."""
 
-    cells: dict[tuple[str, str], Difference]  # by method and column
+    each: tuple[Difference, ...]
 
     @classmethod
     def of(cls, table: Table) -> Differences:
         columns = table.compared()
+        held = [(BASELINE, method, values) for method, values in table.differences.items()]
+        held += [(RIVAL, method, values) for method, values in table.rivalry.items()]
         return cls(
-            {
-                (method, column): Difference(method, column, values[column], table.signs.get(method, {}).get(column))
-                for method, values in table.differences.items()
+            tuple(
+                Difference(method, column, values[column], _p(table, method, column, reference), reference)
+                for reference, method, values in held
                 for column in columns
                 if column in values
-            }
+            )
         )
 
     @property
-    def each(self) -> list[Difference]:
-        return list(self.cells.values())
+    def rows(self) -> dict[str, dict[str, Difference]]:
+        """By title and column."""
+        found: dict[str, dict[str, Difference]] = {}
+        for one in self.each:
+            found.setdefault(one.title, {})[one.column] = one
+        return found
+
+    @property
+    def references(self) -> str:
+        """With whom methods are compared."""
+        return " and ".join(dict.fromkeys(one.reference for one in self.each))
 
     @property
     def tested(self) -> bool:
@@ -102,11 +124,16 @@ class Differences:
             "5 % level (two-sided paired t test); – where it has no spread to go by."
         ]
         if self.tested:
+            printed = find("S-Sec. A.6", CHALLENGER, RIVALS, "p of the one-sided sign test").mean
             lines.append(
-                f"Sign test: the paper’s own (S-Sec. A.6), one-sided p of being better than {BASELINE} by signs alone. "
-                "Three seeds cannot give less than 0.125; the interval says more."
+                f"Sign test: the paper’s own (S-Sec. A.6, which has {printed:g}), one-sided p of being better than "
+                f"{RIVAL} by signs alone. Three seeds cannot give less than 0.125; the interval says more."
             )
         return lines
+
+
+def _p(table: Table, method: str, column: str, reference: str) -> float | None:
+    return table.signs.get(method, {}).get(column) if reference == RIVAL else None
 
 
 @lru_cache(maxsize=4096)

@@ -89,13 +89,20 @@ def read_directions(runs: Iterable[tuple[Path, Run]], notes: Notes) -> list[Dire
     left = [PICTURES]
     found: dict[tuple[Path, str], Directions | None] = {}
     for place, run in runs:
-        if run.teacher is None or not HASH.fullmatch(run.teacher):
+        home = home_of(place, run)
+        if home is None:
             continue
-        home = place.resolve().parent.parent / "teachers" / run.teacher
         early = run.roles.get("early", run.early)  # the state that the student was examined with
         if (home, early) not in found:
             found[home, early] = _newest(home, early, notes, left)
     return [each for each in found.values() if each is not None]
+
+
+def home_of(place: Path, run: Run) -> Path | None:
+    """The folder of a student's teacher, whether it is there or not."""
+    if run.teacher is None or not HASH.fullmatch(run.teacher):
+        return None
+    return place.resolve().parent.parent / "teachers" / run.teacher
 
 
 def _newest(home: Path, early: str, notes: Notes, left: list[int]) -> Directions | None:

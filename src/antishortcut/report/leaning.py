@@ -35,7 +35,9 @@ def differences(found: Found, table: Table) -> list[Figure]:
     """Paired differences with their intervals, a panel per score."""
     methods = list(found.groups)  # for their colours
     panels = []
-    firsts = {parts(column)[0]: column for column in reversed(table.compared())}  # of every set its first score
+    known = {column for values in table.differences.values() for column in values}
+    columns = [column for column in table.compared() if column in known]
+    firsts = {parts(column)[0]: column for column in reversed(columns)}  # of every set its first score
     for number, column in enumerate(reversed(firsts.values())):
         name = f"difference{number}"
         held = {method: values.get(column) for method, values in table.differences.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from antishortcut.paper.printed import Printed, of_run
+from antishortcut.stats import sign_test, summary
 
 VIEWS = ("raw", "aligned")  # features as they are where widths are equal, as the paper; else through one linear map
 
@@ -20,6 +22,7 @@ class Measure:
     by_sign: bool = False  # numbers do not compare, only the sign of the difference to the baseline
     to: str = ""  # the row that the number is a difference to
     change: bool = False  # the score is a change against the baseline by itself
+    over: Callable[[Sequence[float]], float | None] | None = None  # what the seeds come to, if not their mean
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,23 @@ def _inside(score: str, factor: float = 1.0, digits: int = 2, change: bool = Fal
     return Measure(tuple(f"mechanism {view} {score}" for view in VIEWS), factor, digits, change=change)
 
 
+def _spread(values: Sequence[float]) -> float | None:
+    return summary(values).std
+
+
+def _wins(values: Sequence[float]) -> float:
+    return float(sum(value > 0 for value in values))
+
+
+def _sign_test(values: Sequence[float]) -> float:
+    return sign_test(values, [0.0] * len(values))
+
+
+SECONDS = "seconds"  # of a whole run, from its result.json
+ACCURACY = ("last", "test accuracy")
 MEASURES = {
-    "accuracy": Measure(("last", "test accuracy")),
+    "accuracy": Measure(ACCURACY),
+    "std of accuracy": Measure(ACCURACY, over=_spread),
     "mIoU": Measure(("val miou",)),
     "pixel accuracy": Measure(("val accuracy",)),
     "mCE": Measure(("corruptions mce",), digits=1, by_sign=True),
@@ -63,6 +81,13 @@ MEASURES = {
     "projection on the robust subspace": _inside("robust_projection"),
     "InfoNCE, binary, nats": _inside("infonce_binary", digits=3),
     "InfoNCE, full, nats": _inside("infonce_full"),
+    "accuracy against crd+kd, lowest": Measure(ACCURACY, to="crd+kd", over=min),
+    "accuracy against crd+kd, highest": Measure(ACCURACY, to="crd+kd", over=max),
+    "seeds above crd+kd": Measure(ACCURACY, 1.0, 0, to="crd+kd", over=_wins),
+    "p of the one-sided sign test": Measure(ACCURACY, 1.0, 3, to="crd+kd", over=_sign_test),
+    "ImageNet-R, seeds above KD": Measure(("imagenet-r accuracy",), 1.0, 0, to="kd", over=_wins),
+    "overhead in all, %, from": Measure((SECONDS,), digits=1, to="kd"),
+    "overhead in all, %, to": Measure((SECONDS,), digits=1, to="kd"),
 }
 ALSO = {  # printed under another name than what it is
     "shape": "stylised",
@@ -71,14 +96,33 @@ ALSO = {  # printed under another name than what it is
 }
 ROWS = {"ce": ("ce", "student")}  # the tables' "student" was trained without a teacher
 NAMED = {"student": "ce"}  # the same, where a number is a difference to it
+SAID = {  # settings of a row, and what is said of numbers that stand in a table themselves
+    "K", "M", "B", "ε", "T_early epoch", "T_early, % of training", "warm-up epochs", "warm-up epochs, none",
+    "warm-up epochs beyond which it saturates", "M without a queue", "ε, too small", "ε, too large",
+    "K that reaches the noise floor", "B of the best accuracy and mCE", "the only weaker epoch",
+    "B to which accuracy and mCE are insensitive, from", "B to which accuracy and mCE are insensitive, to",
+    "stable T_early, % of training, from", "stable T_early, % of training, to", "epochs of rewinding",
+    "rate of rewinding", "ceiling of binary InfoNCE, nats", "checkpoints", "embedding",
+}  # fmt: skip
+STEPS = {"overhead of the T_early pass, %", "ms of the eigenspace, below", "ms of the contrast"}  # of single steps
+SEED = re.compile(r", seed [0-9]+$")
 
 
 def measure_of(key: str) -> Measure | None:
     """Among our scores; None for what a run has no score of: settings, costs, single seeds."""
     base, _, row = key.partition(" against ")
-    if key in MEASURES or not row:
+    if key in MEASURES or not row or "," in row:
         return MEASURES.get(key)
     return replace(MEASURES[base], to=NAMED.get(row, row)) if base in MEASURES else None
+
+
+def why_not(key: str) -> str | None:
+    """Why a measure without a score is not compared; None for what is none."""
+    if key in SAID:
+        return None
+    if key in STEPS:
+        return "asd bench measures steps"
+    return "of single seeds, where theirs are not ours" if SEED.search(key) else "no score of ours"
 
 
 def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:
@@ -87,10 +131,10 @@ def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:
     for row in ROWS.get(name, (name,)):
         for number in of_run(pair, row):
             found.setdefault(ALSO.get(number.measure, number.measure), []).append(number)
-    return {key: _once(numbers) for key, numbers in found.items()}
+    return {key: once(numbers) for key, numbers in found.items()}
 
 
-def _once(printed: Iterable[Printed]) -> list[Number]:
+def once(printed: Iterable[Printed]) -> list[Number]:
     """The same value in several places is one number, with the most digits that it is printed with."""
     found: list[Number] = []
     for one in printed:

@@ -23,6 +23,7 @@ from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, wo
 from antishortcut.report.corrupted import corruption_table
 from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
+from antishortcut.report.informed import informed
 from antishortcut.report.libraries import libraries
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
@@ -104,7 +105,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "corruptions": corruptions,
         "errors": errors,
         "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
-        "notes": warnings(found),
+        "notes": [*warnings(found), *informed(found)],
         "skipped": (*found.aside, *found.notes, *drawn.notes),
         "different": different,
         "same": same,
@@ -130,8 +131,8 @@ def _contents(
     if found.progress:
         yield "progress", "In progress"
     if found.students:
-        if table.differences:
-            yield "differences", f"Difference to {BASELINE}"
+        if (differences := Differences.of(table)).each:
+            yield "differences", f"Difference to {differences.references}"
         if sides:
             yield "printed", "Beside the printed numbers"
         yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from antishortcut.paper.pairs import PAIRS
-from antishortcut.paper.scale import MARK
-from antishortcut.report.collect import Found
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Recipe, Run
+from antishortcut.paper.scale import MARK, desk, desk_recipe
+from antishortcut.paper.tables import TABLES
+from antishortcut.report.collect import Found, Student
+from antishortcut.report.defaults import DEFAULTS
+from antishortcut.run import Recipe, Run, Value, distill_run, rewind_run, teach_run
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"
-FREE = {"batch", "accumulate"}  # of the optimiser: rows of the paper vary the one, the other is of no effect
+FREE = {"accumulate"}  # of the optimiser: in how many parts a batch is computed has no effect
+PRINTED_AS = {"afdcd": "af-dcd", "ufd": "ufd-kd"}
+
+
+class Made(NamedTuple):
+    """How a row of the paper's is made."""
+
+    recipe: Recipe
+    method: str
+    options: dict[str, Value]
+    early: str
 
 
 def pair_of(run: Run) -> str | None:
@@ -28,59 +39,164 @@ def at_desk(run: Run) -> bool:
     return run.suite.endswith(MARK)
 
 
-def title_of(run: Run) -> str:
-    """P1: ResNet-34 → ResNet-18, CIFAR-100."""
-    pair = PAIRS[run.suite.removesuffix(MARK)]
-    return f"{run.suite}: {pair.teacher} → {pair.student}, {pair.data}"
+def row_of(run: Run) -> str:
+    """The paper's row: a run that was not named has its method's name, which is not always the printed one."""
+    return PRINTED_AS.get(run.name, run.name) if run.name == run.method else run.name
 
 
-def unlike(run: Run) -> str:
-    """In what length, images, network or optimiser of a run are not the paper's, in words; empty where all are."""
-    theirs = _printed_course(run.suite.removesuffix(MARK))
-    ours = _course(run, run.data, run.model, run.optim)
-    changed = [key for key in ours if ours[key] != theirs[key]]
-    return ", ".join(f"{key} {_word(ours[key])} instead of {_word(theirs[key])}" for key in changed)
+def title_of(run: Run, teacher: Run | None) -> str:
+    """P1: ResNet-34 → ResNet-18, CIFAR-100; other networks than the paper's by the names they have here."""
+    pair, recipe = PAIRS[run.suite.removesuffix(MARK)], _recipe(run.suite)
+    plain = {} if at_desk(run) else {recipe.teacher.name: pair.teacher, recipe.student.name: pair.student}
+    large = teacher.model.name if teacher else recipe.teacher.name
+    small = run.model.name
+    return f"{run.suite}: {plain.get(large, large)} → {plain.get(small, small)}, {pair.data}"
 
 
-def comparable(runs: Iterable[Run]) -> bool:
-    """Whether numbers of these runs stand beside the printed ones as numbers, not by their signs alone."""
-    return not any(at_desk(run) or unlike(run) for run in runs)
+def unlike(run: Run, teacher: Run | None) -> str:
+    """In what a run or its teacher is not as the paper's row of that name, in words; empty where all is.
+
+    At desk scale: not as that row cut down. `teacher` is None where its folder is not here.
+    """
+    return _unlike(run.model_dump_json(), teacher.model_dump_json() if teacher else None)
+
+
+@lru_cache(maxsize=4096)  # a report asks for the same runs again and again
+def _unlike(settings: str, others: str | None) -> str:
+    run, teacher = Run.model_validate_json(settings), Run.model_validate_json(others) if others else None
+    made = _rows(run.suite).get(row_of(run)) or _freely(run)
+    school = teach_run(made.recipe, run.fingerprint)
+    theirs = distill_run(
+        made.recipe, run.fingerprint, method=made.method, options=made.options, seed=run.seed, roles={},
+        teacher=school.hash, early=made.early, suite=run.suite, name=run.name,
+    )  # fmt: skip
+    own, known = _course(run), _course(theirs)
+    own |= {f"method.{key}": value for key, value in run.options.items()}
+    known |= {f"method.{key}": made.options.get(key) for key in run.options}
+    changed = [_said(key, own[key], known[key]) for key in own if own[key] != known[key]]
+    return ", ".join([*changed, *_other_early(run, made, school), *_other_teacher(run, teacher, school)])
+
+
+def unlike_teacher(run: Run, teacher: Run) -> str:
+    """The same of the teacher alone; for any student of the suite."""
+    recipe = _recipe(run.suite)
+    return ", ".join(_differing(teacher, teach_run(recipe, run.fingerprint)))
+
+
+def row_labels(found: Found) -> dict[str, str]:
+    """Method of a pair → in what its runs are not the paper's, as a label; those made as the paper's have none."""
+    told = {method: [_label(x) for x in _others(found, group)] for method, group in found.groups.items()}
+    return {method: "; ".join(dict.fromkeys(each)) for method, each in told.items() if each}
 
 
 def labels(found: Found) -> dict[str, list[str]]:
     """Suite of a pair → what must be said before its numbers are read; a suite made as the paper's has nothing."""
     suites: dict[str, dict[str, list[str]]] = {}  # suite → what is other → rows
     for group in found.groups.values():
-        run = group[0].run
-        if pair_of(run) is None:
-            continue
-        suites.setdefault(run.suite, {})
-        for other in dict.fromkeys(DESK if at_desk(s.run) else unlike(s.run) for s in group):
-            if other:
-                suites[run.suite].setdefault(other, []).append(run.name)
-    return {suite: [_label(*each) for each in others.items()] for suite, others in suites.items() if others}
+        for other in _others(found, group):
+            suites.setdefault(group[0].run.suite, {}).setdefault(other, []).append(group[0].run.name)
+    return {suite: [_label(*each) for each in others.items()] for suite, others in suites.items()}
 
 
-def _label(other: str, names: list[str]) -> str:
-    return DESK if other == DESK else f"{', '.join(names)}: not made as the paper's ({other}): {SIGNS}"
+def _others(found: Found, group: list[Student]) -> list[str]:
+    """What is other in the runs of a row."""
+    run = group[0].run
+    if pair_of(run) is None:
+        return []
+    each = dict.fromkeys(unlike(s.run, found.school(s.run)) for s in group)
+    size = "the desk suite's" if at_desk(run) else "the paper's"
+    return [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
 
 
-def _course(of: Run | Recipe, data: DataSettings, model: ModelSettings, optim: OptimSettings) -> dict[str, Any]:
-    fields = {"epochs": of.epochs, "iterations": of.iterations, "model": model.name}
-    fields |= {f"data.{key}": value for key, value in data.model_dump().items()}
-    return fields | {f"optim.{key}": value for key, value in optim.model_dump(exclude=FREE).items()}
+def _label(other: str, names: list[str] | None = None) -> str:
+    return other if other == DESK or not names else f"{', '.join(names)}: {other}"
+
+
+def _said(key: str, ours: Any, theirs: Any) -> str:
+    return f"{key} {_word(ours)} instead of {_word(theirs)}"
 
 
 def _word(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-@cache
-def _printed_course(name: str) -> dict[str, Any]:
-    recipe = _recipe(name)
-    return _course(recipe, recipe.data, recipe.student, recipe.optim)
+def _course(run: Run) -> dict[str, Any]:
+    """What decides a run besides its seed, its method's options and its teacher."""
+    fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
+    parts = {
+        "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
+        "data": run.data.model_dump(),
+        "optim": run.optim.model_dump(exclude=FREE),
+        "task": run.task.model_dump(),
+    }
+    return fields | {f"{part}.{key}": value for part, held in parts.items() for key, value in held.items()}
+
+
+def _other_early(run: Run, made: Made, school: Run) -> list[str]:
+    """T_early that is learned from, or with which a student that has a teacher is compared."""
+    if not run.roles:
+        return []
+    wanted, teacher = made.early, made.recipe.teacher
+    if wanted == "rewind":
+        wanted = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_rate).hash}/final"
+    early = run.roles.get("early", run.early)
+    same = share_of(early, made.recipe.epochs) == share_of(wanted, made.recipe.epochs)
+    return [] if same else [_said("T_early", early, made.early)]
+
+
+def _other_teacher(run: Run, teacher: Run | None, school: Run) -> list[str]:
+    if run.teacher is None or not run.roles or run.teacher == school.hash:
+        return []
+    return ["another teacher, whose folder is not here"] if teacher is None else _differing(teacher, school)
+
+
+def _differing(teacher: Run, school: Run) -> list[str]:
+    """Of the teacher, which is known by its hash otherwise."""
+    ours, theirs = (
+        _course(each) | {"kind": each.kind, "seed": each.seed, "fingerprint": each.fingerprint}
+        for each in (teacher, school)
+    )
+    return [_said(f"teacher.{key}", ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]]
+
+
+def share_of(state: str, epochs: int) -> float | str:
+    """A state as per cent of training: "15%" and, of 240 epochs, "epoch:36" are the same; others are their names."""
+    word, _, epoch = state.partition(":")
+    try:
+        return round(100 * float(epoch) / epochs if word == "epoch" else float(state.removesuffix("%")), 6)
+    except (ValueError, ZeroDivisionError):
+        return state
+
+
+def early_of(suite: str) -> tuple[str, int]:
+    """T_early of a pair's recipe and the epochs it counts by."""
+    recipe = _recipe(suite)
+    return recipe.teacher.early, recipe.epochs
 
 
 @cache
-def _recipe(name: str) -> Recipe:
-    return PAIRS[name].recipe()
+def _rows(suite: str) -> dict[str, Made]:
+    """The paper's rows of a pair at the suite's scale, by name."""
+    name, found = suite.removesuffix(MARK), {}
+    for job in TABLES["paper"].jobs():
+        if job.suite == name and job.name not in found:
+            own = desk(job) if suite.endswith(MARK) else job
+            options = DEFAULTS[own.method] | own.recipe.methods.get(own.method, {}) | own.options
+            found[own.name] = Made(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
+    return found
+
+
+def _freely(run: Run) -> Made:
+    """A row that the paper has not: its pair's recipe, with the batch and the method that it has here."""
+    recipe = _recipe(run.suite)
+    teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
+    optim = recipe.optim.model_copy(update={"batch": run.optim.batch})
+    recipe = recipe.model_copy(update={"optim": optim, "teacher": teacher})
+    return Made(recipe, run.method, run.options, run.roles.get("early", run.early))
+
+
+@cache
+def _recipe(suite: str) -> Recipe:
+    """Of a pair, at the suite's scale."""
+    recipe = PAIRS[suite.removesuffix(MARK)].recipe()
+    return desk_recipe(recipe) if suite.endswith(MARK) else recipe

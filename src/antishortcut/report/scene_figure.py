@@ -1,4 +1,4 @@
-"""Scenes as pictures for other documents: figures/scenes-1.png …, four scenes each, with a legend."""
+"""Scenes as pictures for other documents: figures/scenes-1.png …, four scenes each, with their set and a legend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antishortcut.folder import replacing
 from antishortcut.report.scenes import Column, Gallery
 from antishortcut.report.shots import Shot, opened
 
-LOOK = 1  # raise it when drawings change
+LOOK = 2  # raise it when drawings change
 WIDE = 224  # pixels of a scene, or the next multiple of its own where that is less
 TALL = 1.25  # how much higher than wide a scene may be
 GAP, MARGIN, LINE, TEXT = 6, 16, 26, 15
@@ -43,7 +43,9 @@ def draw_scenes(galleries: Sequence[Gallery], folder: Path) -> None:
 
 
 def _mark(gallery: Gallery, scenes: list[int]) -> str:
-    content = hashlib.sha256(json.dumps([LOOK, PIL.__version__, scenes, gallery.artifact.classes]).encode())
+    content = hashlib.sha256(
+        json.dumps([LOOK, PIL.__version__, gallery.title, scenes, gallery.artifact.classes]).encode()
+    )
     content.update("".join(gallery.artifact.colours).encode())
     for column in gallery.first:
         content.update(f"\n{column.title}\n".encode(errors="replace"))
@@ -61,7 +63,7 @@ def _marked(path: Path) -> str | None:
 
 
 def draw_still(gallery: Gallery, scenes: Sequence[int]) -> Image.Image:
-    """A row per scene, a column per kind of picture, a legend below."""
+    """The set, a row per scene, a column per kind of picture, a legend below."""
     font = ImageFont.load_default(TEXT)
     columns = gallery.first
     side = _side(gallery.width)
@@ -69,13 +71,14 @@ def draw_still(gallery: Gallery, scenes: Sequence[int]) -> Image.Image:
     number = round(font.getlength("00")) + 8  # room for a scene's number
     width = 2 * MARGIN + number + len(columns) * (side + GAP) - GAP
     key = _laid(gallery.key(scenes, columns), width - 2 * MARGIN, font)
-    below = MARGIN + LINE + sum(heights) + GAP * len(heights)
+    below = MARGIN + 2 * LINE + sum(heights) + GAP * len(heights)
     page = Image.new("RGB", (width, below + GAP + LINE * len(key) + MARGIN), "white")
     pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, MARGIN), _cut(gallery.title, width - 2 * MARGIN, font), INK, font)
     for place, column in enumerate(columns):
         left = MARGIN + number + place * (side + GAP)
-        pen.text((left + side / 2, MARGIN), _cut(column.title, side, font), INK, font, anchor="ma")
-    top = MARGIN + LINE
+        pen.text((left + side / 2, MARGIN + LINE), _cut(column.title, side, font), INK, font, anchor="ma")
+    top = MARGIN + 2 * LINE
     for at, height in zip(scenes, heights, strict=True):
         pen.text((MARGIN + number - 8, top + height / 2), str(at + 1), QUIET, font, anchor="rm")
         for place, column in enumerate(columns):

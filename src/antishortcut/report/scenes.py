@@ -1,10 +1,14 @@
-"""artifacts/scenes.json and artifacts/scenes/ → scenes side by side: input, truth, teacher, a student per method."""
+"""artifacts/scenes.json and artifacts/scenes/ → scenes side by side: input, truth, teacher, a student per method.
+
+The set "conflict", where it was scored, has its own beside them: artifacts/scenes-conflict.json and its folder.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 
 from antishortcut.report.collect import BASELINE, Found, Student
@@ -16,6 +20,8 @@ from antishortcut.report.table import HEADLINE, Table
 MOST, TOGETHER = 16, 4  # scenes of a gallery, and of one picture, as S-Figures 2–5
 ROWS = 6  # methods above which only a few are shown at first
 OURS = "asd"
+LYING = "conflict"  # the set where the shortcut says another class
+KINDS = (SCENES, f"{SCENES}-{LYING}")  # artifacts of scenes
 SHARED = ("input", "truth", "teacher")  # the same whichever student they lie with
 SMALL = 128  # pixels of a small picture
 KEY = 20  # classes that a legend always has
@@ -43,6 +49,7 @@ class Artifact:
     classes: tuple[str, ...]
     colours: tuple[str, ...]
     scenes: int
+    kind: str = SCENES  # one of KINDS: the folder of the pictures
 
     @property
     def shown(self) -> range:
@@ -57,12 +64,12 @@ class _Reader:
     left: int = PICTURES
     wrong: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, why → files
 
-    def shot(self, student: Student, name: str) -> Shot | None:
+    def shot(self, student: Student, kind: str, name: str) -> Shot | None:
         try:
-            shot = open_shot(student.place / "artifacts", f"{SCENES}/{name}", self.left)
+            shot = open_shot(student.place / "artifacts", f"{kind}/{name}", self.left)
         except ODD as error:
             why = "not there" if isinstance(error, FileNotFoundError) else said(error)
-            self.wrong.setdefault((f"{student.path}/artifacts/{SCENES}", why), []).append(name)
+            self.wrong.setdefault((f"{student.path}/artifacts/{kind}", why), []).append(name)
             return None
         self.left -= len(shot.data)
         return shot
@@ -99,7 +106,8 @@ class Gallery:
 
     @property
     def title(self) -> str:
-        return f"{self.suite}, {self.artifact.set} set"
+        lies = ", where the shortcut says another class" if self.artifact.set == LYING else ""
+        return f"{self.suite}, {self.artifact.set} set{lies}"
 
     @property
     def width(self) -> int:
@@ -144,34 +152,36 @@ def galleries(found: Found, table: Table, notes: Notes) -> list[Gallery]:
     """Of each method the first seed that has scenes; other test sets, suites and teachers are other galleries."""
     reader = _Reader(notes)
     held: dict[tuple[str, str, str, Artifact], Rows] = {}
-    for method, students in found.groups.items():
-        for artifact, student, shots in _readable(students, reader):
+    for kind, (method, students) in product(KINDS, found.groups.items()):
+        for artifact, student, shots in _readable(students, kind, reader):
             run = student.run
             key = run.suite, run.teacher or "", run.fingerprint, artifact
             held.setdefault(key, {})[method] = student, shots
             break
-    made = [_gallery(key[0], key[1], key[3], rows, table, reader) for key, rows in held.items()]
+    together = list(dict.fromkeys(key[:3] for key in held))  # sets of the same students stand side by side
+    ordered = sorted(held.items(), key=lambda each: together.index(each[0][:3]))
+    made = [_gallery(key[0], key[1], key[3], rows, table, reader) for key, rows in ordered]
     reader.note()
     return made
 
 
-def _readable(students: Iterable[Student], reader: _Reader) -> Iterator[tuple[Artifact, Student, Shots]]:
+def _readable(students: Iterable[Student], kind: str, reader: _Reader) -> Iterator[tuple[Artifact, Student, Shots]]:
     """Seeds that have an artifact, and pictures of their own to it."""
     for student in students:
-        label = f"{student.path}/artifacts/{SCENES}.json"
-        artifact = reader.notes.attempt(label, partial(_artifact, student.place), None)
+        label = f"{student.path}/artifacts/{kind}.json"
+        artifact = reader.notes.attempt(label, partial(_artifact, student.place, kind), None)
         if artifact is not None:
-            shots = {at: reader.shot(student, _name(at, "student")) for at in artifact.shown}
+            shots = {at: reader.shot(student, kind, _name(at, "student")) for at in artifact.shown}
             if whole := {at: shot for at, shot in shots.items() if shot is not None}:
                 yield artifact, student, whole
 
 
-def _artifact(place: Path) -> Artifact:
-    held = tree(place / "artifacts" / f"{SCENES}.json")
+def _artifact(place: Path, kind: str) -> Artifact:
+    held = tree(place / "artifacts" / f"{kind}.json")
     count = number(held["scenes"])
     if count is None or count < 1:
         raise ValueError("it has no scenes")
-    return Artifact(str(held["set"])[:WORD], *painted(held), int(count))
+    return Artifact(str(held["set"])[:WORD], *painted(held), int(count), kind)
 
 
 def _gallery(suite: str, teacher: str, artifact: Artifact, rows: Rows, table: Table, reader: _Reader) -> Gallery:
@@ -179,7 +189,7 @@ def _gallery(suite: str, teacher: str, artifact: Artifact, rows: Rows, table: Ta
     for role in SHARED:
         found: Shots = {}
         for at in artifact.shown:  # from the first student that has it whole
-            tried = (reader.shot(student, _name(at, role)) for student, _ in rows.values())
+            tried = (reader.shot(student, artifact.kind, _name(at, role)) for student, _ in rows.values())
             found |= next(({at: shot} for shot in tried if shot is not None), {})
         columns.append(Column(role, found))
     for method, more in _ordered(rows, table):

@@ -9,10 +9,12 @@ from typing import Any
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import BASELINES, better, chosen, ordered, parts, random_of, shown, words
 from antishortcut.report.marks import Mark, mark
-from antishortcut.report.pair import pair_of
+from antishortcut.report.pair import labels, pair_of, row_labels
 from antishortcut.stats import Paired, Summary, paired, sign_test, summary
 
 HEADLINE = "last"  # the accuracy or mIoU after the last epoch (decisions.md)
+RIVAL, CHALLENGER = "crd+kd", "asd"  # whom the paper compares seed by seed,
+RIVALS = "P12"  # and on which pair (S-Table 9)
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,13 @@ class Table:
     cells: dict[str, dict[str, Summary]]  # method → column → mean ± std
     seeds: dict[str, int]
     differences: dict[str, dict[str, Paired]]  # method → column → against the baseline of its suite
+    rivalry: dict[str, dict[str, Paired]]  # ASD → column → against CRD, on P12 and where there is no baseline
     random: dict[str, float]  # projection → that of a random direction
     suites: dict[str, str]  # method → suite
     sources: dict[str, str]  # set → where its images come from
-    signs: dict[str, dict[str, float]]  # method of a pair of the paper → column → p of its sign test
+    signs: dict[str, dict[str, float]]  # ASD on P12 → column → p of the paper's sign test against CRD
+    labels: dict[str, str]  # method → in what its runs are not the paper's
+    told: tuple[str, ...]  # the same by suite, in sentences
     headline: str = "accuracy"  # what `last` and `best` are, in words
     asked: bool = False  # the columns were chosen by a person
 
@@ -49,11 +54,14 @@ class Table:
             every=tuple(every),
             cells=cells,
             seeds={method: len(students) for method, students in groups.items()},
-            differences=_differences(groups, every),
+            differences=_differences(_based(groups), every),
+            rivalry=_differences(_rivals(groups), every),
             random={name: summary(values).mean for name, values in baselines.items() if values},
             suites={method: students[0].run.suite for method, students in groups.items()},
             sources={name: " / ".join(seen) for name, seen in sources.items()},
             signs=_signs(groups, every),
+            labels=row_labels(found),
+            told=tuple(f"{suite}: {label}." for suite, each in labels(found).items() for label in each),
             headline=" / ".join(dict.fromkeys(words(student.headline) for student in found.students)),
         )
 
@@ -66,7 +74,7 @@ class Table:
         rows = []
         marks = {name: self.marks(name) for name in self.columns}
         for method, cells in self.cells.items():
-            row: dict[str, Any] = {"method": method, "seeds": self.seeds[method]}
+            row: dict[str, Any] = {"method": method, "label": self.labels.get(method, ""), "seeds": self.seeds[method]}
             for name in self.columns:
                 cell = cells.get(name)
                 row |= {name: cell.mean if cell else None, f"{name} ±": cell.std if cell else None}
@@ -82,8 +90,9 @@ class Table:
         return rows
 
     def compared(self) -> list[str]:
-        """Of the shown columns, those with a difference to the baseline; `best` was chosen by looking."""
-        held = {name for values in self.differences.values() for name in values} - {"best"}
+        """Of the shown columns, those with a difference to the baseline or to CRD; `best` was chosen by looking."""
+        every = (*self.differences.values(), *self.rivalry.values())
+        held = {name for values in every for name in values} - {"best"}
         return [name for name in self.columns if name in held]
 
     def sets(self) -> dict[str, list[str]]:
@@ -125,34 +134,42 @@ class Table:
             return "–", ""
         spread = [] if cell.std is None else [f"± {cell.std:.3f}"]
         missing = [] if cell.count == self.seeds[method] else [f"({cell.count} of {self.seeds[method]})"]
-        mean = signed(cell.mean) if column.endswith("_change") else f"{cell.mean:.3f}".replace("-", "−")
+        mean = signed(cell.mean) if column.endswith("_change") else f"{cell.mean:z.3f}".replace("-", "−")
         return mean, " ".join(spread + missing)
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+    """With its sign, save where it rounds to zero."""
+    if value is None:
+        return "–"
+    text = f"{value:+z.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def interval(value: Paired) -> str:
-    return "–" if value.low is None else f"{signed(value.low)} … {signed(value.high)}"
+    """Its ends keep their signs: −0.000 says that zero lies inside."""
+    return "–" if value.low is None else f"{value.low:+.3f} … {value.high:+.3f}".replace("-", "−")
 
 
 def values_of(students: Sequence[Student], column: str) -> list[float]:
     return [student.values[column] for student in students if column in student.values]
 
 
-def _differences(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str, dict[str, Paired]]:
-    """Over the seeds in common with the baseline, on every column in which one way is better."""
+Pairs = dict[str, tuple[list[Student], list[Student]]]  # method → its runs, those it is compared with
+
+
+def _differences(pairs: Pairs, columns: Sequence[str]) -> dict[str, dict[str, Paired]]:
+    """Over the seeds in common, on every column in which one way is better."""
     judged = [name for name in columns if better(name)]
     found = {
         method: {name: value for name in judged if (value := against(group, base, name))}
-        for method, (group, base) in _based(groups).items()
+        for method, (group, base) in pairs.items()
     }
     return {method: values for method, values in found.items() if values}
 
 
 def _signs(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The paper's sign test of being better than the baseline, for its own pairs."""
+    """The paper's sign test of being better, where the paper has it."""
     judged = [(name, way) for name in columns if (way := better(name))]
     return {
         method: {
@@ -161,19 +178,36 @@ def _signs(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str
             for ours, theirs in [in_pairs(group, base, name)]
             if ours
         }
-        for method, (group, base) in _based(groups).items()
-        if pair_of(group[0].run) is not None
+        for method, (group, base) in _rivals(groups).items()
+        if pair_of(group[0].run) == RIVALS
     }
 
 
-def _based(groups: dict[str, list[Student]]) -> dict[str, tuple[list[Student], list[Student]]]:
+def _based(groups: dict[str, list[Student]]) -> Pairs:
     """Methods beside the baseline of their suite, where it has one."""
-    base = {group[0].run.suite: group for group in groups.values() if group[0].run.name == BASELINE}
+    base = _named(groups, BASELINE)
     return {
         method: (group, base[group[0].run.suite])
         for method, group in groups.items()
         if group[0].run.name != BASELINE and group[0].run.suite in base
     }
+
+
+def _rivals(groups: dict[str, list[Student]]) -> Pairs:
+    """ASD beside CRD, as in S-Table 9: on its pair, and in suites without a baseline."""
+    base, rival = _named(groups, BASELINE), _named(groups, RIVAL)
+    return {
+        method: (group, rival[run.suite])
+        for method, group in groups.items()
+        for run in [group[0].run]
+        if run.name == CHALLENGER and run.suite in rival
+        if run.suite not in base or pair_of(run) == RIVALS
+    }
+
+
+def _named(groups: dict[str, list[Student]], name: str) -> dict[str, list[Student]]:
+    """Suite → its row of that name."""
+    return {group[0].run.suite: group for group in groups.values() if group[0].run.name == name}
 
 
 def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:

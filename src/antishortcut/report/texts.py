@@ -9,9 +9,10 @@ from pathlib import Path
 from antishortcut.folder import replacing
 from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.classes import ClassTable
-from antishortcut.report.collect import BASELINE, Found
+from antishortcut.report.collect import Found
 from antishortcut.report.columns import arrow, parts, words
 from antishortcut.report.differences import Differences
+from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS, Scatter
@@ -31,7 +32,9 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     """The tables as Markdown, the best of a column in bold."""
     sides = beside(found, table)
     lines = [f"# {plain(found.folder.resolve().name)}", ""]
-    lines += [line for side in sides for label in side.labels for line in (f"**{plain(side.suite)}: {label}.**", "")]
+    lines += [
+        line for side in sides for label in side.labels for line in (f"**{plain(side.suite)}: {plain(label)}.**", "")
+    ]
     if table.cells:
         lines += _results(table)
     else:
@@ -41,9 +44,10 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
             lines += [f"{plain(name)}: a random direction has {table.random[name]:.3f}."]
     sets = dict.fromkeys(parts(name)[0] for name in table.columns)
     lines += [f"{plain(name)}: {plain(table.source(name))} images." for name in sets if table.source(name)]
+    lines += ["", *(plain(line) for line in informed(found))]
     differences = Differences.of(table)
-    if differences.cells:
-        lines += ["", f"## Difference to {BASELINE}, seed by seed", ""]
+    if differences.each:
+        lines += ["", f"## Difference to {differences.references}, seed by seed", ""]
         lines += [*grid(differences.head(), differences.texts()), *differences.told()]
     lines += _printed(sides)
     states = [(p.path, p.state) for p in found.progress]
@@ -73,7 +77,7 @@ def _printed(sides: list[Beside]) -> list[str]:
     lines: list[str] = []
     for side in sides:
         lines += ["", f"## Beside the printed numbers: {plain(side.title)}", ""]
-        lines += [line for label in side.labels for line in (f"**{label}.**", "")]
+        lines += [line for label in side.labels for line in (f"**{plain(label)}.**", "")]
         lines += grid(list(HEAD), side.texts()) if side.lines else []
         lines += [line for note in side.footnotes() for line in (note, "")]
     return [*lines, told(sides)] if any(side.lines for side in sides) else lines
@@ -125,15 +129,19 @@ def write_latex(table: Table, path: Path) -> None:
         heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(_set(table, group))}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
         at += count
+    note = rf"\multicolumn{{{2 + len(table.columns)}}}{{p{{0.9\linewidth}}}}"
     names = ["method", "seeds", *(f"{words(parts(name)[1])} {arrow(name)}".strip() for name in table.columns)]
     lines = [
         r"% Made by asd report. Needs \usepackage{booktabs} and, before TeX Live 2018, \usepackage[utf8]{inputenc}.",
+        *(f"% {' '.join(told.split())}" for told in table.told),
         rf"\begin{{tabular}}{{l{'r' * (1 + len(table.columns))}}}",
         r"\toprule",
         *([" & ".join(heads) + r" \\", " ".join(rules)] if table.columns else []),
         " & ".join(tex(name) for name in names) + r" \\",
         r"\midrule",
         *(" & ".join(_latex_row(table, method)) + r" \\" for method in table.cells),
+        *([r"\midrule"] if table.told else []),
+        *(rf"{note}{{\footnotesize {tex(told)}}} \\" for told in table.told),
         r"\bottomrule",
         r"\end{tabular}",
     ]

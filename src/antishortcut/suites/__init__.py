@@ -8,7 +8,8 @@ from typing import Any
 
 from antishortcut.errors import UserError, near
 from antishortcut.job import Job, Suite, folder_of, teacher_key
-from antishortcut.paper.scale import SCALES, scaled
+from antishortcut.paper.pairs import PAIRS
+from antishortcut.paper.scale import MARK, SCALES, scaled
 from antishortcut.paper.tables import NAMES, TABLES, table
 from antishortcut.suites.beyond import beyond_cifar, beyond_cues, beyond_groups
 from antishortcut.suites.desk import desk, desk_cues, desk_dense
@@ -40,19 +41,59 @@ def open_suite(
     scale: str = "paper",
 ) -> Suite:
     """A suite's jobs, with recipe settings overridden, or a part of them; the paper's also at desk scale."""
-    if scale not in SCALES:
-        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+    _check_scale(scale)
     known = NAMES.get(name, name)
     if known not in SUITES:
         raise UserError(f"no suite {name!r}{near(name, [*SUITES, *NAMES])}")
     if known not in TABLES and scale != "paper":
         raise UserError(f"suite {name} has one size only; --scale {scale} is for the tables of the paper")
     suite = _printed(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
-    return suite.only(only, seeds)
+    kept = suite.only(only, seeds)
+    if overrides:
+        _check_rows(known, overrides, kept)
+    return kept
+
+
+def _check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+
+
+def _check_rows(name: str, overrides: Sequence[str], kept: Suite) -> None:
+    """A setting that makes a row what it is may not be overridden: it would be another under the same name."""
+    for job in kept.jobs:
+        if job.other == job.recipe.teacher:
+            raise UserError(f"suite {name}: --set makes the other teacher of {job.name} its own; use another setting")
+    own = {(job.suite, job.name): _own(job) for job in TABLES[name].jobs()} if name in TABLES else {}
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        for job in kept.jobs:
+            for setting in own.get((job.suite.removesuffix(MARK), job.name), ()):
+                if setting == key or setting.startswith(f"{key}."):
+                    raise UserError(
+                        f"suite {name}: {job.name} has its own {setting}, so --set {key} would make it another run "
+                        "under its name; leave it out, or choose other rows with --only"
+                    )
+
+
+def _own(job: Job) -> list[str]:
+    """Settings of a row's recipe that are not its pair's, like optim.batch. One teacher's batch is everyone's."""
+    pair = PAIRS[job.suite].recipe()
+    same = {"batch": pair.teacher.batch or pair.optim.batch}
+    known, own = (
+        recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update=same)}) for recipe in (pair, job.recipe)
+    )
+    return [
+        f"{part}.{key}"
+        for part in ("data", "teacher", "student", "optim", "task")
+        for key, value in getattr(own, part)
+        if value != getattr(getattr(known, part), key)
+    ]
 
 
 def describe(scale: str = "paper") -> list[dict[str, Any]]:
     """Name, number of students and question of every suite; one that must be told something first says what."""
+    _check_scale(scale)
     rows: list[dict[str, Any]] = []
     for name in SUITES if scale == "paper" else TABLES:
         also = TABLES[name].also if name in TABLES else ""

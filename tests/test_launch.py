@@ -1,0 +1,341 @@
+"""What runs of a suite share and need: one training of a teacher, folders that are their own, images, devices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import antishortcut.choose as room
+import antishortcut.cli.suite as command
+from antishortcut.choose import choose
+from antishortcut.cli import app
+from antishortcut.errors import UserError
+from antishortcut.evaluate import EVALUATIONS, Bench, evaluate
+from antishortcut.folder import Folder, InUse
+from antishortcut.launch import Place, another, check_images, cluster, scored, state
+from antishortcut.launch.local import shared_out
+from antishortcut.launch.place import GIVEN, OTHERS
+from antishortcut.launch.several import Several, own
+from antishortcut.run import Execution, Recipe, Run, load_recipe, rewind_run
+from antishortcut.suites import Job, open_suite
+from antishortcut.teachers import Trajectory
+from antishortcut.work import Worker
+from antishortcut.workflow import Workshop, distill, rewind, teach
+
+SMALL = (
+    "epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.name=cues", "data.augment=crop",
+    "data.options.count=128", "data.options.test_count=50",
+)  # fmt: skip
+
+
+# --- one training of a teacher -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
+    """A folder that another process holds for a while; says when it let go."""
+    said, inside = list[str](), threading.Event()
+
+    def hold() -> None:
+        with Folder(path).locked():
+            inside.set()
+            time.sleep(seconds)
+            said.append("free")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    yield said
+    thread.join()
+
+
+def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, shop: Workshop) -> None:
+    short = recipe.model_copy(update={"epochs": 1})
+    teacher = teach(short, shop)
+    with busy(rewind_run(teacher, 1, 0.05).folder(shop.runs)) as said:
+        again = rewind(teacher, 1, 0.05, shop)
+        assert said == ["free"]
+    assert Folder(again.folder(shop.runs)).finished
+    via = distill(short, shop, method="kd", seed=1, suite="s", via=["cnn-3-12"])
+    other = Workshop(shop.runs.parent / "other", execution=shop.execution, quiet=True)
+    with busy(other.runs / "teachers" / str(via.teacher)) as said:  # an assistant
+        assert distill(short, other, method="kd", seed=1, suite="s", via=["cnn-3-12"]).hash == via.hash
+        assert said == ["free"]
+
+
+def test_a_student_that_is_being_trained_is_not(recipe: Recipe, shop: Workshop) -> None:
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    Folder(run.folder(shop.runs)).path.joinpath("result.json").unlink()
+    with busy(run.folder(shop.runs)), pytest.raises(InUse):
+        shop.carry_out(run)
+
+
+@pytest.mark.slow
+def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
+    words = ["rewind", "--only", "asd-rewind", "--seeds", "1,2", "--jobs", "2", "--threads", "1"]
+    more = ("teacher.keep=[15]", "teacher.rewind_epochs=100")
+    words += [word for text in (*SMALL, *more) for word in ("--set", text)]
+    told = CliRunner().invoke(app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout) == {"done": 2, "failed": {}, "runs": 2}
+    kinds = {Folder(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
+    assert set(kinds) == {"teach", "rewind"}
+    assert len(list((kinds["rewind"] / "tensorboard").iterdir())) == 1
+
+
+def test_what_another_run_has_chosen_meanwhile_is_read(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = teach(recipe.model_copy(update={"epochs": 1}), shop)
+    folder, inside = Folder(teacher.folder(shop.runs)), threading.Event()
+    late = Trajectory(folder)  # opened before the other has written
+
+    def estimate() -> None:
+        with folder.locked():
+            inside.set()
+            time.sleep(0.5)
+            own = Trajectory(folder)
+            for number, entry in enumerate(own.entries):
+                entry["information"] = {"image": 0.0, "label": 0.0, "total": float(number == 1)}
+            own.write()
+
+    def never(*_: Any) -> tuple[float, float]:
+        raise AssertionError("estimated twice")
+
+    monkeypatch.setattr(room, "_information", never)
+    thread = threading.Thread(target=estimate)
+    thread.start()
+    inside.wait()
+    assert choose(late, shop.sets(recipe.data), lambda text: None) == late.entries[1]["labels"][0]
+    thread.join()
+
+
+# --- folders that hold another run -------------------------------------------------------------------------------
+
+SUITES = {"kd": "beyond-cues", "other-network": "beyond-cues", "ckptkd": "beyond-cues", "asd-rewind": "rewind"}
+KEPT = ("teacher.keep=[5, 15, 30, 50]", "teacher.rewind_epochs=1")
+
+
+def job(name: str, *more: str) -> Job:
+    return open_suite(SUITES[name], [*SMALL, *KEPT, *more], [name], [1]).jobs[0]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of each of the suites' rows, as an engine makes it."""
+    runs = tmp_path_factory.mktemp("learned")
+    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=1), quiet=True, reuse=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "STEPS", 2)
+        patch.setattr(room, "IMAGES", 128)
+        for name in SUITES:
+            Worker(shop, {}).learn(job(name).model_copy(update={"on": ("clean",)}))
+    return runs
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_run_is_known_as_its_own(learned: Path, name: str) -> None:
+    assert another(job(name), learned) == ""
+    assert state(job(name), learned) == "finished"
+    kept = job(name, "teacher.keep=[15]")
+    assert state(kept, learned) == "finished"  # which states are kept changes no result
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "said"),
+    [
+        ("kd", "teacher.epochs=2", "teacher "),
+        ("kd", "teacher.seed=7", "teacher "),
+        ("other-network", "teacher.rate=0.01", "teacher "),
+        ("kd", "teacher.early=30%", "early 15% there, 30% here"),
+        ("kd", "student.stem=imagenet", "student.stem cifar there, imagenet here"),
+        ("kd", "methods.kd.temperature=9.0", "method.temperature 4.0 there, 9.0 here"),
+        ("kd", "task.aux=0.1", "task.aux 0.4 there, 0.1 here"),
+        ("asd-rewind", "teacher.rewind_epochs=2", "/final here"),
+        ("asd-rewind", "teacher.rewind_rate=0.1", "/final here"),
+    ],
+)
+def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting: str, said: str) -> None:
+    assert f"{job(name).title} holds another run" in another(job(name, setting), learned)
+    assert said in another(job(name, setting), learned)
+    assert state(job(name, setting), learned) == "another"
+
+
+def test_settings_that_only_the_folder_has_count(learned: Path, tmp_path: Path) -> None:
+    run, execution = Folder(learned / "beyond-cues" / "kd-s1").read()
+
+    def there(**change: Any) -> str:
+        shutil.rmtree(tmp_path / "beyond-cues", ignore_errors=True)
+        other = Run.model_validate(run.model_dump() | change)
+        Folder(tmp_path / "beyond-cues" / "kd-s1").begin(other, execution, {})
+        return another(job("kd"), tmp_path)
+
+    assert there() == ""
+    assert "method.temperature 9.0 there, 4.0 here" in there(options=run.options | {"temperature": 9.0})
+    assert "state final 15% there, final here" in there(roles={"final": "15%"})
+    assert there(fingerprint="0" * 16) != ""  # its teacher saw those images too
+
+
+# --- images to score on ------------------------------------------------------------------------------------------
+
+
+def test_images_that_are_not_there_are_told_before_training(tmp_path: Path) -> None:
+    jobs = open_suite("s-table3").jobs
+    with pytest.raises(UserError, match="images to score on are not there") as caught:
+        check_images(jobs, Place(tmp_path / "runs", tmp_path))
+    for name in ("imagenet-r", "imagenet-a", "stylized"):
+        assert f"--at {name}=FOLDER" in str(caught.value)
+    assert f"no folder {tmp_path / 'imagenet100-stylized'}; 9 runs" in str(caught.value)
+    for name in ("imagenet-r", "imagenet-a"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"stylized \(no folder"):
+        check_images(jobs, Place(tmp_path / "runs", tmp_path))
+    check_images(jobs, Place(tmp_path / "runs", tmp_path, at={"stylized": tmp_path}))
+    check_images(open_suite("table5").jobs, Place(tmp_path / "runs", tmp_path))  # corrupted copies are made
+
+
+def test_the_evaluations_that_need_images_are_known(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    assert {*OTHERS, "clean"} == set(EVALUATIONS)
+    bench = Bench(shop.sets(recipe.data), shop.runs, tmp_path)
+    for name, folder in GIVEN.items():
+        with pytest.raises(UserError, match=r"^no (folder|stylised copies)"):
+            list(EVALUATIONS[name](bench))
+        (tmp_path / folder.format(data="cues")).mkdir()
+        with pytest.raises(UserError, match=r"^(?!no (folder|stylised copies))"):  # now it is looked into
+            list(EVALUATIONS[name](bench))
+
+
+def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    bench = Bench(shop.sets(recipe.data), shop.runs, tmp_path)
+    with pytest.raises(UserError, match=r"no stylised copies .*; no folder .*imagenet-r"):
+        evaluate(Folder(run.folder(shop.runs)), bench, ["stylized", "clean", "imagenet-r", "hard"])
+    assert set(Folder(run.folder(shop.runs)).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
+
+
+def test_status_tells_what_is_not_scored(learned: Path) -> None:
+    words = ["suite", "status", "beyond-cues", "--only", "beyond-cues/kd", "--seeds", "1", "--runs", str(learned)]
+    words += [word for text in (*SMALL, *KEPT) for word in ("--set", text)]
+    told = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert json.loads(told.stdout) == {"beyond-cues/kd-s1": "not scored"}  # hard is not there
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert "not scored" in shown
+    assert "1 of 1 students are trained" in shown
+    only = job("kd").model_copy(update={"on": ("clean",)})
+    assert scored(only, learned)
+    assert not scored(only.model_copy(update={"on": ("clean", "attack")}), learned)
+    assert not scored(only, learned / "nowhere")
+
+
+# --- a cluster that is not there ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "999.1.1.1:5", "ray://127.0.0.1:1", "auto"])
+def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    def init(**_: Any) -> None:
+        pytest.fail("Ray was asked, and would ask for ever")
+
+    ray = ModuleType("ray")
+    ray.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(UserError, match=r"no Ray cluster at .*; start one: ray start --head"):
+        cluster._joined(address)
+
+
+# --- several devices ---------------------------------------------------------------------------------------------
+
+
+def test_devices_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = list[Place]()
+
+    def engine(place: Place, jobs: int) -> None:
+        seen.append(place)
+        raise UserError("enough")
+
+    monkeypatch.setattr(command, "_processes", engine)
+    words = ["suite", "run", "beyond-cues", "--devices", "4", "--runs", str(tmp_path)]
+    assert isinstance(CliRunner().invoke(app, words).exception, UserError)
+    assert seen[0].execution.devices == 4
+
+
+def test_cards_are_shared_out_by_the_number_a_run_needs(tmp_path: Path) -> None:
+    named = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert shared_out(2, "cuda", named, tmp_path, each=2) == ["0,1", "2,3"]
+    assert shared_out(3, "cuda", named, tmp_path, each=2) == ["0,1", "2,3", "0,1"]
+    assert shared_out(1, "cuda", named, tmp_path, each=8) == ["0,1,2,3"]  # Fabric says what is missing
+    assert shared_out(2, "cuda", {"CUDA_VISIBLE_DEVICES": ""}, tmp_path, each=2) == []
+
+
+def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = dict[str, Any]()
+
+    def remote(**needs: Any) -> Any:
+        asked.update(needs)
+        return lambda work: work
+
+    there = {"CPU": 8.0, "GPU": 4.0}
+    nodes = [{"Alive": True, "Resources": there}]
+    ray = SimpleNamespace(cluster_resources=lambda: there, nodes=lambda: nodes, remote=remote)
+    monkeypatch.setattr(cluster, "_joined", lambda address: ray)
+    place = Place(tmp_path, execution=Execution(accelerator="cuda", devices=4, threads=2))
+    cluster.Cluster(place, "auto")
+    assert (asked["num_gpus"], asked["num_cpus"]) == (4.0, 8)
+    with pytest.raises(UserError, match=r"--cards 0\.5: a run over --devices 4 takes 4 GPUs or none"):
+        cluster.Cluster(place, "auto", cards=0.5)
+    cluster.Cluster(Place(tmp_path, execution=Execution(accelerator="cpu", devices=2)), "auto")
+    assert (asked["num_gpus"], asked["num_cpus"]) == (0.0, 2)
+
+
+def test_what_is_wrong_over_several_devices_comes_back(tmp_path: Path) -> None:
+    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu", devices=2))
+    found = Several(place).teach(load_recipe("P2"))
+    assert "nowhere" in found["error"]
+
+
+def test_the_processes_of_a_run_count_themselves() -> None:
+    kept = own({"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"})
+    assert kept == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+@pytest.mark.slow
+def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) -> None:
+    runs, student = tmp_path / "runs", tmp_path / "runs" / "beyond-cues" / "kd-s1"
+    words = [sys.executable, "-m", "antishortcut", "suite", "run", "beyond-cues", "--only", "beyond-cues/kd"]
+    words += ["--seeds", "1", "--device", "cpu", "--threads", "1", "--runs", str(runs)]
+    words += [word for text in (*SMALL, "epochs=200", "teacher.epochs=1") for word in ("--set", text)]
+
+    def begin(devices: int) -> subprocess.Popen[str]:
+        return subprocess.Popen([*words, "--devices", str(devices)], stderr=subprocess.PIPE, text=True)
+
+    first, end = begin(2), time.monotonic() + 500
+    while not Folder(student).history():
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() < end, "no student begins"
+        time.sleep(0.1)
+    first.send_signal(signal.SIGTERM)
+    told = first.communicate(timeout=300)[1]
+    assert first.returncode == 130, told
+    assert list(student.glob("resume/*.pt"))
+    assert Folder(student).read()[1]["devices"] == 2
+    other = begin(1)
+    told = other.communicate(timeout=300)[1]
+    assert (other.returncode, "was begun with --devices 2 --nodes 1" in told) == (2, True), told
+    again = begin(2)
+    told = again.communicate(timeout=900)[1]
+    assert again.returncode == 0, told
+    assert set(Folder(student).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
+    assert not (student / "resume").exists()

@@ -1,0 +1,303 @@
+"""How runs of the paper's pairs were made, and what the folder of their teacher holds of the printed numbers."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antishortcut.folder import Folder, write_json
+from antishortcut.methods import options_of
+from antishortcut.paper.pairs import PAIRS
+from antishortcut.paper.printed import PRINTED
+from antishortcut.paper.scale import MARK, desk_recipe
+from antishortcut.paper.tables import TABLES
+from antishortcut.report import build
+from antishortcut.report.collect import collect
+from antishortcut.report.defaults import DEFAULTS
+from antishortcut.report.measures import SAID, measure_of, numbers_of, why_not
+from antishortcut.report.pair import DESK, row_labels, unlike
+from antishortcut.report.table import signed
+from antishortcut.report.teacher import ANGLES as ANGLED
+from antishortcut.report.teacher import EPOCHS, TAUGHT, taught_of
+from antishortcut.run import Run, rewind_run, teach_run
+from tests.browser.fake_runs import score
+from tests.test_report_printed import line, made, opened, run, runs
+
+ANGLES = {"shortcut_final": 65.3, "shortcut_early": 38.6, "final_early": 50.0}
+
+
+def teacher(root: Path, suite: str = "P1", **more: Any) -> Folder:
+    """A pair's finished teacher beside the suites, with what a mechanism score leaves there."""
+    recipe = PAIRS[suite.removesuffix(MARK)].recipe()
+    own = teach_run(desk_recipe(recipe) if suite.endswith(MARK) else recipe, "f").model_copy(update=more)
+    folder = Folder(root / "teachers" / own.hash)
+    folder.begin(own, {}, {})
+    scores = {"accuracy": 0.8, "epoch": own.epochs}
+    folder.finish({"set": "test", "last": scores, "best": scores, "seconds": 1.0, "parameters": 21_328_292})
+    energy = {epoch: 0.3 - abs(epoch - 90) / 1000 for epoch in (*EPOCHS, 36)}
+    write_json(
+        folder.path / "artifacts" / "directions-15.json",
+        {
+            "early": "15%", "count": 5000, "width": 512, "K": 4,
+            "angles": {name: {"each": [mean - 5, mean + 5]} for name, mean in ANGLES.items()} | {"random": 85.8},
+            "spectrum": {
+                "uncentred": [5.0, 2.0, 1.9, 1.0, 0.9], "centred": [2.0, 1.8, 1.5, 0.9, 0.8],
+                "eigengap": {"centred": {"absolute": 0.1, "relative": 0.05}},
+            },
+            "bootstrap": {"mean": 31.6, "std": 1.5, "pairs": 45, "parts": 10, "random": 85.8},
+            "batches": [{"batch": 32 * 2**at, "to_whole": 63.0 - at, "between": 75.0 - at} for at in range(4)],
+            "batches_random": 85.8,
+            "energy": [
+                {"epoch": epoch * own.epochs / 240 - 0.0004, "shortcut": value, "robust": value / 2}
+                for epoch, value in sorted(energy.items())
+            ],
+        },
+    )  # fmt: skip
+    return folder
+
+
+# --- as the paper's, or not ------------------------------------------------------------------------------------------
+
+
+def test_known_settings_are_those_of_the_methods() -> None:
+    """Without torch a report cannot ask the methods; every method of the paper's rows is there."""
+    assert {name: options_of(name, {}) for name in DEFAULTS} == DEFAULTS
+    assert DEFAULTS.keys() == {job.method for job in TABLES["paper"].jobs()}
+
+
+@pytest.mark.parametrize("suite", [*PAIRS, "P1-desk", "P12-desk", "ade20k-resnet18-desk"])
+def test_the_papers_rows_are_like_themselves(suite: str) -> None:
+    names = {job.name for job in TABLES["paper"].jobs() if job.suite == suite.removesuffix(MARK)} - {"asd-rewind"}
+    assert names
+    assert {name: unlike(made(suite, name), None) for name in names} == dict.fromkeys(names, "")
+
+
+def test_every_way_in_which_a_run_is_another(tmp_path: Path) -> None:
+    own = made("P1", "asd")
+    school = teach_run(PAIRS["P1"].recipe(), "f")
+    other = school.model_copy(update={"epochs": 12, "seed": 7})
+
+    def told(taught: Run | None = None, **more: Any) -> str:
+        return unlike(own.model_copy(update=more), taught)
+
+    assert told() == ""
+    assert told(optim=own.optim.model_copy(update={"batch": 1024})) == "optim.batch 1024 instead of 64"
+    assert told(options=own.options | {"directions": 64}) == "method.directions 64 instead of 4"
+    assert told(options=own.options | {"warmup": 0.0}) == "method.warmup 0.0 instead of 20.0"
+    assert told(roles=own.roles | {"early": "75%"}) == "T_early 75% instead of 15%"
+    assert told(roles=own.roles | {"early": "epoch:36"}) == ""  # the same state
+    assert told(model=own.model.model_copy(update={"stem": "imagenet"})) == "model.stem imagenet instead of cifar"
+    assert told(method="kd") == "method kd instead of asd"
+    assert told(other, teacher=other.hash) == "teacher.epochs 12 instead of 240, teacher.seed 7 instead of 0"
+    assert told(None, teacher="0" * 16) == "another teacher, whose folder is not here"
+    small = school.model_copy(update={"model": school.model.model_copy(update={"name": "resnet14"})})
+    assert told(small, teacher=small.hash) == "teacher.model resnet14 instead of resnet34"
+    alone = made("P1", "ce").model_copy(update={"teacher": "0" * 16})
+    assert unlike(alone, None) == ""  # learns from none
+
+
+def test_a_rewound_reference_is_the_papers(tmp_path: Path) -> None:
+    recipe = PAIRS["P1"].recipe()
+    rewound = f"{rewind_run(teach_run(recipe, 'f'), 10, 0.05).hash}/final"
+    own = made("P1", "asd").model_copy(update={"name": "asd-rewind", "early": rewound})
+    assert unlike(own.model_copy(update={"roles": {"final": "final", "early": rewound}}), None) == ""
+    assert unlike(own, None) == "T_early 15% instead of rewind"
+
+
+def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) -> None:
+    root = runs(tmp_path / "P1", names=("kd",))
+    own = made("P1", "asd")
+    school = teacher(tmp_path, seed=3)
+    changed: dict[str, Any] = {
+        "optim": own.optim.model_copy(update={"batch": 1024}),
+        "options": own.options | {"directions": 64},
+        "roles": own.roles | {"early": "75%"},
+        "teacher": school.path.name,
+    }
+    runs(root, names=("asd",), **changed)
+    report = build(root)
+    _, sides = opened(root)
+    told = "optim.batch 1024 instead of 64, method.directions 64 instead of 4, T_early 75% instead of 15%, "
+    label = f"not made as the paper's ({told}teacher.seed 3 instead of 0): compare signs against KD only"
+    assert sides[0].labels == (f"asd: {label}",)
+    asd = line(sides, "asd", "accuracy")
+    assert (asd.difference, asd.agrees, asd.label) == (None, True, label)
+    assert line(sides, "kd", "accuracy").difference is not None
+    made_ = report.summary(None)
+    assert {row["method"]: row["label"] for row in made_["rows"]} == {"kd": "", "asd": label}
+    assert {row["label"] for row in made_["printed"][0]["rows"] if row["method"] == "asd"} == {label}
+
+
+# --- desk scale ------------------------------------------------------------------------------------------------------
+
+
+def test_desk_scale_names_its_networks_and_is_labelled_everywhere(tmp_path: Path) -> None:
+    root = runs(tmp_path / "P1-desk", suite="P1-desk")
+    teacher(tmp_path, "P1-desk")
+    report = build(root)
+    _, (side,) = opened(root)
+    assert side.title == "P1-desk: resnet14 → resnet8, CIFAR-100"
+    assert "## Beside the printed numbers: P1-desk: resnet14 → resnet8, CIFAR-100" in (root / "table.md").read_text()
+    tex = (root / "table.tex").read_text()
+    assert f"% P1-desk: {DESK}.\n" in tex
+    assert r"}{\footnotesize P1-desk: desk scale, not the paper's size: compare signs against KD only.} \\" in tex
+    assert {row["label"] for row in report.summary(None)["rows"]} == {DESK}
+    assert {(one.difference, one.label) for one in side.lines} == {(None, DESK)}
+    energy = line([side], "teacher", "shortcut energy, epoch 35")  # at the same share of training
+    assert energy.texts()[2:5] == ["0.245 (1)", "0.253", "–"]
+
+
+def test_desk_runs_made_otherwise_are_told(tmp_path: Path) -> None:
+    own = made("P1-desk", "asd")
+    run(tmp_path, "asd", 1, 0.5, suite="P1-desk", options=own.options | {"directions": 64})
+    told = row_labels(collect(tmp_path))["asd"]
+    assert told.startswith(f"{DESK}; not made as the desk suite's (method.directions 64 instead of 4)")
+
+
+# --- of the teacher --------------------------------------------------------------------------------------------------
+
+
+def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
+    teacher(tmp_path)
+    root = runs(tmp_path / "P1", names=("kd", "asd"))
+    _, (side,) = opened(root)
+
+    def texts(measure: str) -> list[str]:
+        return line([side], "teacher", measure).texts()[2:5]
+
+    assert texts("accuracy") == ["80.00 (1)", "79.91", "+0.09"]
+    assert texts("parameters, millions") == ["21.3 (1)", "21.0", "+0.3"]
+    assert texts("angle of shortcut and T_final's PCA, °") == ["65.3 (1)", "65.3", "0.0"]
+    assert texts("angle of shortcut and T_early's PCA, °") == ["38.6 (1)", "38.6", "0.0"]
+    assert texts("angle between parts, °") == ["31.6 ± 1.5 (1)", "32.6 ± 1.6", "−1.0"]
+    assert texts("eigengap") == ["0.100 (1)", "0.059", "+0.041"]
+    assert texts("eigengap, relative") == ["0.050 (1)", "0.029", "+0.021"]
+    assert texts("λ₁, uncentred") == ["5.00 (1)", "4.79", "+0.21"]
+    assert texts("λ_K+1, centred") == ["0.80 (1)", "0.79", "+0.01"]
+    assert texts("shortcut energy, epoch 35") == ["0.245 (1)", "0.253", "−0.008"]
+    assert texts("robust energy, epoch 240")[0] == "0.075 (1)"
+    assert texts("shortcut energy, highest")[0] == "0.300 (1)"
+    assert texts("epoch of the highest shortcut energy")[0] == "90 (1)"
+    assert texts("shortcut energy, fall in %")[:2] == ["50 (1)", "49"]
+    assert texts("angle to the global subspace, °, B = 64") == ["62.0 (1)", "56.1", "+5.9"]
+    assert texts("angle between batches, °, B = 256") == ["72.0 (1)", "49.2", "+22.8"]
+    assert {one.agreement for one in side.lines if one.method == "teacher"} == {"–"}
+    places = [place for one in side.lines if one.method == "teacher" for place in one.number.places]
+    assert (places.count("S-Table 2"), places.count("S-Table 8")) == (14, 8)
+    assert "teacher's perturbation, “teacher's sin Θ bound, at least” (no score of ours)" in side.missing
+
+
+def test_every_teacher_of_the_tables_has_its_accuracy(tmp_path: Path) -> None:
+    for pair in PAIRS:
+        printed = [number for number in PRINTED if (number.row, number.column) == ("teacher", pair)]
+        known = {key for key in taught_of(pair) if key in TAUGHT}
+        assert {number.measure for number in printed} <= known | SAID | {"perturbation", "sin Θ bound, at least"}
+        if any(number.place.startswith("Table") for number in printed):
+            assert known & {"accuracy", "mIoU"}
+
+
+def test_another_teacher_has_no_difference(tmp_path: Path) -> None:
+    school = teacher(tmp_path, seed=3)
+    run(tmp_path / "P1", "asd", 1, 0.8, teacher=school.path.name)
+    one = line(opened(tmp_path / "P1")[1], "teacher", "accuracy")
+    assert (one.difference, one.label) == (None, "not made as the paper's (teacher.seed 3 instead of 0)")
+
+
+def test_several_teachers_are_summed_up(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        school = teacher(tmp_path, seed=seed)
+        run(tmp_path / "P1", "asd", seed, 0.8, teacher=school.path.name)
+    _, sides = opened(tmp_path / "P1")
+    assert line(sides, "teacher", "accuracy").texts()[2] == "80.00 ± 0.00 (2)"
+    assert line(sides, "teacher", "angle between parts, °").texts()[2] == "31.6 ± 0.0 (2)"
+
+
+def test_a_teacher_below_the_folder_or_with_held_out_images(tmp_path: Path) -> None:
+    school = teacher(tmp_path)
+    run(tmp_path / "P1", "asd", 1, 0.8)
+    assert line(opened(tmp_path)[1], "teacher", "accuracy").difference == pytest.approx(0.09)
+    own = json.loads((school.path / "run.json").read_text())
+    own["run"]["data"]["val_fraction"] = 0.1
+    write_json(school.path / "run.json", own)
+    _, (side,) = opened(tmp_path / "P1")
+    assert "teacher's accuracy (asd evaluate --on clean)" in side.missing
+    score(school, "test", {"accuracy": 0.7})
+    assert line(opened(tmp_path / "P1")[1], "teacher", "accuracy").texts()[2] == "70.00 (1)"
+
+
+# --- what is not compared is named -----------------------------------------------------------------------------------
+
+
+def test_what_is_printed_and_not_measured_is_named(tmp_path: Path) -> None:
+    root = runs(tmp_path / "P1", names=("asd",))
+    _, (side,) = opened(root)
+    assert "teacher's accuracy, " in side.missing
+    assert "(the teacher's folder is not here)" in side.missing
+    assert (
+        "“overhead of the T_early pass, %”, “ms of the eigenspace, below”, ms of the contrast (asd bench"
+        in side.missing
+    )
+    assert "ΔCE texture, ΔCE weather, ΔCE noise" in side.missing
+    assert "(no row kd here)" in side.missing
+    assert "MB of the queue" in side.missing
+    teacher(tmp_path)
+    (tmp_path / "teachers").joinpath(
+        next((tmp_path / "teachers").iterdir()).name, "artifacts", "directions-15.json"
+    ).unlink()
+    _, (side,) = opened(root)
+    assert "“teacher's shortcut energy, epoch 5”, " in side.missing
+    assert "(asd evaluate --on mechanism)" in side.missing
+
+
+def test_the_measures_without_a_score_are_few() -> None:
+    """All others that are printed of a row are compared, or named with what would measure them."""
+    keys = {key for job in TABLES["paper"].jobs() for key in numbers_of(job.suite, job.name)}
+    unscored = {key for key in keys if measure_of(key) is None and why_not(key) == "no score of ours"}
+    assert unscored - set(ANGLED) == {
+        "std, times asd's", "L_TC without the temporal negative, nats", "accuracy against crd+kd, unpaired",
+        "accuracy below the true checkpoint's, within", "MB of the queue",
+    }  # fmt: skip
+
+
+def test_the_cost_of_asd_over_kd(tmp_path: Path) -> None:
+    """S-Sec. A.8: 15–20 % more time than KD; seed by seed and on the same machine."""
+
+    def timed(name: str, seed: int, seconds: float, **execution: Any) -> None:
+        folder = run(tmp_path / "P1", name, seed, 0.8)
+        own = json.loads((folder.path / "run.json").read_text()) | {"execution": execution}
+        write_json(folder.path / "run.json", own)
+        folder.finish(folder.result() | {"seconds": seconds})
+
+    timed("kd", 1, 100.0, threads=1)
+    timed("asd", 1, 118.0, threads=2)
+    _, (side,) = opened(tmp_path / "P1")
+    assert "“overhead in all, %, from”, “overhead in all, %, to” (seconds of kd on the same machine" in side.missing
+    for seed, seconds in ((2, 118.0), (3, 122.0)):
+        timed("kd", seed, 100.0, threads=1)
+        timed("asd", seed, seconds, threads=1)
+    _, sides = opened(tmp_path / "P1")
+    assert line(sides, "asd", "overhead in all, %, from").texts()[2:6] == ["20.0 ± 2.8 (2)", "15.0", "+5.0", "–"]
+    assert line(sides, "asd", "overhead in all, %, to").texts()[4] == "0.0"
+
+
+def test_zero_has_no_sign() -> None:
+    assert [signed(value, 2) for value in (-0.001, 0.0, -0.0, 0.001, -0.006, 0.006)] == [
+        "0.00", "0.00", "0.00", "0.00", "−0.01", "+0.01",
+    ]  # fmt: skip
+
+
+def test_nothing_from_outside_is_markup_in_a_label(tmp_path: Path) -> None:
+    own = made("P1", "asd")
+    run(tmp_path, "asd", 1, 0.8, options=own.options | {"subspace": "<b>|%x\n"})
+    build(tmp_path)
+    assert "<b>" not in (tmp_path / "table.md").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "<b>|%x" not in page
+    assert "method.subspace <b>|%x" in html.unescape(page)
+    assert all(
+        part.startswith(("%", "\\")) or "&" in part for part in (tmp_path / "table.tex").read_text().splitlines()
+    )
