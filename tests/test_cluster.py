@@ -52,7 +52,11 @@ class Nodes:
             port = free.getsockname()[1]
         self.address, self._folder = f"127.0.0.1:{port}", folder
         self.head = self._start("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
-        self.second = self.more()
+        try:
+            self.second = self.more()
+        except BaseException:
+            self.kill(self.head)
+            raise
 
     def more(self) -> int:
         return self._start(f"--address={self.address}")

@@ -108,9 +108,9 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _rewinds(cls, tree: Any) -> Any:
-        """Ten of the paper's 240 epochs are a 24th of training."""
+        """Ten epochs, unless said, would be ten iterations."""
         if isinstance(tree, dict) and isinstance(tree.get("teacher"), dict) and isinstance(tree.get("iterations"), int):
-            own = {"rewind_epochs": max(round(tree["iterations"] / 24), 1)} if tree["iterations"] > 0 else {}
+            own = {"rewind_epochs": rewind_length(tree["iterations"])} if tree["iterations"] > 0 else {}
             return tree | {"teacher": own | tree["teacher"]}
         return tree
 
@@ -221,6 +221,11 @@ def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
     if recipe.iterations:
         return {"epochs": 0, "iterations": own or recipe.iterations}
     return {"epochs": own or recipe.epochs, "iterations": 0}
+
+
+def rewind_length(iterations: int) -> int:
+    """How long a teacher is rewound unless said: ten epochs, or as large a share of its iterations as 10 in 240."""
+    return max(round(iterations / 24), 1) if iterations else 10
 
 
 def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:

@@ -111,6 +111,7 @@ def rewind(
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
     from antishortcut.folder import Folder
+    from antishortcut.run import rewind_length
     from antishortcut.workflow import rewind as rewind_it
 
     by_hash = runs / "teachers" / teacher
@@ -118,7 +119,7 @@ def rewind(
     run, _ = folder.read()
     if run.kind != "teach" or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
-    epochs = (max(round(run.iterations / 24), 1) if run.iterations else 10) if epochs is None else epochs
+    epochs = rewind_length(run.iterations) if epochs is None else epochs
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
