@@ -39,9 +39,10 @@ ALLOWED: dict[str, set[str]] = {
     "fabric": {"run", "frozen"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
     "cache": {"run", "folder", "teachers", "types"},
+    "answers": {"run", "types", "data", "frozen", "teachers", "cache"},
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
-        "types", "tasks", "models", "methods", "data", "teachers", "scorers", "cache", "frozen",
+        "types", "tasks", "models", "methods", "data", "teachers", "scorers", "answers",
         "fabric", "signals",
     },
     "choose": {"run", "types", "models", "data", "teachers"},

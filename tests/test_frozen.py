@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from antishortcut import frozen
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.frozen import Agreement, Form, Frozen, agreement, fastest, fold, quicker, settle
+from antishortcut.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
 from antishortcut.models import Network, build
 from antishortcut.run import Execution, Recipe
 from antishortcut.types import Features
@@ -147,9 +147,8 @@ def test_what_counts_as_alike() -> None:
 def test_short_runs_are_not_compiled() -> None:
     network = trained("cnn-4-16")
     made = settle({"final": network}, "float32", [], pytest.fail)
-    assert quicker(made, "auto", pytest.fail, torch.rand(4, 3, 32, 32), batches=100) is made
-    assert quicker(made, "off", pytest.fail) is made
-    assert quicker(made, "on", pytest.fail)["final"].form == Form("float32", compiled=True)
+    assert quicker(made, pytest.fail, torch.rand(4, 3, 32, 32), batches=100) is made
+    assert compiled(made)["final"].form == Form("float32", compiled=True)
 
 
 @pytest.mark.slow
@@ -159,7 +158,7 @@ def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     network = trained("resnet8x4")
     told: list[str] = []
     made = settle({"final": network}, "float32", [], pytest.fail)
-    both = quicker(made, "auto", told.append, torch.rand(16, 3, 32, 32), batches=10**6)
+    both = quicker(made, told.append, torch.rand(16, 3, 32, 32), batches=10**6)
     assert both["final"].form.compiled, told
     for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
         image = torch.rand(count, 3, 32, 32)

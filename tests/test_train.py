@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import antishortcut.choose as choice
 import antishortcut.train as loop
 from antishortcut.errors import UserError
+from antishortcut.fabric import make_fabric
 from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
 from antishortcut.resume import load_state, save_state
@@ -79,7 +80,7 @@ def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe
     for method in ("ce", "asd"):
         run = distill(recipe.model_copy(update={"epochs": 1}), shop, method=method, seed=7, suite=method)
         folder = Folder(shop.runs / "fresh" / method)
-        fabric = loop.make_fabric(shop.execution)
+        fabric = make_fabric(shop.execution)
         training = loop.Training(run, folder, shop.runs, sets, fabric, shop.execution)
         parts.append((training.student.state_dict(), next(training.loader.epoch(0))))
     (weights, batch), (others, other) = parts
@@ -163,7 +164,7 @@ def test_bfloat16_goes_through_the_command(recipe: Recipe, shop: Workshop) -> No
     assert folder.read()[1]["precision"] == "bf16-mixed"
     assert all(value.dtype != torch.bfloat16 for value in load_file(folder.student).values())
     with pytest.raises(UserError, match="16-mixed needs a GPU"):
-        loop.make_fabric(Execution(accelerator="cpu", precision="16-mixed"))
+        make_fabric(Execution(accelerator="cpu", precision="16-mixed"))
 
 
 def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, shop: Workshop) -> None:

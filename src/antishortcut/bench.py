@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from antishortcut.cache import Rows
 from antishortcut.data import Loader
 from antishortcut.errors import UserError, near
-from antishortcut.frozen import Form, Frozen, fastest, quicker
+from antishortcut.frozen import Form, Frozen, compiled, fastest, quicker
 from antishortcut.methods import METHODS, make_method, options_of, roles_of
 from antishortcut.models import Network, build, probe
 from antishortcut.step import Step
@@ -201,7 +201,9 @@ class _Maker:
         form = Form(fastest(device))
         image = torch.rand(batch, 3, SIDE, SIDE, device=device)
         made = {role: Frozen(network, form) for role, network in self.teachers.items()}
-        self.frozen = quicker(made, compile, lambda text: None, image, 10**9)
+        if compile == "auto":
+            made = quicker(made, lambda text: None, image, 10**9)
+        self.frozen = compiled(made) if compile == "on" else made
         form = next(iter(self.frozen.values())).form
         self.mixed = fastest(device) == "bfloat16"
         self.how = {"teacher": str(form), "student": "bf16-mixed" if self.mixed else "32-true"}

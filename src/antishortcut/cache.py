@@ -35,6 +35,10 @@ Index = NDArray[np.int64]
 Values = NDArray[np.float16]
 
 
+class NoRoom(UserError):
+    """The disk has less than asked for."""
+
+
 class Rows:
     """What one state says of N training images, view by view. A disk that fails ends the keeping, not the run."""
 
@@ -131,13 +135,13 @@ class TeacherCache:
         self._news: list[str] = []
         self._said: set[str] = set()
 
-    def reserve(self, views: Collection[int]) -> None:
-        """Note what these views will cost, or refuse when the disk has less."""
+    def reserve(self, views: Collection[int], share: float = 1.0) -> None:
+        """Note what these views will cost; NoRoom when that is more than this share of what the disk has left."""
         sizes = {rows.path: rows.missing(views) for rows in self.rows.values()}
         for path, size in sizes.items():
             free = shutil.disk_usage(path.parent.parent).free
-            if sum(sizes.values()) > free:
-                raise UserError(
+            if sum(sizes.values()) > share * free:
+                raise NoRoom(
                     f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} left; "
                     "have fewer augmentations with --set data.views=N, or leave it out"
                 )

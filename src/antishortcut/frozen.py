@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -260,19 +260,13 @@ def settle(
     return made
 
 
-def quicker(
-    made: dict[str, Frozen],
-    asked: str,
-    tell: Callable[[str], None],
-    image: Tensor | None = None,
-    batches: int = 0,
-) -> dict[str, Frozen]:
-    """The same networks compiled: "on", "off", or "auto", when a run that asks so many batches of them is long enough
-    and it is faster."""
-    first = next(iter(made.values()))
-    every = {role: Frozen(frozen.network, Form(frozen.form.precision, compiled=True)) for role, frozen in made.items()}
-    if asked != "auto" or image is None:
-        return every if asked == "on" else made
+def compiled(made: Mapping[str, Frozen]) -> dict[str, Frozen]:
+    return {role: Frozen(frozen.network, replace(frozen.form, compiled=True)) for role, frozen in made.items()}
+
+
+def quicker(made: dict[str, Frozen], tell: Callable[[str], None], image: Tensor, batches: int) -> dict[str, Frozen]:
+    """The same networks compiled, when a run that asks so many batches of them is long enough and it is faster."""
+    first, every = next(iter(made.values())), compiled(made)
     before = _seconds(first, image, 1)
     if before * batches * len(made) < WORTH or not _compiler(image.device):
         return made

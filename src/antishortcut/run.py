@@ -193,7 +193,7 @@ class Execution(Settings):
     threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
     workers: int = Field(0, ge=0)  # processes that decode images, for sets that do not fit in memory
     save_every: float = Field(60.0, ge=0)  # seconds between resume states
-    cache_teachers: bool = False  # read teachers' logits and embeddings from disk, rounded to float16
+    cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
 
 
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:

@@ -84,7 +84,10 @@ def _rows(seen: Features) -> Features:
 
 
 class Meter:
-    """Means of the terms since the last logged step. The sums are part of the resume state, so logs repeat exactly."""
+    """Means of the terms since the last logged step. The sums are part of the resume state, so logs repeat exactly.
+
+    They stay on the terms' device: fetching them is waiting for it, which is done when they are asked for.
+    """
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
         self.sums: dict[str, Tensor] = dict(sums or {})
@@ -93,7 +96,9 @@ class Meter:
     def add(self, terms: Mapping[str, Tensor]) -> None:
         self.last = terms
         for name, value in (*terms.items(), ("count", torch.ones(()))):
-            self.sums[name] = self.sums.get(name, torch.zeros((), dtype=torch.float64)) + value.detach().double().cpu()
+            new = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+            old = self.sums.get(name)
+            self.sums[name] = new if old is None else old.to(new) + new
 
     def check(self, step: int, kept: str) -> None:
         """A loss that is not a number ends the run before anything of it is saved."""

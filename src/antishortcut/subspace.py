@@ -28,8 +28,19 @@ def _precise(x: Tensor) -> Tensor:
 def top_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The leading eigenvectors of `second_moment(rows)` and their eigenvalues, largest first.
 
-    Decomposes the smaller Gram side, B × B or D × D, never a D × D matrix when B < D.
     Returns (basis (D, k'), values (k',)) with k' = min(k, rank of rows); orthonormal columns, k' = 0 for zero rows.
+    """
+    basis, values, there = padded_directions(rows, k)
+    count = int(there.sum())
+    return basis[:, :count], values[:count]
+
+
+@torch.no_grad()
+def padded_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `top_directions`, but of a size known beforehand: what is not there is a zero column, after all that are.
+
+    So nobody asks a device for a rank, and waits. Decomposes the smaller Gram side, B × B or D × D, never a D × D
+    matrix when B < D. Returns (basis (D, m), values (m,), which are there (m,)) with m = min(k, B, D).
     """
     x = _precise(rows)
     b, d = x.shape
@@ -39,11 +50,12 @@ def top_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(second_moment(x))  # (D,), (D, D)
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]  # largest first
     rounding = (max(b, d) * torch.finfo(rows.dtype).eps) ** 2  # of the rows, squared in their moment
-    kept = _rank(values, max(b, d), values.dtype, rounding)
-    values, vectors = values[:kept], vectors[:, :kept]
+    there = _above(values, max(b, d), values.dtype, rounding)
+    vectors = vectors * there
     if b < d:
-        vectors = torch.linalg.qr(x.T @ vectors).Q  # u = Xᵀv / √(Bλ); QR restores orthogonality to rounding. (D, k')
-    return vectors.to(rows.dtype), values.to(rows.dtype)
+        # u = Xᵀv / √(Bλ); QR restores orthogonality to rounding, and leaves a column alone by those after it. (D, m)
+        vectors = torch.linalg.qr(x.T @ vectors).Q * there
+    return vectors.to(rows.dtype), (values * there).to(rows.dtype), there
 
 
 @torch.no_grad()
@@ -51,7 +63,7 @@ def leading_eigenvectors(moment: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `top_directions`, from a second moment (D, D) already accumulated."""
     values, vectors = torch.linalg.eigh(_precise(moment))
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = _rank(values, len(moment), moment.dtype)
+    kept = int(_above(values, len(moment), moment.dtype).sum())
     return vectors[:, :kept].to(moment.dtype), values[:kept].to(moment.dtype)
 
 
@@ -71,7 +83,7 @@ def abandoned_directions(displacement: Tensor, final: Tensor, k: int, ridge: flo
     half = torch.linalg.solve_triangular(lower, a, upper=False)  # L⁻¹A
     values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(lower, half.T, upper=False))  # L⁻¹A L⁻ᵀ
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = _rank(values, len(a), displacement.dtype)
+    kept = int(_above(values, len(a), displacement.dtype).sum())
     basis = torch.linalg.solve_triangular(lower.T, vectors[:, :kept], upper=True)  # v = L⁻ᵀw
     return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:kept].to(displacement.dtype)
 
@@ -136,9 +148,6 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(cosines**2 < 0.5, torch.arccos(cosines), torch.arcsin(sines))
 
 
-def _rank(values: Tensor, size: int, precision: torch.dtype, rounding: float = 0.0) -> int:
-    """How many of the eigenvalues, largest first, stand above the rounding of what was decomposed."""
-    if len(values) == 0 or not values[0] > 0:
-        return 0
-    tolerance = values[0] * max(size * torch.finfo(precision).eps, rounding)
-    return int((values > tolerance).sum())
+def _above(values: Tensor, size: int, precision: torch.dtype, rounding: float = 0.0) -> Tensor:
+    """Which of the eigenvalues, largest first, stand above the rounding of what was decomposed."""
+    return values > values[:1].clamp(min=0) * max(size * torch.finfo(precision).eps, rounding)

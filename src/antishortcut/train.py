@@ -20,16 +20,15 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from antishortcut.cache import TeacherCache, made_of
+from antishortcut.answers import Answers
 from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
-from antishortcut.frozen import Form, Frozen, fastest, quicker, settle
 from antishortcut.methods import make_method
-from antishortcut.models import Network, probe
+from antishortcut.models import probe
 from antishortcut.parallel import as_the_first, gather
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
@@ -40,7 +39,6 @@ from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
-CHECKED = 512  # images on which teachers in a reduced precision must answer as in float32; of maps fewer will do
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
 
@@ -100,15 +98,12 @@ class Training:
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
         check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
-        self.roles, self.stages = cast(Method, self.method).roles, "stages" in cast(Method, self.method).taps
-        self.teachers.to(fabric.device, self.roles)
         self.loader = self._loader("train")
         self.per_epoch = len(self.loader)
         self.total = run.iterations or run.epochs * self.per_epoch
         self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
-        self.news: list[str] = []  # to be said when it starts
-        self.form = self._quicken(begun) if self.roles else Form("float32")
-        self.cache = self._cache() if execution.cache_teachers and self.roles and self._cached else None
+        self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
+        self.answers.settle(sets, self.loader, self.total, begun)
         if execution.compile:
             self.student.compile()
         self.step: nn.Module = Step(self.student, self.method, self.task)
@@ -123,13 +118,8 @@ class Training:
 
     def how(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
-        found = {
-            "accelerator": self.fabric.device.type,
-            "threads": torch.get_num_threads(),
-            "teacher_precision": self.form.precision,
-            "teacher_compile": "on" if self.form.compiled else "off",
-        }
-        return self.execution.model_dump() | found
+        found = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
+        return self.execution.model_dump() | found | self.answers.how()
 
     def carry_out(self, quiet: bool) -> None:
         self._restore()
@@ -141,12 +131,7 @@ class Training:
             asked() as stop,
         ):
             watch.begin(self.done)
-            for line in self.news:
-                watch.say(line)
-            if self.cache is not None:
-                self.cache.begin(watch.say)
-            elif self.execution.cache_teachers and self.roles:
-                watch.say(f"{self.run.method} reads the teacher's maps, which are not cached: it is asked each time")
+            self.answers.begin(watch.say)
             if self.done == 0 and 0 in self.due:  # the untrained state
                 self._judge()
             while self.done < self.total:
@@ -183,7 +168,7 @@ class Training:
         rows, void = len(gather(batch.index)), 0
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
-            targets = self._targets(here)
+            targets = self.answers.features(here, self.loader.view(self.done // self.per_epoch))
             weight = len(gather(part.index)) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
                 found = self.module(Sealed(here, targets, self.done / self.unit))
@@ -200,38 +185,6 @@ class Training:
         self.optimizer.zero_grad()
         self.done += 1
         return rate
-
-    def _targets(self, batch: Batch) -> Mapping[str, Features]:
-        """What the teachers say of a batch of the epoch at hand."""
-        if self.cache is None:
-            return self.teachers.features(self.roles, batch.image, self.stages)
-        return self.cache.features(batch, self.loader.view(self.done // self.per_epoch))
-
-    def _quicken(self, begun: bool) -> Form:
-        """Settle in which form the teachers answer; a run that was begun has settled it."""
-        execution, device = self.execution, self.fabric.device
-        few = CHECKED if self.task.vectors else max(CHECKED // 64, 1)
-        seen = Loader(
-            limited(self.sets.train, few, 0),
-            batch=self.run.optim.batch,
-            seed=0,
-            image_size=self.sets.image_size,
-            augment="none" if self.task.vectors else self.run.data.augment,
-            shuffle=False,
-        )
-
-        def make(networks: dict[str, Network]) -> dict[str, Frozen]:
-            asked = execution.teacher_precision
-            exact = "float32" in (asked, fastest(device) if asked == "auto" else asked)
-            images = [] if begun or exact else [batch.image.to(device) for batch in seen.epoch(0)]
-            made = settle(networks, asked, images, self.news.append)
-            cached = execution.cache_teachers and self._cached
-            if execution.teacher_compile != "auto" or begun or cached or self.fabric.world_size > 1:
-                return quicker(made, "on" if execution.teacher_compile == "on" else "off", self.news.append)
-            image = next(iter(seen.epoch(0))).image.to(device)
-            return quicker(made, "auto", self.news.append, image, self.total * self.run.optim.accumulate)
-
-        return self.teachers.quicken(make, self.roles)
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
@@ -250,11 +203,6 @@ class Training:
     def _ends(self) -> bool:
         """Whether an epoch ends with the step just done, or all of training."""
         return self.done % self.per_epoch == 0 or self.done == self.total
-
-    @property
-    def _cached(self) -> bool:
-        """Whether what the method reads of its teachers is kept on disk: vectors are, maps are not."""
-        return self.task.vectors and not self.stages
 
     @torch.no_grad()
     def _score(self, limit: int | None) -> dict[str, float]:
@@ -284,13 +232,6 @@ class Training:
             views=self.run.data.views if training else None,
         )
 
-    def _cache(self) -> TeacherCache:
-        """Teacher outputs on disk; refused here, before anything is written, when there is no room for them."""
-        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form))
-        cache = TeacherCache(self.teachers, self.roles, made, len(self.sets.train))
-        cache.reserve({self.loader.view(epoch) for epoch in range(-(-self.total // self.per_epoch))})
-        return cache
-
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
         found = load_state(self.folder.path / "resume")
@@ -312,8 +253,9 @@ class Training:
     def _rows(self, batch: Batch) -> Mapping[str, Features]:
         """What the teachers say of a batch, as rows."""
         here = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
-        seen = self.teachers.features(self.roles, here.image)
-        return self.task.rows(seen[self.roles[0]], seen, here)[1]
+        roles = self.answers.roles
+        seen = self.teachers.features(roles, here.image)
+        return self.task.rows(seen[roles[0]], seen, here)[1]
 
     def _save(self) -> None:
         if self.writes:

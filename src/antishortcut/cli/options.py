@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -43,6 +43,13 @@ SaveOption = Annotated[float, typer.Option(help="Seconds between resume states."
 CacheOption = Annotated[
     bool, typer.Option("--cache-teachers", help="Keep teachers' outputs on disk, for the next students of theirs.")
 ]
+SharedCacheOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--cache-teachers/--no-cache-teachers",
+        help="Teachers' outputs on disk, for all students of theirs; unless said, if that takes little of it.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
 
@@ -60,7 +67,7 @@ def execution_of(
     threads: int,
     workers: int,
     save_every: float,
-    cache_teachers: bool = False,
+    cache_teachers: bool | Literal["auto"] = False,
     nodes: int = 1,
     teacher_precision: str = "auto",
     teacher_compile: str = "auto",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from antishortcut.cli.options import (
-    CacheOption,
     CompileOption,
     DeviceOption,
     DevicesOption,
@@ -20,6 +19,7 @@ from antishortcut.cli.options import (
     RunsOption,
     SaveOption,
     SetOption,
+    SharedCacheOption,
     TeacherCompileOption,
     TeacherOption,
     ThreadsOption,
@@ -132,7 +132,7 @@ def run(
     threads: ThreadsOption = 0,
     workers: WorkersOption = 0,
     save_every: SaveOption = 60.0,
-    cache_teachers: CacheOption = False,
+    cache_teachers: SharedCacheOption = None,
     teacher_precision: TeacherOption = "auto",
     teacher_compile: TeacherCompileOption = "auto",
     compile: CompileOption = False,
@@ -147,7 +147,8 @@ def run(
     if engine != "ray":
         _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
-    teachers = (cache_teachers, 1, teacher_precision, teacher_compile, compile)
+    cache: bool | Literal["auto"] = "auto" if cache_teachers is None else cache_teachers
+    teachers = (cache, 1, teacher_precision, teacher_compile, compile)
     execution = execution_of(device, devices, precision, threads, workers, save_every, *teachers)
     place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]

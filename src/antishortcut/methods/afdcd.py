@@ -59,7 +59,7 @@ def kept_pixels(maps: Tensor, mask_ratio: float) -> Tensor:
     with torch.enable_grad():
         here = maps.new_zeros(len(maps), 1, *maps.shape[2:], requires_grad=True)
         everywhere = gather(here)
-    kept = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here)
+    kept = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here, non_blocking=True)
     if world() == 1:
         return kept
     # the transpose of gather: the sum over processes of what each has for the rows of this one

@@ -35,7 +35,7 @@ def temporal_contrast(
     student, final, early (B, D) need not be normalised; early=None leaves the temporal negative out. queue (M, D) holds
     unit rows; `ignore` (B, M) marks the queue entries that are no negative of a row.
     """
-    z_s, z_f = unit(student), unit(final)
+    z_s, z_f = unit(student) / temperature, unit(final)  # divided here, where it is (B, D), for all logits at once
     logits = [z_s @ z_f.T]  # positive on the diagonal, in-batch negatives beside it. (B, B)
     if early is not None:
         logits.append((z_s * unit(early)).sum(dim=1, keepdim=True))  # (B, 1)
@@ -43,7 +43,7 @@ def temporal_contrast(
         similarity = z_s @ queue.T  # (B, M)
         logits.append(similarity if ignore is None else similarity.masked_fill(ignore, float("-inf")))
     positive = torch.arange(len(z_s), device=z_s.device)
-    return F.cross_entropy(torch.cat(logits, dim=1) / temperature, positive)
+    return F.cross_entropy(torch.cat(logits, dim=1), positive)
 
 
 def suppression(student: Tensor, basis: Tensor, margin: float = 0.1) -> Tensor:

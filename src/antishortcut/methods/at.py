@@ -17,7 +17,8 @@ from antishortcut.types import Batch, Features, Sizes
 
 def attention(maps: Tensor) -> Tensor:
     """Where a network looks: the mean over channels of squared maps (B, C, H, W), as rows of length 1. (B, P)"""
-    return unit(maps.square().mean(dim=1).flatten(1))
+    # by the norm, which holds no squared copy of the maps
+    return unit((torch.linalg.vector_norm(maps, dim=1).square() / maps.shape[1]).flatten(1))
 
 
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:

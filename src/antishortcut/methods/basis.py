@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.subspace import abandoned_directions, leading_eigenvectors, second_moment, top_directions
+from antishortcut.subspace import abandoned_directions, leading_eigenvectors, padded_directions, second_moment
 
 Source = Literal["batch", "running", "dataset"]
 Select = Literal["displaced", "abandoned"]
 
 
 class ShortcutBasis(nn.Module):
-    """Remembers what is needed to answer "which K directions now?" with an orthonormal basis (D, k'), k' ≤ K.
+    """Remembers what is needed to answer "which K directions now?" with an orthonormal basis (D, m), m ≤ K.
+
+    A direction that is not there is a zero column, on which nothing projects: how many there are is known to the device
+    alone, and asking it every step would be waiting for it every step.
 
     source: "batch" is the paper (Eq. 4). "running" averages the moments over batches with `momentum` and decomposes
     them every `refresh` steps. "dataset" takes them once from `prepare`.
@@ -52,27 +55,40 @@ class ShortcutBasis(nn.Module):
         self.directions, self.source, self.select = directions, source, select
         self.momentum, self.refresh, self.ridge = momentum, refresh, ridge
         self._told: set[bool] = set()
+        self._looked = False  # whether the directions of a batch were counted
+        self._seen: int | None = None  # `steps`, as far as it is known without asking the device
+        self._found: int | None = None  # columns of `kept` that are not zero, likewise
         if source != "batch":
             self.register_buffer("displacement", torch.zeros(width, width))  # E[Δh Δhᵀ]
             self.register_buffer("final", torch.zeros(width, width))  # E[h_final h_finalᵀ]
             self.register_buffer("kept", torch.zeros(width, directions))  # missing directions are zero columns
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+            self.register_load_state_dict_post_hook(_forget)
 
     @torch.no_grad()
     def forward(self, early: Tensor, final: Tensor) -> Tensor:
-        """The basis (D, k') for features (B, D) of both teacher states."""
+        """The basis (D, m) for features (B, D) of both teacher states."""
         if self.source == "batch":
-            basis = _batch_directions(early - final, self.directions)
+            basis, there = _batch_directions(early - final, self.directions)
+            found = len(there) if self._looked else int(there.sum())  # counted once, later taken from the shape
+            self._looked = True
         else:
             if self.training and self.source == "running":
                 self._average(early, final)
-            elif self.steps == 0:
+            elif self._steps() == 0:
                 if self.source == "dataset":
                     raise RuntimeError("subspace='dataset' needs prepare(stream) before the first batch")
-                return _batch_directions(early - final, self.directions)  # examined before any training
-            basis = self.kept[:, self.kept.any(dim=0)]
-        self._tell(basis.shape[1], len(early))
+                return _batch_directions(early - final, self.directions)[0]  # examined before any training
+            if self._found is None:
+                self._found = int(self.kept.any(dim=0).sum())
+            basis, found = self.kept, self._found
+        self._tell(found, len(early))
         return basis
+
+    def _steps(self) -> int:
+        if self._seen is None:
+            self._seen = int(self.steps)
+        return self._seen
 
     def _tell(self, found: int, rows: int) -> None:
         """Once when there are fewer directions than asked for, and once when there are none."""
@@ -99,16 +115,17 @@ class ShortcutBasis(nn.Module):
             raise ValueError("no features to take the shortcut directions from")
         self.displacement = (displacement / count).to(self.displacement)
         self.final = (final_moment / count).to(self.final)
-        self.steps = torch.ones_like(self.steps)
+        self.steps, self._seen = torch.ones_like(self.steps), 1
         self._decompose()
 
     def _average(self, early: Tensor, final: Tensor) -> None:
-        keep = self.momentum if self.steps > 0 else 0.0
+        steps = self._steps()
+        keep = self.momentum if steps > 0 else 0.0
         self.displacement = keep * self.displacement + (1 - keep) * second_moment(early - final)
         self.final = keep * self.final + (1 - keep) * second_moment(final)
-        if self.steps % self.refresh == 0:
+        if steps % self.refresh == 0:
             self._decompose()
-        self.steps = self.steps + 1
+        self.steps, self._seen = self.steps + 1, steps + 1
 
     def _decompose(self) -> None:
         if self.select == "abandoned":
@@ -117,11 +134,18 @@ class ShortcutBasis(nn.Module):
             basis, _ = leading_eigenvectors(self.displacement, self.directions)
         kept = torch.zeros_like(self.kept)
         kept[:, : basis.shape[1]] = basis
-        self.kept = kept
+        self.kept, self._found = kept, basis.shape[1]
 
 
-def _batch_directions(delta: Tensor, k: int) -> Tensor:
+def _forget(basis: ShortcutBasis, keys: object) -> None:
+    """Loaded buffers may say something else."""
+    basis._seen = basis._found = None
+
+
+def _batch_directions(delta: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The basis (D, m), and which of its columns are there (m,)."""
     try:
-        return top_directions(delta, k)[0]
+        basis, _, there = padded_directions(delta, k)
+        return basis, there
     except RuntimeError:  # LinAlgError: it does not converge on NaN
         raise UserError("the teachers' features are not finite, so their difference has no directions") from None

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,39 +18,69 @@ EPS = 1e-7
 
 
 def nce_loss(
-    positive: Tensor, negative: Tensor, count: Tensor | int, examples: int, usable: Tensor | None = None
+    positive: Tensor,
+    negative: Tensor,
+    count: Tensor | int,
+    examples: int,
+    usable: Tensor | None = None,
+    constant: Tensor | float = 1.0,
 ) -> Tensor:
     """Noise-contrastive estimation with uniform noise P_n = 1/N: −log D(positive) − Σ log(1 − D(negative)), batch mean.
 
-    positive (B,) and negative (B, K) are scores exp(v·u/τ)/Z; `count` is the number of negatives m, one for all or one
-    for each row (B,); `usable` (B, K) says which of them count.
+    positive (B,) and negative (B, K) are scores exp(v·u/τ), to be divided by the constant Z; `count` is the number of
+    negatives m, one for all or one for each row (B,); `usable` (B, K) says which of them count.
     """
-    noise = torch.as_tensor(count, dtype=positive.dtype, device=positive.device) / examples  # m·P_n
-    row = noise if noise.ndim == 0 else noise[:, None]
-    chosen = torch.log(positive / (positive + noise + EPS))  # (B,)
-    rejected = torch.log(row / (negative + row + EPS))  # (B, K)
+    share = (count.to(positive.dtype) if isinstance(count, Tensor) else count) / examples  # m·P_n
+    noise, least = share * constant, (share + EPS) * constant  # times Z, instead of all scores divided by it
+    if isinstance(noise, Tensor) and noise.ndim == 1:
+        rejected = torch.log(noise[:, None] / (negative + least[:, None]))  # type: ignore[index]  # (B, K)
+    else:
+        rejected = torch.log(noise / (negative + least))  # (B, K)
+    chosen = torch.log(positive / (positive + least))  # (B,)
     if usable is not None:
         rejected = rejected.where(usable, 0.0)
     return -(chosen + rejected.sum(dim=1)).mean()
 
 
-def draw_negatives(label: Tensor, labels: Tensor, k: int) -> Tensor:
+def draw_negatives(label: Tensor, labels: Tensor, k: int, most: int | None = None) -> Tensor:
     """K training images of other classes for each row, without replacement. (B, K) int64
 
     Row i takes the first K others from a random place of one random order of the set, so each row's negatives are a
-    uniform K-subset, and a step needs one permutation instead of B.
+    uniform K-subset, and a step needs one permutation instead of B. most: the size of the largest class, if known.
     """
-    n, b = len(labels), len(label)
-    order = torch.randperm(n, device=labels.device)
-    most = int(torch.bincount(labels).max())  # enough to step over a whole class
-    reach = min(k + most, n)
-    start = torch.randint(n, (b, 1), device=labels.device)
-    place = order[(start + torch.arange(reach, device=labels.device)) % n]  # (B, reach)
-    other = labels[place] != label[:, None]
-    if int(other.sum(dim=1).min()) < k:
+    n = len(labels)
+    most = int(torch.bincount(labels).max()) if most is None else most
+    if k > n - most:
         raise ValueError(f"fewer than {k} training images of other classes; lower negatives")
-    kept = other & (other.cumsum(dim=1) <= k)
-    return place[kept].view(b, k)
+    reach = min(k + most, n)  # enough to step over a whole class
+    order = torch.randperm(n, device=labels.device)
+    order = torch.cat([order, order[:reach]])  # round the end
+    start = torch.randint(n, (len(label),), device=labels.device)
+    place = order.unfold(0, reach, 1)[start]  # (B, reach)
+    other = labels[order].unfold(0, reach, 1)[start] != label[:, None]  # (B, reach)
+    # others to the front, the rest behind them: a permutation of each row, and no mask that would have to be counted
+    before = other.cumsum(dim=1)
+    column = torch.arange(reach, device=labels.device)
+    to = torch.where(other, before - 1, before[:, -1:] + column - before)
+    return torch.empty_like(place).scatter_(1, to, place)[:, :k]
+
+
+class _AtOnce(torch.autograd.Function):
+    """A scalar loss of rows, with its gradient taken right away: what it was computed from may change afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.enable_grad():
+            leaf = rows.detach().requires_grad_()
+            value = loss(leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+        ctx.save_for_backward(gradient)
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradients[0] * gradient, None
 
 
 class CRD(nn.Module):
@@ -93,7 +123,8 @@ class CRD(nn.Module):
         self.kd, self.kd_temperature, self.task_weight, self.examples = kd, kd_temperature, task_weight, sizes.examples
         self.student_head = nn.Linear(sizes.student.embedding, width)
         self.teacher_head = nn.Linear(sizes.teachers["final"].embedding, width)
-        others = sizes.examples - int(torch.bincount(sizes.labels).max())  # of the largest class, fewest others
+        self.most = int(torch.bincount(sizes.labels).max())
+        others = sizes.examples - self.most  # of the largest class, fewest others
         self.negatives = min(negatives, others) if memory == "bank" else min(negatives, sizes.examples)
         if self.negatives < 1:
             raise ValueError("needs training images of at least two classes")
@@ -112,7 +143,8 @@ class CRD(nn.Module):
         v_s = unit(self.student_head(student.embedding))  # (B, E)
         v_t = unit(self.teacher_head(final.embedding.detach()))  # (B, E)
         if self.memory == "bank":
-            place = torch.cat([batch.index[:, None], draw_negatives(batch.label, self.labels, self.negatives)], dim=1)
+            drawn = draw_negatives(batch.label, self.labels, self.negatives, self.most)
+            place = torch.cat([batch.index[:, None], drawn], dim=1)  # (B, 1 + K), the positive first
             loss = self._against_bank(v_s, self.teacher_bank, place, 0) + self._against_bank(
                 v_t, self.student_bank, place, 1
             )
@@ -128,26 +160,34 @@ class CRD(nn.Module):
         return terms
 
     def _against_bank(self, anchor: Tensor, bank: Tensor, place: Tensor, side: int) -> Tensor:
-        """All N similarities by one product, then the wanted ones: gathering rows first would move B·K·E numbers."""
-        score = torch.exp((anchor @ bank.T).gather(1, place) / self.temperature)  # (B, 1 + K), the positive first
-        score = score / self._constant(score, side)
-        return nce_loss(score[:, 0], score[:, 1:], self.negatives, self.examples)
+        """All N similarities by one product, then the wanted ones: gathering rows first would move B·K·E numbers.
+
+        The bank is in no graph afterwards, so that rows of it can be replaced without a copy of the others.
+        """
+
+        def loss(rows: Tensor) -> Tensor:
+            score = torch.exp((rows / self.temperature @ bank.T).gather(1, place))  # (B, 1 + K)
+            constant = self._constant(score.mean(), side)
+            return nce_loss(score[:, 0], score[:, 1:], self.negatives, self.examples, constant=constant)
+
+        found: Tensor = _AtOnce.apply(anchor, loss) if torch.is_grad_enabled() else loss(anchor)
+        return found
 
     def _against_queue(self, anchor: Tensor, positive: Tensor, queue: Tensor, label: Tensor, side: int) -> Tensor:
         """The positive is the pair's other side itself; queued rows of other classes are the negatives."""
         usable = (self.bank_label[None] != label[:, None]) & (self.bank_label >= 0)[None]  # (B, M)
-        match = torch.exp((anchor * positive).sum(dim=1) / self.temperature)  # (B,)
-        others = torch.exp(anchor @ queue.T / self.temperature)  # (B, M)
-        constant = self._constant(torch.cat([match[:, None], others], dim=1), side)
+        near = anchor / self.temperature
+        match = torch.exp((near * positive).sum(dim=1))  # (B,)
+        others = torch.exp(near @ queue.T)  # (B, M)
+        mean = (match.sum() + others.sum()) / (match.numel() + others.numel())
         count = usable.sum(dim=1).clamp(min=1)  # (B,)
-        return nce_loss(match / constant, others / constant, count, self.examples, usable)
+        return nce_loss(match, others, count, self.examples, usable, self._constant(mean, side))
 
     @torch.no_grad()
-    def _constant(self, score: Tensor, side: int) -> Tensor:
+    def _constant(self, mean: Tensor, side: int) -> Tensor:
         """Z = N × the mean score of the first training batch, as published; before it, of this batch."""
-        if self.scale[side] > 0:
-            return self.scale[side]
-        found = score.detach().mean() * self.examples
+        fixed = self.scale[side]
+        found = torch.where(fixed > 0, fixed, mean.detach() * self.examples)
         if self.training:
             scale = self.scale.clone()
             scale[side] = found
@@ -156,12 +196,11 @@ class CRD(nn.Module):
 
     @torch.no_grad()
     def _remember(self, v_s: Tensor, v_t: Tensor, batch: Batch) -> None:
-        """New tensors: the old ones may be part of a graph that has yet to run backward."""
+        """Rows of a bank in place. A new queue: the old one may be part of a graph that has yet to run backward."""
         if self.memory == "bank":
-            for name, v in (("student_bank", v_s), ("teacher_bank", v_t)):
-                bank = getattr(self, name)
+            for bank, v in ((self.student_bank, v_s), (self.teacher_bank, v_t)):
                 mixed = unit(self.momentum * bank[batch.index] + (1 - self.momentum) * v)
-                setattr(self, name, bank.index_copy(0, batch.index, mixed))
+                bank.index_copy_(0, batch.index, mixed)
             return
         for name, rows in (("student_bank", v_s), ("teacher_bank", v_t), ("bank_label", batch.label)):
             old = getattr(self, name)

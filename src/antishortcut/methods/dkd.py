@@ -32,7 +32,7 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
         beside = log_p.gather(1, others)  # taken out, not pushed down by 1000: any logits will do. (B, C − 1)
         away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
         pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
-        rest.append(F.log_softmax(beside, dim=1))  # (B, C − 1)
+        rest.append(beside - away)  # (B, C − 1)
     scale = temperature**2
     tckd = scale * F.kl_div(pairs[0], pairs[1], reduction="batchmean", log_target=True)
     nckd = scale * F.kl_div(rest[0], rest[1], reduction="batchmean", log_target=True)

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -32,7 +31,7 @@ def offsets(rows: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(apart.detach(), dim=2, keepdim=True)  # (B, B, 1)
     reach = torch.linalg.vector_norm(rows.detach(), dim=1).amax()
     same = length <= 10 * torch.finfo(rows.dtype).eps * reach
-    return apart.masked_fill(same, 0.0)
+    return apart.masked_fill_(same, 0.0)
 
 
 def distances(apart: Tensor) -> Tensor:
@@ -43,7 +42,8 @@ def distances(apart: Tensor) -> Tensor:
 
 def angles(apart: Tensor) -> Tensor:
     """Cosine of the angle at i between j and k, from offsets (B, B, r); 0 where two of them coincide. (B, B, B)"""
-    direction = unit(apart)  # (B, B, r)
+    length = torch.linalg.vector_norm(apart, dim=2, keepdim=True)  # (B, B, 1)
+    direction = apart / torch.where(length > 0, length, torch.ones_like(length))  # offsets are near 1 already
     return direction @ direction.transpose(1, 2)
 
 
