@@ -12,6 +12,8 @@ from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, options_of, roles_of
 
+PLAINLY = ["--teacher-compile", "off"]  # compiling takes half a minute
+
 
 def test_every_method_is_timed() -> None:
     found = bench("cnn-4-16:cnn-2-16", list(METHODS), batch=8, rounds=1)
@@ -30,15 +32,34 @@ def test_ratios_are_of_the_same_round() -> None:
 
 def test_the_command() -> None:
     words = ["bench", "--pair", "cnn-4-16:cnn-2-16", "--methods", "kd,contrast", "--batch", "4", "--rounds", "2"]
-    result = CliRunner().invoke(app, [*words, "--json"])
+    result = CliRunner().invoke(app, [*words, "--json", *PLAINLY])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert set(found["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, [*words, *PLAINLY]).exit_code == 0
+
+
+def test_a_recipe_is_a_pair_with_its_own_images() -> None:
+    result = CliRunner().invoke(
+        app, ["bench", "--pair", "cues", "--methods", "kd", "--rounds", "1", "--json", *PLAINLY]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["pair"] == "cnn-32-64:cnn-8-64"
+    assert found["images"] == {"classes": 10, "count": 8_000, "side": 32}
+    assert found["batch"] == 64
 
 
 @pytest.mark.parametrize(
-    "words", [["--pair", "cnn-4"], ["--methods", "kdd"], ["--methods", ","], ["--device", "tpu"], ["--threads", "-1"]]
+    "words",
+    [
+        ["--pair", "camvid"],
+        ["--pair", "cnn-4"],
+        ["--methods", "kdd"],
+        ["--methods", ","],
+        ["--device", "tpu"],
+        ["--threads", "-1"],
+    ],
 )
 def test_wrong_words(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["bench", "--rounds", "1", "--batch", "2", *words])

@@ -287,6 +287,23 @@ def test_what_it_costs_is_said_and_a_full_disk_refused(
     assert [line.split(" at ")[0] for line in lines] == [f"teacher cache: {size / 1e3:.1f} kB"] * 2
 
 
+def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
+    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    teach(recipe, cached)
+    cached.execution = cached.execution.model_copy(update={"cache_teachers": "auto"})
+    usage, need = shutil.disk_usage(cached.runs), 2 * 256 * (4 + 2 * (10 + 16))  # of kd's teacher in two epochs
+    for suite, free in (("narrow", 4 * need - 4), ("roomy", 4 * need)):
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+            learn(recipe, cached, suite)
+        kept = Folder(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
+        assert kept is (suite == "roomy")
+    asked.clear()
+    learn(recipe, cached, "again")
+    assert asked == []
+
+
 def test_a_disk_that_fails_ends_the_keeping_and_not_the_run(
     recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,15 +30,27 @@ from antishortcut.methods import METHODS, make_method, options_of, roles_of
 from antishortcut.models import Network, build, probe
 from antishortcut.step import Step
 from antishortcut.tasks import Classification
-from antishortcut.types import Batch, Features, ImageSet, Method, Sizes, Task
+from antishortcut.types import Batch, Features, ImageSet, Method, Shape, Sizes, Task
 
-CLASSES, EXAMPLES, SIDE = 100, 50_000, 32
 WARM = 2  # rounds that are not counted
+POOL = 20  # batches that images are drawn from
 PLAIN, CACHED = "plain-kd", "-cached"
 PAST_WARMUP = 1e6
 PARTS = ("data", "teachers", "student", "method", "optimiser")
 
 Ask = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are wanted
+
+
+@dataclass(frozen=True)
+class Images:
+    """What the pair is trained on."""
+
+    classes: int
+    count: int
+    side: int
+
+
+CIFAR = Images(100, 50_000, 32)
 
 
 @dataclass
@@ -109,18 +121,19 @@ def asking(network: nn.Module) -> Ask:
     return ask
 
 
-def _reading(place: Path, width: int) -> Ask:
+def _reading(place: Path, images: Images, width: int) -> Ask:
     """A teacher whose every answer lies on disk, as the trainer's cache keeps them."""
-    rows = Rows(place, {"bench": 1}, EXAMPLES, width)
+    rows = Rows(place, {"bench": 1}, images.count, width)
     rows.begin()
-    made = np.random.default_rng(list(place.name.encode())).normal(size=(EXAMPLES, width)).astype(np.float16)
-    rows.write(0, np.arange(EXAMPLES), made)
+    noise = np.random.default_rng(list(place.name.encode()))
+    for part in np.array_split(np.arange(images.count), -(-images.count // 10_000)):
+        rows.write(0, part, noise.normal(size=(len(part), width)).astype(np.float16))
 
     def ask(batch: Batch, stages: bool) -> Features:
         values = rows.read(0, batch.index.cpu().numpy())
         assert values is not None
         both = torch.from_numpy(values).to(batch.image.device).float()
-        return Features(both[:, :CLASSES].contiguous(), both[:, CLASSES:].contiguous())
+        return Features(both[:, : images.classes].contiguous(), both[:, images.classes :].contiguous())
 
     return ask
 
@@ -141,6 +154,7 @@ def bench(
     rounds: int = 20,
     device: str = "cpu",
     compile: str = "off",
+    images: Images = CIFAR,
     tell: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Milliseconds of a step by method and part, ratios round by round, teacher passes, and how it was computed.
@@ -155,7 +169,7 @@ def bench(
             raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
-        maker = _Maker(first, second, batch, torch.device(device), compile, Path(place))
+        maker = _Maker((first, second), images, batch, torch.device(device), compile, Path(place))
         runs = {PLAIN: maker.plain()}
         for name in methods:
             runs[name] = maker.ours(name)
@@ -177,7 +191,13 @@ def bench(
         for name, run in runs.items()
     }
     passes = {name: run.passes for name, run in runs.items()}
-    facts = {"pair": pair, "batch": batch, "rounds": rounds, "machine": machine(device) | maker.how}
+    facts = {
+        "pair": pair,
+        "images": asdict(images),
+        "batch": batch,
+        "rounds": rounds,
+        "machine": machine(device) | maker.how,
+    }
     return {"ms": medians, "ratio": ratio, "split": split, "teacher_passes": passes} | facts
 
 
@@ -194,12 +214,15 @@ def machine(device: str) -> dict[str, Any]:
 class _Maker:
     """Networks and methods of one pair, as the trainer has them, and batches for them."""
 
-    def __init__(self, first: str, second: str, batch: int, device: torch.device, compile: str, place: Path) -> None:
-        self.first, self.second, self.batch, self.device, self.place = first, second, batch, device, place
-        self.labels = torch.arange(EXAMPLES) % CLASSES
-        self.teachers = {role: self._network(first, torch.channels_last).eval() for role in ("final", "early")}
+    def __init__(
+        self, pair: tuple[str, str], images: Images, batch: int, device: torch.device, compile: str, place: Path
+    ) -> None:
+        self.first, self.second = pair
+        self.images, self.batch, self.device, self.place = images, batch, device, place
+        self.labels = torch.arange(images.count) % images.classes
+        self.teachers = {role: self._network(self.first, torch.channels_last).eval() for role in ("final", "early")}
         form = Form(fastest(device))
-        image = torch.rand(batch, 3, SIDE, SIDE, device=device)
+        image = torch.rand(batch, 3, images.side, images.side, device=device)
         made = {role: Frozen(network, form) for role, network in self.teachers.items()}
         if compile == "auto":
             made = quicker(made, lambda text: None, image, 10**9)
@@ -210,14 +233,14 @@ class _Maker:
 
     def batches(self) -> Iterator[Batch]:
         """Of random images, augmented as CIFAR's are; their places are drawn from the whole set."""
-        pool = torch.randint(256, (max(20 * self.batch, 2), 3, SIDE, SIDE), dtype=torch.uint8)
-        loader = Loader(
-            ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64)), batch=self.batch, seed=0, image_size=SIDE
-        )
+        side = self.images.side
+        pool = torch.randint(256, (POOL * self.batch, 3, side, side), dtype=torch.uint8)
+        made_up = ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64))
+        loader = Loader(made_up, batch=self.batch, seed=0, image_size=side)
         epoch = 0
         while True:
             for made in loader.epoch(epoch):
-                index = torch.randint(EXAMPLES, (len(made.index),))  # (B,)
+                index = torch.randint(self.images.count, (len(made.index),))  # (B,)
                 yield Batch(*(tensor.to(self.device) for tensor in (made.image, self.labels[index], index)))
             epoch += 1
 
@@ -233,8 +256,8 @@ class _Maker:
         networks = {role: self.teachers[_state(role)] for role in roles}
         asks = {role: asking(self.frozen[_state(role)]) for role in roles}
         if cached:
-            widths = {role: CLASSES + probe(network, SIDE).embedding for role, network in networks.items()}
-            asks = {role: _reading(self.place / role, width) for role, width in widths.items()}
+            widths = {role: self._shape(network).embedding + self.images.classes for role, network in networks.items()}
+            asks = {role: _reading(self.place / role, self.images, width) for role, width in widths.items()}
         method = self._method(name, networks, student)
         return Bench(asks, student, method, autocast=self._casting, passes=0 if cached else len(roles))
 
@@ -242,12 +265,15 @@ class _Maker:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
     def _method(self, name: str, teachers: Mapping[str, Network], student: Network) -> nn.Module:
-        shapes = {role: probe(network, SIDE) for role, network in teachers.items()}
-        sizes = Sizes(CLASSES, EXAMPLES, probe(student, SIDE), shapes, self.labels)
+        shapes = {role: self._shape(network) for role, network in teachers.items()}
+        sizes = Sizes(self.images.classes, self.images.count, self._shape(student), shapes, self.labels)
         return make_method(name, sizes, options_of(name, {})).to(self.device)
 
+    def _shape(self, network: Network) -> Shape:
+        return probe(network, self.images.side)
+
     def _network(self, name: str, layout: torch.memory_format) -> Network:
-        network = build(name, CLASSES, image_size=SIDE)
+        network = build(name, self.images.classes, image_size=self.images.side)
         return network.to(device=self.device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, print_json, table, use_threads
 from antishortcut.errors import UserError
 
+if TYPE_CHECKING:
+    from antishortcut.bench import Images
+
 
 def bench(
-    pair: Annotated[str, typer.Option(help="TEACHER:STUDENT.")] = "wrn-40-2:wrn-16-2",
-    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "kd,asd,contrast",
-    batch: Annotated[int, typer.Option(min=2, help="Images a step.")] = 64,
+    pair: Annotated[str, typer.Option(help="TEACHER:STUDENT on CIFAR-100, or a recipe.")] = "wrn-40-2:wrn-16-2",
+    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "kd,asd,contrast",
+    batch: Annotated[int | None, typer.Option(min=2, help="Images a step; 64, or the recipe's.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each method that are counted.")] = 20,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -22,32 +26,65 @@ def bench(
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Milliseconds of a training step by method, interleaved, with ratios and where the time goes."""
+    """Milliseconds of a training step by method, interleaved, with ratios and where the time goes.
+
+    On the CPU, and on a GPU where there is one, unless --device says which.
+    """
     import torch
 
-    from antishortcut.bench import PARTS
+    from antishortcut.bench import WARM
     from antishortcut.bench import bench as measure
     from antishortcut.console import Watch
+    from antishortcut.methods import METHODS
 
     names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    names = list(METHODS) if names == ["all"] else names
     if not names:
         raise UserError("--methods names none; asd list methods shows them")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+    there = ["cpu", *["cuda"] * torch.cuda.is_available()]
+    if device not in ("auto", *there):
         raise UserError(f"--device {device}: not here; use cpu")
     if compile not in ("on", "off", "auto"):
         raise UserError(f"--teacher-compile {compile}: on, off or auto")
     use_threads(threads)
-    with Watch(f"bench {pair}", rounds + 2) as watch:
-        found = measure(
-            pair, names, batch=batch, rounds=rounds, device=device, compile=compile, tell=lambda n: watch.update(n, {})
-        )
+    who, size, usual = _networks(pair)
+    settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
+    found = {}
+    for where in there if device == "auto" else [device]:
+        with Watch(f"bench {pair} on {where}", rounds + WARM) as watch:
+            found[where] = measure(who, names, device=where, tell=lambda n: watch.update(n, {}), **settings)
+    first, *others = found
     if as_json:
-        print_json(found)
+        print_json(found[first] | {where: found[where] for where in others})
         return
-    rows = [
-        (name, found["teacher_passes"][name], ms, *found["split"][name].values()) for name, ms in found["ms"].items()
-    ]
-    table(f"ms a step, {pair}, batch {batch}, median of {rounds}", ("method", "teacher passes", "step", *PARTS), rows)
+    for where, told in found.items():
+        _show(f"{pair}, batch {told['batch']}, {where}", told)
+
+
+def _networks(pair: str) -> tuple[str, Images, int]:
+    """TEACHER:STUDENT, what they see, and the usual batch; of a recipe its own."""
+    from antishortcut.bench import CIFAR, Images
+    from antishortcut.cost.groups import size_of
+    from antishortcut.run import load_recipe, shipped_recipes
+
+    if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
+        return pair, CIFAR, 64
+    recipe = load_recipe(pair)
+    size = size_of(recipe.data, {})
+    if size is None or size.dense:
+        raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
+    return (
+        f"{recipe.teacher.name}:{recipe.student.name}",
+        Images(size.classes, size.images, size.side),
+        recipe.optim.batch,
+    )
+
+
+def _show(title: str, found: dict[str, Any]) -> None:
+    from antishortcut.bench import PARTS
+
+    passes, split = found["teacher_passes"], found["split"]
+    rows = [(name, passes[name], ms, *split[name].values()) for name, ms in found["ms"].items()]
+    headings = ("method", "teacher passes", "step", *PARTS)
+    table(f"ms a step, {title}, median of {found['rounds']}", headings, rows)
     table("ratios, round by round", ("", "ratio"), list(found["ratio"].items()))

@@ -38,7 +38,7 @@ TeacherCompileOption = Annotated[
 ]
 CompileOption = Annotated[bool, typer.Option("--compile", help="Compile the student (torch.compile).")]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
-WorkersOption = Annotated[int, typer.Option(help="Processes that decode images on disk.")]
+WorkersOption = Annotated[str, typer.Option(help="Processes that decode images on disk; auto: one a core.")]
 SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
 CacheOption = Annotated[
     bool, typer.Option("--cache-teachers", help="Keep teachers' outputs on disk, for the next students of theirs.")
@@ -65,7 +65,7 @@ def execution_of(
     devices: int,
     precision: str,
     threads: int,
-    workers: int,
+    workers: str,
     save_every: float,
     cache_teachers: bool | Literal["auto"] = False,
     nodes: int = 1,

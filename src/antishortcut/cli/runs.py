@@ -77,7 +77,7 @@ def teach(
     nodes: NodesOption = 1,
     precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
-    workers: WorkersOption = 0,
+    workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,7 +105,7 @@ def rewind(
     nodes: NodesOption = 1,
     precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
-    workers: WorkersOption = 0,
+    workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -151,7 +151,7 @@ def distill(
     nodes: NodesOption = 1,
     precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
-    workers: WorkersOption = 0,
+    workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
     cache_teachers: CacheOption = False,
     teacher_precision: TeacherOption = "auto",

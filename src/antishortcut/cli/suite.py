@@ -83,7 +83,7 @@ def show(
         _idle("--measure", given)
     opened = _open(name, set_, only, seeds, scale)
     jobs, hours = opened.jobs, reported_hours(opened)
-    cost = measured(opened, runs, execution_of(device, 1, precision, threads, 0, 0)) if measure else None
+    cost = measured(opened, runs, execution_of(device, 1, precision, threads, "0", 0)) if measure else None
     if as_json:
         shown = listed(jobs)
         print_json({"runs": shown, "paper": hours and hours.as_json(), "cost": cost.as_json()} if cost else shown)
@@ -130,7 +130,7 @@ def run(
     devices: DevicesOption = 1,
     precision: PrecisionOption = "auto",
     threads: ThreadsOption = 0,
-    workers: WorkersOption = 0,
+    workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
     cache_teachers: SharedCacheOption = None,
     teacher_precision: TeacherOption = "auto",

@@ -1,0 +1,63 @@
+"""Whether reduced precision costs accuracy: students learnt in float32 and in bfloat16, paired by seed.
+
+`python benchmarks/precision.py [--recipe desk] [--methods kd,asd] [--seeds 1,2,3] [--runs DIR]` distils every student
+twice from one teacher: all in float32, and the student under bfloat16's autocast beside a teacher that answers
+in bfloat16. Prints what each scores on the set that judges, and the difference with its interval beside the seeds' own
+spread. Finished students are not learnt again; without bfloat16 instructions the second ones take three times as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antishortcut.folder import Folder
+from antishortcut.run import Execution, load_recipe
+from antishortcut.stats import paired, summary
+from antishortcut.workflow import Workshop, distill
+
+WAYS = {
+    "float32": {"precision": "32-true", "teacher_precision": "float32"},
+    "bfloat16": {"precision": "bf16-mixed", "teacher_precision": "bfloat16"},
+}
+
+
+def learn(name: str, way: str, methods: list[str], seeds: list[int], shop: Workshop) -> dict[str, list[float]]:
+    """Scores by method, in the order of the seeds; all ways share the teacher, which was learnt in float32."""
+    shop.execution = shop.execution.model_copy(update=WAYS[way])
+    recipe, suite = load_recipe(name), f"{name}-{way}"
+    runs = {
+        method: [distill(recipe, shop, method=method, seed=seed, suite=suite) for seed in seeds] for method in methods
+    }
+    return {name: [Folder(run.folder(shop.runs)).headline()[1] for run in made] for name, made in runs.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="desk")
+    parser.add_argument("--methods", default="kd,asd")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    asked = parser.parse_args()
+    methods, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
+    shop = Workshop(asked.runs, asked.data_root, False, Execution(accelerator="cpu", threads=asked.threads))
+    found = {way: learn(asked.recipe, way, methods, seeds, shop) for way in WAYS}
+    scores: dict[str, Any] = {}
+    for method in methods:
+        pairs = [found[way][method] for way in WAYS]
+        scores[method] = {way: asdict(summary(found[way][method])) for way in WAYS}
+        scores[method]["bfloat16 - float32"] = asdict(paired(pairs[1], pairs[0]))
+    machine = {"machine": platform.processor() or platform.machine(), "torch": str(torch.__version__)}
+    print(json.dumps({"recipe": asked.recipe, "seeds": seeds, "scores": scores} | machine, indent=1))
+
+
+if __name__ == "__main__":
+    main()
