@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 METHODS = ("kd", "asd", "afdcd", "ufd")
 CLASSES = 150
@@ -27,7 +27,7 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
     from antishortcut.models import build, probe
     from antishortcut.step import Step
     from antishortcut.tasks import Segmentation
-    from antishortcut.types import Batch, Features, Sizes
+    from antishortcut.types import Batch, Features, Method, Sizes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -43,7 +43,7 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
     image = torch.rand(batch, 3, side, side, device=device)
     images = Batch(image, torch.randint(CLASSES, (batch, side, side), device=device), torch.arange(batch))
     before, start = _peak(device), time.perf_counter()
-    stages = "stages" in own.taps
+    stages = "stages" in cast(Method, own).taps
     with torch.no_grad():
         seen = {}
         for role, asked in teachers.items():

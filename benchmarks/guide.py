@@ -32,7 +32,7 @@ def main(runs: Path) -> None:
             signs.setdefault((row["state"], row["strength"]), []).append(row)
 
     def mean(state: str, strength: float, key: str) -> float:
-        return statistics.mean(row[key] for row in signs[state, strength])
+        return statistics.mean(float(row[key]) for row in signs[state, strength])
 
     def lost(state: str, strength: float) -> float:
         return mean(state, strength, "final_accuracy") - mean(state, strength, "target_accuracy")

@@ -23,11 +23,12 @@ def main(run: Path, out: Path) -> None:
         for name, each in errors.items()
         for severity, error in enumerate(each, start=1)
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("severity:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("error:Q", scale=alt.Scale(domain=[0.4, 1]))
     )
     line = base.mark_line(point=True, color="#0072B2").properties(width=120, height=90)
-    chart = line.facet(facet=alt.Facet("corruption:N", title=None, sort=[r["corruption"] for r in rows]), columns=5)
+    names = [name.replace("_", " ") for name in errors]
+    chart = line.facet(facet=alt.Facet("corruption:N", title=None, sort=names), columns=5)
     out.write_text(vl_convert.vegalite_to_svg(chart.to_dict()))
     falling = [name for name, each in errors.items() if any(b < a for a, b in pairwise(each))]
     worse = sum(each[-1] > each[0] for each in errors.values())

@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
     "run": set(),
+    "machine": set(),
     "stats": set(),
     "subspace": set(),
     "parallel": set(),
@@ -26,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": set(),
     "tasks": {"types", "scorers", "parallel"},
     "models": {"types"},
-    "data": {"types", "console", "folder"},
+    "data": {"types", "console", "folder", "machine"},
     "scorers": {"types"},
     "methods": {"types", "subspace", "parallel"},
     "diagnose": {"types", "subspace"},
@@ -36,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "mechanism": {"types", "models", "data", "diagnose", "console"},
     "signals": set(),
     "frozen": {"types", "models"},
-    "fabric": {"run", "frozen"},
+    "fabric": {"run", "frozen", "machine"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
     "cache": {"run", "folder", "teachers", "types"},
     "answers": {"run", "types", "data", "frozen", "teachers", "cache"},
@@ -62,15 +63,15 @@ ALLOWED: dict[str, set[str]] = {
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train"},
+    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine"},
     "cost": {
         "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
-        "frozen",
+        "frozen", "machine",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
 }  # fmt: skip
 TORCH_FREE = [
-    "run", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
+    "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
     "launch", "cost", "cli",
 ]  # fmt: skip
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut.bench import PARTS, _ratio, bench
+from antishortcut.bench import PARTS, bench, ratio_of
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, options_of, roles_of
@@ -27,7 +27,7 @@ def test_every_method_is_timed() -> None:
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    assert _ratio([2.0, 40.0, 6.0], [1.0, 10.0, 3.0]) == 2.0  # 2, 4, 2, although the means are 16 and 4.7
+    assert ratio_of([2.0, 40.0, 6.0], [1.0, 10.0, 3.0]) == 2.0  # 2, 4, 2, although the means are 16 and 4.7
 
 
 def test_the_command() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from antishortcut.subspace import (
     abandoned_directions,
     leading_eigenvectors,
+    padded_directions,
     principal_angles,
     projection,
     random_angle,
@@ -107,6 +108,24 @@ def test_as_many_orthonormal_directions_as_there_are(b: int, d: int, rank: int, 
     assert (values.diff() <= 1e-12).all()
     if k >= rank:  # then the span holds every row
         close(rows @ basis @ basis.T, rows, 1e-8)
+
+
+@several
+@given(b=st.integers(1, 12), d=st.integers(1, 12), rank=st.integers(0, 5), k=st.integers(1, 14), seed=seeds)
+def test_what_is_not_there_is_a_zero_column(b: int, d: int, rank: int, k: int, seed: int) -> None:
+    rows = (normal(b, rank, seed=seed) @ normal(rank, d, seed=seed + 1)).float()
+    basis, values, there = padded_directions(rows, k)
+    found, lambdas = top_directions(rows, k)
+    count = found.shape[1]
+    assert basis.shape == (d, min(k, b, d))
+    assert there.tolist() == [True] * count + [False] * (len(there) - count)
+    assert not basis[:, count:].any()
+    assert not values[count:].any()
+    assert torch.equal(basis[:, :count], found)
+    assert torch.equal(values[:count], lambdas)
+    close(basis.T @ basis, np.diag(there.double()), 1e-6)
+    seen = normal(3, d, seed=seed + 2, dtype=torch.float32)
+    close(projection(seen, basis), projection(seen, found), 1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3), (1, 1)])

@@ -70,25 +70,25 @@ class Bench:
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
         )
-        self.student.register_forward_pre_hook(lambda *_: self.marks.update(before=_now()))
+        self.student.register_forward_pre_hook(lambda *_: self.marks.update(before=now()))
         self.student.register_forward_hook(self._seen)
         self.marks: dict[str, float] = {}
 
     def turn(self, batch: Batch, data: float = 0.0) -> None:
         """One step, timed; `data` are the seconds that its batch took."""
         method = cast(Method, self.method)
-        start = _now()
+        start = now()
         with torch.no_grad():
             seen = {role: ask(batch, "stages" in method.taps) for role, ask in self.teachers.items()}
-        told = _now()
+        told = now()
         with self.autocast():
             terms = self.step(batch, seen, PAST_WARMUP)
-        self.marks["reached"] = _now()
+        self.marks["reached"] = now()
         torch.autograd.backward(torch.stack(list(terms.values())).sum())
-        back = _now()
+        back = now()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        end = _now()
+        end = now()
         ahead = self.marks["student"] - self.marks["before"]
         down = back - self.marks["reached"]  # what autograd did once it had come to the student's outputs
         spans = (data, told - start, ahead + down, back - told - ahead - down, end - back)
@@ -96,13 +96,13 @@ class Bench:
 
     def _seen(self, module: nn.Module, given: object, seen: Features) -> None:
         """Mark the time, and have it marked again when gradients arrive: autograd does the latest arithmetic first."""
-        self.marks["student"] = _now()
+        self.marks["student"] = now()
         for output in (seen.logits, seen.embedding):
             if output.requires_grad:
-                output.register_hook(lambda grad: self.marks.update(reached=_now()))  # type: ignore[no-untyped-call]
+                output.register_hook(lambda grad: self.marks.update(reached=now()))  # type: ignore[no-untyped-call]
 
 
-def _now() -> float:
+def now() -> float:
     """Seconds, when all that was asked of the device is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -169,7 +169,7 @@ def bench(
             raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
-        maker = _Maker((first, second), images, batch, torch.device(device), compile, Path(place))
+        maker = Maker((first, second), images, batch, torch.device(device), compile, Path(place))
         runs = {PLAIN: maker.plain()}
         for name in methods:
             runs[name] = maker.ours(name)
@@ -177,17 +177,17 @@ def bench(
                 runs[name + CACHED] = maker.ours(name, cached=True)
         batches = maker.batches()
         for number in range(WARM + rounds):
-            start = _now()
+            start = now()
             here = next(batches)
-            data = _now() - start
+            data = now() - start
             for run in runs.values():
                 run.turn(here, data)
             tell(number + 1)
     times = {name: [sum(parts.values()) for parts in run.rounds[WARM:]] for name, run in runs.items()}
-    medians = {name: _median(values) for name, values in times.items()}
-    ratio = {f"{name}/{other}": _ratio(times[name], times[other]) for name, other in _pairs(list(runs))}
+    medians = {name: median(values) for name, values in times.items()}
+    ratio = {f"{name}/{other}": ratio_of(times[name], times[other]) for name, other in _pairs(list(runs))}
     split = {
-        name: {part: _median([parts[part] for parts in run.rounds[WARM:]]) for part in PARTS}
+        name: {part: median([parts[part] for parts in run.rounds[WARM:]]) for part in PARTS}
         for name, run in runs.items()
     }
     passes = {name: run.passes for name, run in runs.items()}
@@ -211,7 +211,7 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-class _Maker:
+class Maker:
     """Networks and methods of one pair, as the trainer has them, and batches for them."""
 
     def __init__(
@@ -293,10 +293,10 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
     return [(name, other) for other in others for name in names if name not in (PLAIN, other)]
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
     return round(statistics.median(values), 2)
 
 
-def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
+def ratio_of(mine: Sequence[float], theirs: Sequence[float]) -> float:
     """Of steps of the same round: what slows the machine slows both."""
     return round(statistics.median(a / b for a, b in zip(mine, theirs, strict=True)), 3)

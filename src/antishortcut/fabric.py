@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from lightning_fabric import Fabric
 
+from antishortcut import machine
 from antishortcut.errors import UserError
 from antishortcut.frozen import fastest
 from antishortcut.run import Execution
@@ -35,7 +36,10 @@ def make_fabric(execution: Execution) -> Fabric:
 
 
 def resolved(execution: Execution) -> Execution:
-    """With the precision of the student that its device is fastest in."""
+    """With a worker for every core or thread it may use, and the precision the student's device is fastest in."""
+    if execution.workers == "auto":
+        most = machine.workers(execution.devices)
+        execution = execution.model_copy(update={"workers": min(most, execution.threads or most)})
     if execution.precision != "auto":
         return execution
     cuda = execution.accelerator in ("auto", "cuda") and torch.cuda.is_available()

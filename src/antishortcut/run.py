@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -191,7 +191,7 @@ class Execution(Settings):
     teacher_compile: Literal["auto", "on", "off"] = "auto"  # auto: when a run is long enough and it is faster
     compile: bool = False  # the student
     threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
-    workers: int = Field(0, ge=0)  # processes that decode images, for sets that do not fit in memory
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that decode images on disk
     save_every: float = Field(60.0, ge=0)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
 

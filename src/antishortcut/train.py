@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from antishortcut.answers import Answers
 from antishortcut.console import Watch
-from antishortcut.data import Loader
+from antishortcut.data import Loader, to_device
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.fabric import resolved
@@ -119,7 +119,7 @@ class Training:
     def how(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
         found = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
-        return self.execution.model_dump() | found | self.answers.how()
+        return self.execution.model_dump() | found | {"workers": self.loader.workers} | self.answers.how()
 
     def carry_out(self, quiet: bool) -> None:
         self._restore()
@@ -136,7 +136,7 @@ class Training:
                 self._judge()
             while self.done < self.total:
                 epoch, first = divmod(self.done, self.per_epoch)
-                for batch in self.loader.epoch(epoch, start=first):
+                for batch in to_device(self.loader.epoch(epoch, start=first), self.fabric.device):
                     rate = self._step(batch)
                     if self.done % log_every == 0 or self.done % self.per_epoch == 0:
                         self.meter.check(self.done, self._kept())
@@ -209,10 +209,9 @@ class Training:
         """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
         self.student.eval()
         as_the_first(self.student.buffers())  # batch statistics are each process's own, and the first one's are saved
-        loader, device = self._loader(self.judge, limit), self.fabric.device
-        tally = [
-            self.task.tally(self.student(batch.image.to(device)), batch.label.to(device)) for batch in loader.epoch(0)
-        ]
+        loader = self._loader(self.judge, limit)
+        batches = to_device(loader.epoch(0), self.fabric.device)
+        tally = [self.task.tally(self.student(batch.image), batch.label) for batch in batches]
         total = gather(torch.stack(tally).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
 
@@ -313,7 +312,7 @@ def _plain(epoch: float) -> float | int:
 
 def _parts(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
-    fewest = int(gather(torch.tensor([len(batch.label)])).min())
+    fewest = int(gather(torch.tensor([len(batch.label)], device=batch.label.device)).min())
     pieces = (tensor.tensor_split(min(count, fewest)) for tensor in (batch.image, batch.label, batch.index))
     return [Batch(*part) for part in zip(*pieces, strict=True)]
 

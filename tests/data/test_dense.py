@@ -52,7 +52,8 @@ def saved(images: ImageSet, folder: Path, lookup: Tensor | None = None) -> FileS
 
 
 def loader(images: AnySet, **options: Any) -> Loader:
-    return Loader(images, **{"batch": 4, "seed": 1, "image_size": 32, "augment": "scale-crop-flip", **options})
+    usual = {"batch": 4, "seed": 1, "image_size": 32, "augment": "scale-crop-flip", "workers": 0}
+    return Loader(images, **{**usual, **options})
 
 
 def interior(label: Tensor, reach: int = 2) -> Tensor:

@@ -163,7 +163,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
 
 
 def loader(images: AnySet, **options: Any) -> Loader:
-    return Loader(images, **{"batch": 4, "seed": 1, "image_size": 8, **options})
+    return Loader(images, **{"batch": 4, "seed": 1, "image_size": 8, "workers": 0, **options})
 
 
 AUGMENTS = ["none", "crop", "flip", "crop-flip", "imagenet"]

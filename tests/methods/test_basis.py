@@ -104,7 +104,8 @@ def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
     assert len(said) == 1
     expected = torch.tensor([1.0, 0, 0, -2, 0, 0])[:, None] / 5**0.5
     for answer in answers:
-        assert answer.shape == (D, 1)
+        assert answer.shape == (D, K)
+        assert not answer[:, 1:].any()  # the one that is not there
         close(span(answer), span(expected), 1e-6)
 
 

@@ -42,6 +42,16 @@ def batch(rows: int, seed: int = 0) -> tuple[Features, dict[str, Features], Batc
     return student, {"final": teacher}, Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
 
 
+def batch64(rows: int, seed: int = 0) -> tuple[Features, dict[str, Features], Batch]:
+    student, teachers, data = batch(rows, seed)
+    final = teachers["final"]
+    return (
+        Features(student.logits.double(), student.embedding.double()),
+        {"final": Features(final.logits.double(), final.embedding.double())},
+        data,
+    )
+
+
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=30)
 def test_nce_is_the_loop(b: int, k: int, seed: int) -> None:
@@ -107,6 +117,20 @@ def test_negatives_are_other_classes_and_none_twice(b: int, k: int, seed: int) -
     assert found.shape == (b, k)
     assert (labels[found] != label[:, None]).all()
     assert all(len(set(row)) == k for row in found.tolist())
+
+
+def test_negatives_are_the_first_others_of_the_order() -> None:
+    labels = torch.arange(30) % 3
+    label = torch.tensor([0, 2, 1, 1])
+    torch.manual_seed(5)
+    found = draw_negatives(label, labels, 7)
+    torch.manual_seed(5)
+    order, start = torch.randperm(30).tolist(), torch.randint(30, (4,)).tolist()
+    for row, first, own in zip(found.tolist(), start, label.tolist(), strict=True):
+        turned = order[first:] + order[:first]
+        assert row == [place for place in turned if place % 3 != own][:7]
+    with pytest.raises(ValueError, match="fewer than 21"):
+        draw_negatives(label, labels, 21)
 
 
 def test_negatives_are_drawn_evenly() -> None:
@@ -186,6 +210,44 @@ def test_two_forward_passes_before_one_backward() -> None:
         method = CRD(sizes(), negatives=5, memory=memory)
         loss = method.terms(*batch(4), 0.0)["crd"] + method.terms(*batch(4, seed=1), 0.0)["crd"]
         torch.autograd.backward(loss)
+
+
+def test_banks_change_in_place_and_the_gradient_is_that_of_the_banks_before() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), negatives=7).double()
+    method.terms(*batch64(4), 0.0)  # fixes the constant
+    places = {name: getattr(method, name).data_ptr() for name in ("student_bank", "teacher_bank")}
+    student, teachers, data = batch64(4, seed=1)
+    before = copy.deepcopy(method.state_dict())
+    torch.manual_seed(3)
+    negatives = draw_negatives(data.label, method.labels, 7)
+    v_s, v_t = unit(method.student_head(student.embedding)), unit(method.teacher_head(teachers["final"].embedding))
+    place = torch.cat([data.index[:, None], negatives], dim=1)
+    expected = torch.zeros((), dtype=torch.float64)
+    for side, (v, name) in enumerate(((v_s, "teacher_bank"), (v_t, "student_bank"))):
+        rows = before[name][place]  # (B, 1 + K, E)
+        score = torch.exp(torch.einsum("be,bke->bk", v, rows) / 0.07) / before["scale"][side]
+        expected = expected + 0.8 * nce_loss(score[:, 0], score[:, 1:], 7, N)
+    theirs = torch.autograd.grad(3 * expected, list(method.parameters()))
+    torch.manual_seed(3)
+    loss = method.terms(student, teachers, data, 0.0)["crd"]
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    for name, address in places.items():
+        assert getattr(method, name).data_ptr() == address  # N × E numbers were not copied
+        assert not torch.equal(getattr(method, name), before[name])
+    ours = torch.autograd.grad(3 * loss, list(method.parameters()))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_nothing_is_differentiated_where_no_gradient_is_wanted() -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), negatives=7).eval()
+    torch.manual_seed(1)
+    expected = method.terms(*batch(4), 0.0)["crd"]
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assert torch.equal(method.terms(*batch(4), 0.0)["crd"], expected)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import platform
 import re
 import statistics
@@ -26,6 +25,7 @@ from antishortcut.data.sources import SOURCES, WITH_PATH, Request
 from antishortcut.errors import UserError
 from antishortcut.fabric import make_fabric, resolved
 from antishortcut.frozen import Form, Frozen, fastest
+from antishortcut.machine import cores
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import DataSettings, Execution, ModelSettings, TaskSettings
@@ -43,7 +43,7 @@ class Stopwatch:
     """A `Clock` of this machine. Threads not given are all cores, as when `asd suite run` does one run at a time."""
 
     def __init__(self, execution: Execution) -> None:
-        threads = execution.threads or _cores()
+        threads = execution.threads or cores()
         self.fabric = make_fabric(execution.model_copy(update={"threads": threads}))
         self.machine = Machine(
             device=_name(self.fabric.device),
@@ -147,10 +147,6 @@ def _seen(teachers: dict[str, Network], method: nn.Module, batch: Batch, task: T
     """What the teachers say, as rows."""
     seen: dict[str, Features] = {role: teachers[role](batch.image) for role in cast(Method, method).roles}
     return task.rows(next(iter(seen.values())), seen, batch)[1] if seen else seen
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _name(device: torch.device) -> str:

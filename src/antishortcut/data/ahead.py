@@ -30,7 +30,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on a device. To CUDA a thread carries the next one, from pinned memory, while this one trains."""
+    """The same batches on a device. To CUDA a thread carries the next, from pinned memory, while this one trains."""
     if device.type != "cuda":
         for batch in batches:
             yield Batch(*(tensor.to(device) for tensor in _tensors(batch)))
@@ -46,7 +46,7 @@ class Lane:
     def __init__(self, device: torch.device) -> None:
         if device.type == "cuda" and device.index is None:  # a thread has a current device of its own
             device = torch.device("cuda", torch.cuda.current_device())
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.device, self.stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
         """Begin to copy; the event comes when all is there."""

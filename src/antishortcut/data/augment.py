@@ -1,17 +1,13 @@
 """Augmentation as pure functions of (seed, epoch, index): an image varies alike wherever it is built."""
-# B batch, H × W pixels, P padding, S side of the square output
+# B batch, H × W pixels, P padding
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 
 from . import draws
 
@@ -58,20 +54,6 @@ WHOLE_BATCH: dict[str, Callable[[Tensor, int, int, Tensor], Tensor]] = {
     "flip": flip,
     "crop-flip": crop_flip,
 }
-
-
-def imagenet(picture: Image.Image, size: int, seed: int, epoch: int, index: int) -> Tensor:
-    """One picture of any size, cropped, resized, mirrored and jittered to (3, S, S) uint8."""
-    with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator: give it back as it was
-        torch.default_generator.manual_seed(int(draws.mix(seed, epoch, draws.PIPELINE, index)) >> 1)
-        out: Tensor = _imagenet(size)(picture)
-    return out
-
-
-@cache
-def _imagenet(size: int) -> Any:
-    jitter = v2.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4)
-    return v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), jitter, v2.PILToTensor()])
 
 
 def as_float(image: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def alone(images: AnySet, augment: str) -> bool:
 
 
 def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Tensor, Tensor]:
-    """The images at these places (B, 3, H, W) uint8 and their labels (B, H, W) int64.
+    """The images at these places (B, 3, H, W) and their labels (B, H, W), both uint8.
 
     Crops are S × S; everything else leaves images their own size, so of those on disk there can be one.
     """
@@ -62,7 +62,7 @@ def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index:
     else:
         picture, mask = read_pair(images, int(index))
         image, label = np.array(picture).transpose(2, 0, 1)[None], mask[None]
-    return torch.from_numpy(image), torch.from_numpy(label.astype(np.int64))
+    return torch.from_numpy(image), torch.from_numpy(label)
 
 
 def _whole(images: ImageSet, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Bytes, Bytes]:

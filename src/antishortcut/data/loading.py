@@ -3,31 +3,40 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .. import machine
 from ..errors import UserError, near
 from ..types import AnySet, Batch, ImageSet, is_dense
 from . import augment as vary
 from . import dense
+from .ahead import ahead
 from .draws import order
-from .pictures import fit, pixels, read
+from .imagenet import varied
+from .pictures import fit, read
 
-T = TypeVar("T")
-_END = object()
+AHEAD = 2  # batches that every worker prepares
+WHOLE = 2048 * 1024  # pixels that a whole image of unknown size is taken to have
 MARGIN = 256 / 224  # images are resized this much larger than the centre that is cut from them
 
 
 @dataclass(frozen=True)
 class _Builder(Dataset[Batch | UserError]):
-    """Makes the batch of given places, in this process or in a worker: all it needs, and nothing that changes."""
+    """Makes the batch of given places, in this process or in a worker: all it needs, and nothing that changes.
+
+    Pixels and maps of labels stay bytes, a quarter or less of what would have to be sent otherwise.
+    """
 
     images: AnySet
     size: int
@@ -42,7 +51,7 @@ class _Builder(Dataset[Batch | UserError]):
                 image, label = dense.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
             else:
                 image, label = self._pixels(index), self.images.label[index]
-            return Batch(vary.as_float(image), label, index)
+            return Batch(image, label, index)
         except UserError as error:
             return error
 
@@ -50,19 +59,21 @@ class _Builder(Dataset[Batch | UserError]):
         if isinstance(self.images, ImageSet) and self.augment != "imagenet" and self._fits(self.images):
             image = torch.from_numpy(self.images.image.numpy()[index.numpy()])  # (B, 3, S, S), one thread as in augment
         else:
-            rows = [self._one(at) for at in index.tolist()]
-            image = torch.stack(rows) if rows else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
+            rows = np.empty((len(index), 3, self.size, self.size), dtype=np.uint8)  # (B, 3, S, S)
+            for row, at in zip(rows, index.tolist(), strict=True):
+                row[:] = self._one(at)
+            image = torch.from_numpy(rows)
         whole = vary.WHOLE_BATCH.get(self.augment)
         return image if whole is None else whole(image, self.seed, self.epoch, index)
 
-    def _one(self, at: int) -> Tensor:
+    def _one(self, at: int) -> NDArray[np.uint8]:
         if isinstance(self.images, ImageSet):
             picture, margin = Image.fromarray(self.images.image[at].permute(1, 2, 0).numpy()), 1.0
         else:
             picture, margin = read(self.images.paths[at]), MARGIN
         if self.augment == "imagenet":
-            return vary.imagenet(picture, self.size, self.seed, self.epoch, at)
-        return pixels(fit(picture, self.size, margin))
+            return varied(picture, self.size, self.seed, self.epoch, at)
+        return np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
 
     def _fits(self, images: ImageSet) -> bool:
         return images.image.shape[2:] == (self.size, self.size)
@@ -81,7 +92,9 @@ class Loader:
     images keep their own size, so that whole ones are evaluated. Those on disk may all differ, so whatever `batch` is,
     each comes alone, one for every rank; at the end of an evaluation the last ranks may get an empty batch.
 
-    `workers` processes decode images on disk; images in memory are quicker to cut than to send between processes.
+    `workers` processes decode images on disk, on Linux one for every core unless said, but no more than there are
+    batches, or shared memory for what they hand over; images in memory are quicker to cut than to send between
+    processes. Nothing depends on their number.
     With `views`, augmentations repeat after that many epochs; the order does not.
     """
 
@@ -96,7 +109,7 @@ class Loader:
         shuffle: bool = True,
         rank: int = 0,
         world: int = 1,
-        workers: int = 0,
+        workers: int | Literal["auto"] = "auto",
         views: int | None = None,
     ) -> None:
         if augment not in vary.AUGMENTS:
@@ -111,9 +124,11 @@ class Loader:
         alone = dense.alone(images, augment)
         batch = world if alone else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
-        self.augment, self.shuffle, self.rank, self.world, self.workers = augment, shuffle, rank, world, workers
+        self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
         self.views = views
         self._ends = _ends(len(images), batch, world, shuffle, alone)
+        share = -(-batch // world) * (WHOLE if alone else image_size**2) * (4 if is_dense(images) else 3)  # bytes
+        self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
@@ -124,7 +139,7 @@ class Loader:
         if start < 0:
             raise ValueError(f"start {start}")
         builder = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
-        for made in ahead(self._made(builder, self._shares(epoch, start))):
+        for made in ahead(map(_finished, self._made(builder, self._shares(epoch, start)))):
             if isinstance(made, UserError):
                 raise made
             yield made
@@ -142,22 +157,52 @@ class Loader:
         return [places.tensor_split(self.world)[self.rank].clone() for places in batches]
 
     def _made(self, builder: _Builder, shares: list[Tensor]) -> Iterator[Batch | UserError]:
-        if self.workers == 0 or isinstance(self.images, ImageSet):
+        workers = min(self.workers, len(shares))
+        if workers == 0:
             return map(builder.__getitem__, shares)
-        private = torch.Generator().manual_seed(0)  # DataLoader draws a seed: not from the generator of the models
         loader: DataLoader[Batch | UserError] = DataLoader(
-            builder, batch_size=None, sampler=shares, num_workers=self.workers, collate_fn=_as_is, generator=private
+            builder,
+            batch_size=None,
+            sampler=shares,
+            num_workers=workers,
+            prefetch_factor=AHEAD,
+            collate_fn=_as_is,
+            generator=torch.Generator().manual_seed(0),  # a seed is drawn: not from the generator of the models
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        return iter(loader)
+        return _alive(loader)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; a thread makes the next one while this one is used."""
-    with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
-        coming = pool.submit(next, items, _END)
-        while (item := coming.result()) is not _END:
-            coming = pool.submit(next, items, _END)
-            yield cast(T, item)
+def _alive(loader: DataLoader[Batch | UserError]) -> Iterator[Batch | UserError]:
+    """What the workers make, with one line when one of them is killed.
+
+    They start when the first batch is asked for, in the thread that waits for it: started in the main thread, the loss
+    of one would be raised there by a signal, in the midst of a step.
+    """
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            "a process that decodes images has died, for want of memory perhaps; try fewer --workers, or 0"
+        ) from None
+
+
+def _finished(made: Batch | UserError) -> Batch | UserError:
+    """Bytes become what networks and losses take."""
+    if isinstance(made, UserError):
+        return made
+    return Batch(vary.as_float(made.image), made.label.long(), made.index)
+
+
+def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) -> int:
+    """How many processes make batches of `size` bytes: those asked for, as far as there is work and room for them."""
+    if asked == "auto":
+        asked = 0 if multiprocessing.current_process().daemon else machine.workers(world)  # no child may have children
+    free = machine.shared_bytes()
+    room = asked if free is None else max(free // max(size, 1) - 1, 0) // AHEAD
+    return min(asked, room, batches) if batches > 1 else 0
 
 
 def _as_is(made: Any) -> Any:

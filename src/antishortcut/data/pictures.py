@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
+from ..machine import cores
 from ..types import FileSet, ImageSet
 
 CACHE = ".antishortcut-cache"
@@ -43,6 +44,9 @@ def _rgb(picture: Image.Image) -> Image.Image:
         return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         return picture.convert("RGBA").convert("RGB")
+    if picture.mode == "RGB":
+        picture.load()  # convert() would copy all of it, a fifth of the time a JPEG takes
+        return picture
     return picture.convert("RGB")
 
 
@@ -86,7 +90,7 @@ def in_threads(fill: Callable[[int], None], count: int) -> None:
         for at in range(start, min(start + _CHUNK, count)):
             fill(at)
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(cores()) as threads:
         try:
             for _ in threads.map(some, range(0, count, _CHUNK)):
                 pass

@@ -19,6 +19,7 @@ from antishortcut.errors import UserError
 from antishortcut.launch.place import Done, Place
 from antishortcut.launch.several import worker_of
 from antishortcut.launch.task import told
+from antishortcut.machine import cores
 from antishortcut.run import Recipe
 from antishortcut.suites import Job
 
@@ -31,9 +32,8 @@ class Processes:
 
     def __init__(self, place: Place, slots: int) -> None:
         self.slots = slots
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         each = place.execution.devices
-        threads = place.execution.threads or max(cores // (slots * each), 1)
+        threads = place.execution.threads or max(cores() // (slots * each), 1)
         here = replace(place, execution=place.execution.model_copy(update={"threads": threads}))
         context = multiprocessing.get_context("spawn")
         cards = context.SimpleQueue()  # one for every process to take, or several

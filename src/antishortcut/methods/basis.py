@@ -63,7 +63,7 @@ class ShortcutBasis(nn.Module):
             self.register_buffer("final", torch.zeros(width, width))  # E[h_final h_finalᵀ]
             self.register_buffer("kept", torch.zeros(width, directions))  # missing directions are zero columns
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-            self.register_load_state_dict_post_hook(_forget)
+            self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def forward(self, early: Tensor, final: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import UserError
+from ...machine import cores
 from ...types import AnySet, FileSet
 from ..copies import fill
 from ..loading import MARGIN
@@ -82,8 +83,7 @@ Job = tuple[str, int, Path]
 def workers(work: Work, files: int, processes: int | None) -> Iterator[Callable[[list[Job]], Iterable[int]]]:
     """A function that does jobs and counts them, here or in other processes; None: as many as the work is worth."""
     if processes is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        processes = cores if files * len(SEVERITIES) * len(work.images) * work.side**2 > FEW else 1
+        processes = cores() if files * len(SEVERITIES) * len(work.images) * work.side**2 > FEW else 1
     processes = min(processes, work.chunks)
     if processes == 1:
         yield lambda jobs: _one_by_one(work, jobs)

@@ -1,0 +1,220 @@
+"""Batches that are made and carried ahead of their use: the same, in the same order, errors included."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from antishortcut import machine
+from antishortcut.data import Loader, loading, to_device
+from antishortcut.data.ahead import Lane, ahead
+from antishortcut.data.pictures import read
+from antishortcut.errors import UserError
+from antishortcut.types import Batch, FileSet, ImageSet
+
+CPU = torch.device("cpu")
+
+
+def batches(count: int, log: list[int] | None = None) -> Iterator[Batch]:
+    for at in range(count):
+        if log is not None:
+            log.append(at)
+        yield Batch(torch.full((2, 3, 4, 4), float(at)), torch.tensor([at, at]), torch.tensor([2 * at, 2 * at + 1]))
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("batch")]
+
+
+def test_the_next_is_made_while_this_one_is_used_and_no_more() -> None:
+    log: list[int] = []
+    made = ahead(batches(5, log))
+    assert log == []
+    for at, batch in enumerate(made):
+        assert int(batch.label[0]) == at
+        assert len(log) <= at + 2
+    assert log == [0, 1, 2, 3, 4]
+    assert threads() == []
+
+
+def test_errors_come_in_their_place() -> None:
+    def broken() -> Iterator[Batch]:
+        yield from batches(2)
+        raise UserError("the third is bad")
+
+    for made in (ahead(broken()), to_device(broken(), CPU), to_device(ahead(broken()), CPU)):
+        seen: list[Batch] = []
+        with pytest.raises(UserError, match="the third is bad"):
+            seen.extend(made)
+        assert [int(batch.label[0]) for batch in seen] == [0, 1]
+    assert threads() == []
+
+
+def test_closing_stops_the_thread_and_what_it_asks() -> None:
+    closed = []
+
+    def endless() -> Iterator[int]:
+        try:
+            at = 0
+            while True:
+                yield (at := at + 1)
+        finally:
+            closed.append(True)
+
+    made = ahead(endless())
+    assert [next(made), next(made)] == [1, 2]
+    assert len(threads()) == 1
+    made.close()  # type: ignore[attr-defined]
+    assert closed == [True]
+    assert threads() == []
+    for _ in to_device(Loader(memory(40), batch=4, seed=0, image_size=8).epoch(0), CPU):
+        break
+    assert threads() == []
+
+
+def memory(count: int) -> ImageSet:
+    image = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return ImageSet(image, torch.arange(count) % 5)
+
+
+def test_on_the_cpu_batches_are_what_they_were() -> None:
+    plain = Loader(memory(22), batch=4, seed=3, image_size=8)
+    for here, there in zip(plain.epoch(1, start=2), to_device(plain.epoch(1, start=2), CPU), strict=True):
+        assert torch.equal(here.image, there.image)
+        assert torch.equal(here.label, there.label)
+        assert torch.equal(here.index, there.index)
+    batch = next(batches(1))
+    assert next(to_device(iter([batch]), CPU)).image is batch.image  # nothing is copied
+
+
+class Fake:
+    """Stands in for streams and events, and notes what is asked of them."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def record_event(self) -> str:
+        self.log.append(f"{self.name} records")
+        return "event"
+
+    def wait_event(self, event: str) -> None:
+        self.log.append(f"{self.name} waits for {event}")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """torch.cuda as far as a Lane needs it; what it would be asked, in order. Copies go to the CPU."""
+    log: list[str] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        log.append("pin")
+        return tensor.clone()
+
+    def keep(tensor: Tensor, stream: Fake) -> None:
+        log.append(f"kept for {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Fake(log, "lane"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Fake(log, "user"))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "record_stream", keep)
+    return log
+
+
+def test_a_lane_pins_copies_and_has_the_user_wait(cuda: list[str]) -> None:
+    lane, batch = Lane(CPU), next(batches(1))
+    sent = lane.send(batch)
+    assert cuda == ["pin", "pin", "pin", "lane records"]
+    got = lane.receive(*sent)
+    assert cuda[4:] == ["user waits for event", *["kept for user"] * 3]
+    assert torch.equal(got.image, batch.image)
+
+
+def test_batches_go_through_a_lane_to_cuda(cuda: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antishortcut.data.ahead.Lane", lambda device: Lane(CPU))
+    log: list[int] = []
+    made = to_device(batches(4, log), torch.device("cuda"))
+    for at, batch in enumerate(made):
+        assert int(batch.label[0]) == at
+        assert len(log) <= at + 2  # one ahead
+    assert cuda.count("pin") == 12
+    assert cuda.count("user waits for event") == 4
+    assert threads() == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_batches_are_what_they_were() -> None:
+    plain, device = Loader(memory(22), batch=4, seed=3, image_size=8), torch.device("cuda")
+    for here, there in zip(plain.epoch(1), to_device(plain.epoch(1), device), strict=True):
+        assert there.image.is_cuda
+        assert torch.equal(here.image, there.image.cpu())
+        assert torch.equal(here.label, there.label.cpu())
+        assert torch.equal(here.index, there.index.cpu())
+
+
+# Workers
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> FileSet:
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    paths = tuple(folder / f"{at}.png" for at in range(40))
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(path)
+    return FileSet(paths, torch.zeros(40, dtype=torch.int64))
+
+
+def workers(images: Any, **options: Any) -> int:
+    return Loader(images, **{"batch": 4, "seed": 0, "image_size": 8, **options}).workers
+
+
+def test_as_many_workers_as_there_is_work_and_room_for(files: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 6)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(machine, "shared_bytes", lambda: None)
+    assert workers(files) == 6
+    assert workers(files, world=2) == 3  # processes share the cores
+    assert workers(files, world=8, batch=8) == 1
+    assert workers(files, workers=0) == 0
+    assert workers(files, workers=2) == 2
+    assert workers(files, batch=10) == 4  # batches
+    assert workers(files, batch=40) == 0  # one batch: nothing to do beside it
+    assert workers(memory(40)) == workers(memory(40), workers=3) == 0
+    monkeypatch.setattr(machine, "shared_bytes", lambda: 9 * 4 * 3 * 64)  # nine batches: two a worker, one in use
+    assert workers(files) == workers(files, workers=5) == 4
+    monkeypatch.setattr(machine, "shared_bytes", lambda: 1000)
+    assert workers(files) == 0
+    monkeypatch.setattr(machine, "shared_bytes", lambda: None)
+    monkeypatch.setattr("sys.platform", "darwin")  # where they would be spawned, and a script would need a guard
+    assert (workers(files), workers(files, workers=2)) == (0, 2)
+
+
+def test_the_machine_tells_what_it_has() -> None:
+    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+    free = machine.shared_bytes()
+    assert free is None or free >= 0
+
+
+def test_a_killed_worker_is_one_line(files: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = os.getpid()
+
+    def deadly(path: Path) -> Image.Image:
+        if os.getpid() != here and path == files.paths[10]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(path)
+
+    monkeypatch.setattr(loading, "read", deadly)
+    with pytest.raises(UserError, match=r"has died.*--workers") as caught:
+        list(Loader(files, batch=4, seed=0, image_size=8, workers=2, shuffle=False).epoch(0))
+    assert "\n" not in str(caught.value)

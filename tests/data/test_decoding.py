@@ -1,0 +1,167 @@
+"""From files to pixels to augmented pictures: the same bits as the plain way, torchvision's or Pillow's, takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.transforms import v2
+
+from antishortcut.data import Loader, draws
+from antishortcut.data.imagenet import varied
+from antishortcut.data.pictures import fit, pixels, read
+from antishortcut.errors import UserError
+from antishortcut.types import Batch, FileSet, ImageSet
+
+
+def scene(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth shapes under a little noise: a JPEG of it is like one of a photograph."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    noisy = np.asarray(coarse).astype(np.int16) + rng.integers(-12, 13, (height, width, 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+# Augmentation
+
+
+def twin_varied(picture: Image.Image, size: int, seed: int, epoch: int, index: int) -> NDArray[np.uint8]:
+    """torchvision's own, from the global generator."""
+    jitter = v2.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4)
+    whole = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), jitter, v2.PILToTensor()])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(draws.mix(seed, epoch, draws.PIPELINE, index)) >> 1)
+        out: NDArray[np.uint8] = whole(picture).numpy()
+    return out
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(500, 375), (97, 131), (32, 32), (1, 1), (3, 2), (4, 300), (300, 4)],  # the last two have no crop that fits
+    ids=str,
+)
+def test_imagenet_is_torchvisions_bit_for_bit(size: tuple[int, int]) -> None:
+    picture = scene(*size)
+    for index in range(40):
+        made = varied(picture, 48, 3, 5, index)
+        assert np.array_equal(made, twin_varied(picture, 48, 3, 5, index)), index
+
+
+def test_imagenet_in_both_places_and_beside_a_network_that_draws() -> None:
+    """The thread that makes the next batch leaves the global generator to the one that trains."""
+    rows = torch.stack([pixels(scene(32, 32, seed)) for seed in range(24)])
+    images = ImageSet(rows, torch.zeros(24, dtype=torch.int64))
+    torch.manual_seed(4)
+    alone = [float(torch.rand(())) for _ in range(600)]
+    torch.manual_seed(4)
+    beside, made = [], []
+    for batch in Loader(images, batch=4, seed=1, image_size=64, augment="imagenet").epoch(2):
+        made.append(batch)
+        beside += [float(torch.rand(())) for _ in range(100)]
+    assert beside == alone
+    for batch in made:
+        for image, at in zip(batch.image, batch.index.tolist(), strict=True):
+            twin = twin_varied(scene(32, 32, at), 64, 1, 2, at)
+            assert torch.equal(image, torch.from_numpy(twin) / 255)
+
+
+# Reading
+
+
+def rotated(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, which nothing here ever did
+    scene(40, 30).save(path, exif=exif)
+
+
+def clear(path: Path) -> None:
+    scene(40, 30).convert("P").save(path, transparency=bytes(range(256)))
+
+
+def one_colour_clear(path: Path) -> None:
+    scene(40, 30).save(path, transparency=(1, 2, 3))
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "plain.jpg": lambda path: scene(41, 29).save(path, quality=90),
+    "fine.jpg": lambda path: scene(41, 29).save(path, quality=95, subsampling=0),
+    "wide.jpg": lambda path: scene(40, 30).save(path, subsampling=1),
+    "progressive.jpg": lambda path: scene(41, 29).save(path, progressive=True),
+    "grey.jpg": lambda path: scene(41, 29).convert("L").save(path),
+    "cmyk.jpg": lambda path: scene(41, 29).convert("CMYK").save(path),
+    "exif.jpg": rotated,
+    "rgb.png": lambda path: scene(40, 30).save(path),
+    "rgba.png": lambda path: scene(40, 30).convert("RGBA").save(path),
+    "palette.png": lambda path: scene(40, 30).convert("P").save(path),
+    "clear.png": clear,
+    "one-clear.png": one_colour_clear,
+    "grey-alpha.png": lambda path: scene(40, 30).convert("LA").save(path),
+    "photo.webp": lambda path: scene(40, 30).save(path),
+    "old.gif": lambda path: scene(40, 30).convert("P").save(path),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> FileSet:
+    folder = tmp_path_factory.mktemp("kinds")
+    for name, save in KINDS.items():
+        save(folder / name)
+    paths = tuple(folder / name for name in KINDS)
+    return FileSet(paths, torch.arange(len(paths)) % 3)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_has_the_pixels_that_a_copy_has(kinds: FileSet, name: str, tmp_path: Path) -> None:
+    source = next(path for path in kinds.paths if path.name == name)
+    path = tmp_path / name
+    path.write_bytes(source.read_bytes())
+    made = read(path)
+    path.unlink()  # what was read needs the file no more
+    with Image.open(source) as picture:
+        plain = picture.convert("RGBA") if "transparency" in picture.info else picture
+        assert np.array_equal(np.asarray(made), np.asarray(plain.convert("RGB")))
+        assert made.size == picture.size  # as stored: EXIF turns nothing
+    assert made.mode == "RGB"
+
+
+@pytest.mark.parametrize("augment", ["none", "imagenet", "crop-flip"])
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_every_kind_comes_alike_from_any_worker(kinds: FileSet, augment: str, workers: Any) -> None:
+    made = list(Loader(kinds, batch=4, seed=1, image_size=24, augment=augment, workers=workers, shuffle=False).epoch(1))
+    assert torch.cat([batch.index for batch in made]).tolist() == list(range(len(kinds)))
+    for batch in made:
+        assert batch.image.is_contiguous()
+        for image, at in zip(batch.image, batch.index.tolist(), strict=True):
+            if augment == "imagenet":
+                assert torch.equal(image, torch.from_numpy(twin_varied(read(kinds.paths[at]), 24, 1, 1, at)) / 255)
+            elif augment == "none":
+                assert torch.equal(image, pixels(fit(read(kinds.paths[at]), 24, 256 / 224)) / 255)
+    if augment == "crop-flip":
+        alone = Loader(kinds, batch=15, seed=1, image_size=24, augment=augment, workers=0, shuffle=False).epoch(1)
+        assert torch.equal(torch.cat([batch.image for batch in made]), next(alone).image)
+
+
+@pytest.mark.parametrize("name", ["plain.jpg", "progressive.jpg", "cmyk.jpg", "rgb.png", "palette.png"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_truncated_file_is_one_line_after_the_batches_before_it(
+    kinds: FileSet, tmp_path: Path, name: str, workers: int
+) -> None:
+    whole = next(path for path in kinds.paths if path.name == name).read_bytes()
+    bad = tmp_path / name
+    bad.write_bytes(whole[: len(whole) * 2 // 3])
+    images = FileSet((*kinds.paths[:8], bad), torch.zeros(9, dtype=torch.int64))
+    loader = Loader(images, batch=4, seed=0, image_size=16, augment="imagenet", workers=workers, shuffle=False)
+    seen: list[Batch] = []
+    with pytest.raises(UserError, match="replace or remove the file") as caught:
+        seen.extend(loader.epoch(0))
+    assert len(seen) == 2
+    assert str(bad) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,197 @@
+"""What a step may not do, for every method: wait for the device, or go through the samples one by one.
+
+There need be no accelerator: a mode sees every operation, and what would make the host wait is known by name. Beside
+it there is the device "meta", which computes nothing, so that whoever reads from it fails.
+"""
+# B batch, C classes, D embedding
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from antishortcut.methods import METHODS, options_of, roles_of
+from antishortcut.step import Meter, Step
+from antishortcut.tasks import Classification
+from antishortcut.types import Batch, Features, Method, Shape, Sizes
+
+CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0
+STUDENT = Shape(48, ((4, 8, 8), (4, 8, 8), (8, 4, 4), (16, 4, 4)))  # wider than the largest batch: the same branches
+TEACHER = Shape(64, ((4, 8, 8), (8, 8, 8), (12, 4, 4), (24, 4, 4)))
+
+# their result, or its size, must be known to the host before it can go on
+READS = {
+    "_local_scalar_dense": "item(), float(), int(), bool() or tolist() of a tensor",
+    "nonzero": "nonzero(), whose size depends on the numbers",
+    "masked_select": "a selection whose size depends on the numbers",
+    "bincount": "bincount(), whose size depends on the numbers",
+    "_unique2": "unique(), whose size depends on the numbers",
+    "unique_dim": "unique(), whose size depends on the numbers",
+    "unique_consecutive": "unique(), whose size depends on the numbers",
+    "equal": "torch.equal()",
+    "_linalg_check_errors": "a decomposition that asks whether it succeeded",
+    "_linalg_svd": "torch.linalg.svd",
+    "_linalg_eigh": "torch.linalg.eigh",
+}
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+# torch asks its own decomposition whether it converged, and there is no other: once a step, on the B × B side
+ALLOWED = {"asd": Counter({READS["_linalg_eigh"]: 1})}
+
+
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every operation inside, counted, and what in it would make the host wait."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        self.calls[name] += 1
+        if name in READS:
+            self.waits[READS[name]] += 1
+        if name in INDEXING and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
+            self.waits["a mask as an index: the same as nonzero()"] += 1
+        out = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_"):
+            given = args[1] if name == "copy_" else args[0]
+            if given.device != out.device and not (kwargs or {}).get("non_blocking"):
+                self.waits[f"a copy from {given.device} to {out.device}"] += 1
+        return out
+
+
+def features(shape: Shape, rows: int, requires_grad: bool = False) -> Features:
+    made = [
+        torch.randn(rows, *size, requires_grad=requires_grad)
+        for size in ((CLASSES,), (shape.embedding,), *shape.stages)
+    ]
+    return Features(made[0], made[1], tuple(made[2:]))
+
+
+def method_of(name: str, **options: Any) -> nn.Module:
+    settings = options_of(name, options)
+    shapes = dict.fromkeys(roles_of(name, settings), TEACHER)
+    labels = torch.arange(EXAMPLES) % CLASSES
+    return METHODS[name](Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), **settings)
+
+
+class Given(nn.Module):
+    """A student whose features are known beforehand."""
+
+    def __init__(self, seen: Features) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, image: Tensor) -> Features:
+        return self.seen
+
+
+def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -> Watching:
+    """The operations of the last of so many steps: from features to their gradients, and to the sums of the log."""
+    torch.manual_seed(rows)
+    meter, watching = Meter(), Watching()
+    for _ in range(steps):
+        with torch.device(device):
+            index = torch.randperm(EXAMPLES)[:rows]
+            batch = Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
+            student = Given(features(STUDENT, rows, requires_grad=True))
+            teachers = {role: features(TEACHER, rows) for role in cast(Method, method).roles}
+        step = Step(student, method, Classification())
+        watching = Watching()
+        with watching:
+            terms = step(batch, teachers, PAST_WARMUP)
+            torch.autograd.backward(torch.stack(list(terms.values())).sum())
+            meter.add(terms)
+    return watching
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_step_but_the_first_waits_for_the_device(name: str) -> None:
+    """What is found out in the first, like a constant or how many directions there are, is then known."""
+    found = watched(method_of(name), rows=16, steps=2)
+    assert found.waits == ALLOWED.get(name, Counter())
+    assert found.calls.total() > 20  # it has seen something
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_works_on_a_device_that_cannot_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = method_of(name)
+    watched(method, rows=16)
+    monkeypatch.setattr(torch, "autocast", lambda *args, **how: nullcontext())  # there is none for this device
+    method.to("meta")
+    found = watched(method, rows=16, steps=2, device="meta")  # the second adds to the log's sums of the first
+    assert found.waits == ALLOWED.get(name, Counter())
+
+
+@pytest.mark.parametrize("select", ["displaced", "abandoned"])
+@pytest.mark.parametrize("subspace", ["running", "dataset"])
+def test_directions_that_are_kept_cost_no_waiting_between_refreshes(subspace: str, select: str) -> None:
+    method = method_of("asd", subspace=subspace, select=select, refresh=10)
+    if subspace == "dataset":
+        seen = {role: features(TEACHER, 100) for role in ("final", "early")}
+        cast(Any, method).prepare([seen])
+    other = method_of("asd", subspace=subspace, select=select, refresh=10)
+    other.load_state_dict(method.state_dict())
+    for basis in (method, other):
+        assert not watched(basis, rows=16, steps=2).waits
+    if subspace == "running":
+        assert READS["_linalg_eigh"] in watched(method, rows=16, steps=9).waits  # the eleventh decomposes again
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_as_many_operations_for_few_samples_as_for_many(name: str) -> None:
+    """A loop over samples would have four times as many."""
+    method = method_of(name)
+    watched(method, rows=8)  # what only the first step does
+    few, many = watched(method, rows=8).calls, watched(method, rows=32).calls
+    assert few == many
+
+
+def loop(rows: Tensor) -> Tensor:
+    return torch.stack([row.square().sum() for row in rows]).sum()
+
+
+@pytest.mark.parametrize(
+    ("culprit", "said"),
+    [
+        (lambda rows: rows.sum() if rows.sum() > 0 else -rows.sum(), "item()"),
+        (lambda rows: rows * rows.max().item(), "item()"),
+        (lambda rows: rows * float(rows.max()), "item()"),
+        (lambda rows: rows[rows > 0], "mask"),
+        (lambda rows: rows.detach().clone().index_put_((rows > 0,), torch.zeros(())), "mask"),
+        (lambda rows: rows[(rows[:, 0] > 0).nonzero().flatten()], "nonzero()"),
+        (lambda rows: rows.masked_select(rows > 0), "selection"),
+        (lambda rows: rows * torch.linalg.cholesky(torch.eye(rows.shape[1])).sum(), "succeeded"),
+        (lambda rows: rows * torch.linalg.svdvals(rows.detach()).sum(), "svd"),
+        (lambda rows: rows.to("meta"), "copy from cpu to meta"),
+    ],
+)
+def test_the_watch_sees_what_waits(culprit: Callable[[Tensor], Tensor], said: str) -> None:
+    with Watching() as watching:
+        culprit(torch.randn(4, 3))
+    assert any(said in reason for reason in watching.waits), watching.calls
+
+
+def test_the_watch_sees_loops_forward_and_backward() -> None:
+    counts = []
+    for rows in (8, 32):
+        with torch.no_grad():
+            given = torch.randn(rows, 3).requires_grad_()
+        with Watching() as ahead:
+            loss = loop(given)
+        with Watching() as back:
+            torch.autograd.backward(loss)
+        counts.append((ahead.calls.total(), back.calls.total()))
+        assert not ahead.waits
+    assert counts[1][0] > 3 * counts[0][0]
+    assert counts[1][1] > 3 * counts[0][1]
