@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.parallel import gather, world
+from antishortcut.parallel import gather, told, world
 from tests.test_subspace import close, normal, span
 
 WORLD = 2
@@ -72,7 +72,15 @@ def gathered(rank: int) -> Found:
     (gradient,) = torch.autograd.grad(((rank + 1) * weight * joined**2).sum(), rows)  # every process its own loss
     none = gather(normal(2, 3, 2, seed=rank)[: (2, 0)[rank]])
     numbers = gather(torch.arange(2) + 10 * rank)
-    return {"world": world(), "joined": joined.detach(), "gradient": gradient, "none": none, "numbers": numbers}
+    said = told(7 + rank)
+    return {
+        "world": world(),
+        "said": said,
+        "joined": joined.detach(),
+        "gradient": gradient,
+        "none": none,
+        "numbers": numbers,
+    }
 
 
 def work(rank: int, folder: str) -> None:
@@ -104,11 +112,13 @@ def test_a_process_alone_keeps_its_rows() -> None:
     rows = normal(3, 2)
     assert world() == 1
     assert gather(rows) is rows
+    assert told(3) == [3]
 
 
 def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
     for found in (rank["gather"] for rank in ranks):
         assert found["world"] == 2
+        assert found["said"] == [7, 8]
         assert torch.equal(found["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
         assert torch.equal(found["none"], normal(2, 3, 2))
         assert found["numbers"].tolist() == [0, 1, 10, 11]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,23 @@ from torch import Tensor
 def world() -> int:
     """Number of processes working together; 1 outside torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def told(number: int) -> list[int]:
+    """What every process says, in rank order; from host to host, so that no device is waited for."""
+    if world() == 1:
+        return [number]
+    said = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
+    dist.all_gather(said, torch.tensor([number]), group=_hosts(dist.group.WORLD))
+    return [int(one) for one in said]
+
+
+@cache
+def _hosts(world: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The processes of a world, joined for what lies in main memory."""
+    if dist.get_backend(world) == "gloo":
+        return world
+    return cast("dist.ProcessGroup | None", dist.new_group(backend="gloo"))
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -38,9 +56,7 @@ def as_the_first(tensors: Iterable[Tensor]) -> None:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world())]
-        dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
-        sizes = [int(c) for c in counts]
+        sizes = told(len(rows))
         most = max(sizes)  # shares may differ by a row: pad, exchange, cut
         padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])]).contiguous()
         parts = [torch.empty_like(padded) for _ in sizes]

@@ -29,7 +29,7 @@ from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.methods import make_method
 from antishortcut.models import probe
-from antishortcut.parallel import as_the_first, gather
+from antishortcut.parallel import as_the_first, gather, told
 from antishortcut.resume import clear_states, load_state, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
@@ -165,11 +165,11 @@ class Training:
         self.module.train()
         terms: dict[str, Tensor] = {}
         parts = _parts(batch, self.run.optim.accumulate)
-        rows, void = len(gather(batch.index)), 0
+        rows, void = sum(told(len(batch.index))), 0
         for number, part in enumerate(parts):
             here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
             targets = self.answers.features(here, self.loader.view(self.done // self.per_epoch))
-            weight = len(gather(part.index)) / rows
+            weight = sum(told(len(part.index))) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
                 found = self.module(Sealed(here, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
@@ -300,7 +300,7 @@ class Training:
 
     def _all(self, number: int) -> int:
         """The signal any process was sent, so that all stop after the same step."""
-        return int(cast(Tensor, self.fabric.all_reduce(torch.tensor(number), reduce_op="max")))
+        return max(told(number))
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -312,7 +312,7 @@ def _plain(epoch: float) -> float | int:
 
 def _parts(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
-    fewest = int(gather(torch.tensor([len(batch.label)], device=batch.label.device)).min())
+    fewest = min(told(len(batch.label)))
     pieces = (tensor.tensor_split(min(count, fewest)) for tensor in (batch.image, batch.label, batch.index))
     return [Batch(*part) for part in zip(*pieces, strict=True)]
 
