@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 
 from antishortcut import machine
 from antishortcut.errors import UserError
@@ -22,7 +23,8 @@ def make_fabric(execution: Execution) -> Fabric:
             devices=execution.devices,
             num_nodes=execution.nodes,
             precision=cast(Any, execution.precision),  # auto is resolved
-            strategy="ddp" if execution.devices * execution.nodes > 1 else "auto",
+            # what methods remember is the same everywhere, and batch statistics are scored and saved as the first one's
+            strategy=DDPStrategy(broadcast_buffers=False) if execution.devices * execution.nodes > 1 else "auto",
         )
     except (RuntimeError, ValueError) as error:  # no such device, fewer than asked for, no such precision there
         reason = " ".join(str(error).split())[:200]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -100,13 +100,13 @@ class Meter:
             old = self.sums.get(name)
             self.sums[name] = new if old is None else old.to(new) + new
 
-    def check(self, step: int, kept: str) -> None:
+    def check(self, step: int, kept: Callable[[], str]) -> None:
         """A loss that is not a number ends the run before anything of it is saved."""
         bad = [name for name, value in self.sums.items() if not torch.isfinite(value)]
         if bad:
             values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
             raise UserError(
-                f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {kept}; "
+                f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {kept()}; "
                 "lower optim.rate or look at the data, or use another --precision"
             )
 

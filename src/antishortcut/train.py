@@ -139,7 +139,7 @@ class Training:
                 for batch in to_device(self.loader.epoch(epoch, start=first), self.fabric.device):
                     rate = self._step(batch)
                     if self.done % log_every == 0 or self.done % self.per_epoch == 0:
-                        self.meter.check(self.done, self._kept())
+                        self.meter.check(self.done, self._kept)
                         means = self.meter.means()
                         self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
                         watch.update(self.done, means)
@@ -177,7 +177,7 @@ class Training:
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
-            self.meter.check(self.done + 1, self._kept())
+            self.meter.check(self.done + 1, self._kept)
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
         if void < len(parts):  # where nothing is learned, nothing is forgotten either
@@ -258,7 +258,7 @@ class Training:
 
     def _save(self) -> None:
         if self.writes:
-            self.meter.check(self.done, self._kept())
+            self.meter.check(self.done, self._kept)
             state = {
                 "model": self.step.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
