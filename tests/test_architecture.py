@@ -134,6 +134,18 @@ def test_nothing_asks_for_a_method_by_name() -> None:
                 assert "method ==" not in ast.unparse(node), f"{path}: {ast.unparse(node)}"
 
 
+def test_nothing_outside_the_rooms_of_data_asks_which_task_it_is() -> None:
+    """`bench` measures one of them, `cost` draws labels of the data's shape."""
+    allowed = {"types", "tasks", "data", "scorers", "models"}
+    also = {"bench": {"Classification"}, "cost": {"is_dense"}}
+    for path in PACKAGE.rglob("*.py"):
+        if room(path) in allowed:
+            continue
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        asked = names & {"is_dense", "Segmentation", "Classification"} - also.get(room(path), set())
+        assert not asked, f"{path} asks {asked}"
+
+
 @pytest.mark.parametrize("name", TORCH_FREE)
 def test_rooms_without_torch(name: str) -> None:
     code = f"import sys, antishortcut.{name}; sys.exit('torch' in sys.modules)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from antishortcut.run import (
 )
 from antishortcut.suites import Job, open_suite, teacher_key
 from antishortcut.tasks import Segmentation
-from antishortcut.types import Batch, Features, is_dense
+from antishortcut.types import Batch, Features, ImageSet, Task, is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
 
 MACHINE = Machine(device="an abacus", threads=3, precision="32-true", torch="0.0")
@@ -445,7 +446,12 @@ def test_large_batches_are_measured_in_part(quick: Stopwatch, monkeypatch: pytes
     monkeypatch.setattr(stopwatch, "PIXELS", 3 * 16 * 16)
     seen = []
     whole = quick._batches
-    monkeypatch.setattr(quick, "_batches", lambda of, images: seen.append(images) or whole(of, images))  # type: ignore[func-returns-value]
+
+    def told(of: Group, drawn: ImageSet, images: int, task: Task) -> Iterator[Batch]:
+        seen.append(images)
+        return whole(of, drawn, images, task)
+
+    monkeypatch.setattr(quick, "_batches", told)
     quick.step(group(batch=64))
     quick.step(group(batch=4, accumulate=2))
     assert seen == [3, 2]

@@ -117,8 +117,9 @@ def test_what_needs_labels_of_images_is_refused(taught: tuple[Recipe, Workshop],
     assert set(folder.scores()) == set()
     with pytest.raises(UserError, match="targets needs one label for every image"):
         measure(Folder(teach(recipe, shop).folder(shop.runs)), sets, [], [0.5])
-    with pytest.raises(UserError, match="a style of another class needs one label for every image"):
-        check_request(sets, tmp_path / "out")
+    for styles in (None, tmp_path):
+        with pytest.raises(UserError, match="a stylised set needs one label for every image"):
+            check_request(sets, tmp_path / "out", styles=styles)
 
 
 def test_scenes_show_what_was_predicted(dense: Recipe, shop: Workshop) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from antishortcut.data import Loader
 from antishortcut.data.dense import wants_labels
-from antishortcut.types import AnySet, Features, is_dense
+from antishortcut.types import AnySet, Features
 
 EPSILONS = (1 / 255, 2 / 255, 4 / 255, 8 / 255)  # radii of the balls; pixels are in [0, 1]
 STEPS = 10
@@ -35,7 +35,7 @@ def robust_accuracy(
 
     A ball holds the smaller ones, so an image that has fallen stays fallen and is not attacked again: the curve falls.
     """
-    wants_labels("the attack", is_dense(images), of="image")
+    wants_labels("the attack", images, of="image")
     if isinstance(network, nn.Module):
         network.to(device)
     radii = sorted(epsilons)

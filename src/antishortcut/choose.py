@@ -21,7 +21,7 @@ from antishortcut.data.dense import wants_labels
 from antishortcut.data.parts import limited
 from antishortcut.models import Network
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import Sets, is_dense
+from antishortcut.types import Sets
 
 IMAGES, SIDE, STEPS, BATCH = 1024, 16, 200, 64
 
@@ -84,7 +84,7 @@ class Decoder(nn.Sequential):
 
 def choose(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> str:
     """Estimate every state's information, keep it in the manifest, and name the state that has most. Done once."""
-    wants_labels("to choose a state (ckptkd)", is_dense(sets.train), of="image")
+    wants_labels("to choose a state (ckptkd)", sets.train, of="image")
     if _unknown(trajectory):
         with trajectory.folder.locked(wait=True):
             trajectory.entries = Trajectory(trajectory.folder).entries  # another run may have done it meanwhile

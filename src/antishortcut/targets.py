@@ -17,7 +17,7 @@ from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.methods.contrast import contrast_logits
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, Sets, is_dense
+from antishortcut.types import AnySet, Sets
 
 IMAGES = 5_000  # at most
 LOST = 0.03  # share of T_final's accuracy that targets may lose: up to there students lost none (docs/contrast.md)
@@ -72,7 +72,7 @@ def measure(
         raise UserError(f"{folder.path} is not a finished teacher (asd teach makes one)")
     if run.fingerprint != sets.fingerprint:
         raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
-    wants_labels("asd targets", is_dense(sets.train), of="image")
+    wants_labels("asd targets", sets.train, of="image")
     trajectory = Trajectory(folder)
     wanted = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
     if not wanted:

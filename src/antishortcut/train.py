@@ -192,7 +192,10 @@ class Training:
         scores = self._score(PART if within else None)
         if not within:
             self.last = scores
-            self._log({"set": self.judge, "scores": self.last}, {f"{self.judge}/{k}": v for k, v in self.last.items()})
+            self._log(
+                {"set": self.judge, "scores": self.last, "headline": self.task.headline},
+                {f"{self.judge}/{k}": v for k, v in self.last.items()},
+            )
             if self.last[self.task.headline] > self.best.get(self.task.headline, -math.inf):
                 self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:

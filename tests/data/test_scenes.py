@@ -229,6 +229,8 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
     refused(said, name, None)
     (tmp_path / "classes.txt").write_text("thing\n")
     refused(said, name, None)
+    (tmp_path / "classes.txt").write_text("ground\nthing\n")
+    refused("are 0, or 255, which is void: there is nothing to tell apart; a foreground is written as 1", name, None)
 
 
 def test_masks_without_a_label_are_refused_where_classes_are_named(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -29,9 +28,9 @@ from antishortcut.machine import cores
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import DataSettings, Execution, ModelSettings, TaskSettings
-from antishortcut.tasks import Classification, Segmentation
+from antishortcut.tasks import task_of
 from antishortcut.teachers import network_of
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task, is_dense
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sets, Sizes, Task, is_dense
 
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
 SLOW = 5.0  # seconds of a step on a CPU beside which warming up is nothing
@@ -60,8 +59,10 @@ class Stopwatch:
         if cpu:
             most = DENSE_PIXELS if group.size.dense else PIXELS
             images = min(images, max(most // group.size.side**2, 2))
-        batches = self._batches(group, images)
-        bench = self._bench(group, next(batches), _task(group, images / whole))
+        drawn = _drawn(group.size, POOL * images)
+        task = _task(group, drawn, images / whole)
+        batches = self._batches(group, drawn, images, task)
+        bench = self._bench(group, next(batches), task)
         start, worked = time.perf_counter(), time.process_time()
         times = [_timed(bench, batches)]
         if times[0] < SLOW or not cpu:  # the first one was to warm up
@@ -99,18 +100,14 @@ class Stopwatch:
             bench.optimizer = torch.optim.AdamW(bench.step.parameters(), lr=0.001)
         return bench
 
-    def _batches(self, group: Group, images: int) -> Iterator[Batch]:
+    def _batches(self, group: Group, drawn: ImageSet, images: int, task: Task) -> Iterator[Batch]:
         """Batches of random images without end; their places are drawn from the whole training set."""
         size, labels = group.size, _labels(group.size)
-        pool = torch.randint(256, (POOL * images, 3, size.side, size.side), dtype=torch.uint8)
-        drawn = ImageSet(pool, torch.zeros(len(pool), dtype=torch.int64))
-        if size.dense:
-            drawn = replace(drawn, label=torch.randint(size.classes, pool[:, 0].shape, dtype=torch.uint8))
         loader = Loader(drawn, batch=images, seed=0, image_size=size.side, augment=group.augment)
         for epoch in itertools.count():
             for batch in loader.epoch(epoch):
                 index = torch.randint(size.images, (len(batch.index),))  # (B,)
-                parts = (batch.image, batch.label if size.dense else labels[index], index)  # dense: (B, S, S)
+                parts = (batch.image, labels[index] if task.vectors else batch.label, index)  # labels (B,) or (B, S, S)
                 yield Batch(*(tensor.to(self.fabric.device) for tensor in parts))
 
 
@@ -120,12 +117,19 @@ def _timed(bench: Bench, batches: Iterator[Batch]) -> float:
     return time.perf_counter() - start
 
 
-def _task(group: Group, share: float) -> Task:
+def _drawn(size: Size, count: int) -> ImageSet:
+    """Random images, with labels of the right shape."""
+    image = torch.randint(256, (count, 3, size.side, size.side), dtype=torch.uint8)
+    if size.dense:
+        return ImageSet(image, torch.randint(size.classes, (count, size.side, size.side), dtype=torch.uint8))
+    return ImageSet(image, torch.zeros(count, dtype=torch.int64))
+
+
+def _task(group: Group, drawn: ImageSet, share: float) -> Task:
     """The task its data pose; of a batch measured in part, methods learn from that part of the locations."""
-    if not group.size.dense:
-        return Classification()
-    task = group.task or TaskSettings()
-    return Segmentation(group.size.classes, rows=max(round(share * task.rows), 1), aux=task.aux)
+    size, task = group.size, group.task or TaskSettings()
+    sets = Sets("drawn", tuple(map(str, range(size.classes))), size.side, drawn, None, {}, "")
+    return task_of(sets, rows=max(round(share * task.rows), 1), aux=task.aux)
 
 
 def _taught_by(group: Group, role: str) -> ModelSettings:

@@ -36,10 +36,10 @@ def check(images: AnySet, augment: str) -> None:
         )
 
 
-def wants_labels(what: str, dense: bool, *, of: Literal["image", "pixel"]) -> None:
+def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) -> None:
     """Refuse what needs one label an image where every pixel has its own, or the other way round."""
-    if dense != (of == "pixel"):
-        there = "pixel" if dense else "image"
+    there = "pixel" if is_dense(images) else "image"
+    if there != of:
         raise UserError(f"{what} needs one label for every {of}; here there is one for every {there}")
 
 

@@ -164,12 +164,22 @@ def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def labelled(files: FileSet) -> FileSet:
-    """The same set, or a refusal if no pixel of it has a label; most sets have one in their first mask."""
-    void = [value for value in range(VOID + 1) if files.lookup is not None and files.lookup[value] == VOID]
-    if all(np.isin(read_values(path), void).all() for path in files.masks):
-        there = " or ".join(map(str, void))
-        raise UserError(f"all pixels of the masks in {files.masks[0].parent} are {there}, which is void")
-    return files
+    """The same set, or a refusal if its masks hold fewer than two classes; most sets have two in their first mask."""
+    where, names = files.masks[0].parent, files.lookup
+    assert names is not None
+    void = [value for value in range(VOID + 1) if names[value] == VOID]
+    seen: set[int] = set()
+    for path in files.masks:
+        seen |= set(np.unique(read_values(path)).tolist()) - set(void)
+        if len(seen) > 1:
+            return files
+    there = " or ".join(map(str, void))
+    if not seen:
+        raise UserError(f"all pixels of the masks in {where} are {there}, which is void")
+    raise UserError(
+        f"all pixels of the masks in {where} are {seen.pop()}, or {there}, which is void: "
+        "there is nothing to tell apart; a foreground is written as 1"
+    )
 
 
 def table(meaning: dict[int, int]) -> Tensor:

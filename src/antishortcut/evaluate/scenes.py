@@ -29,7 +29,7 @@ from antishortcut.folder import replacing, write_json
 from antishortcut.mechanism.maps import places, tsne
 from antishortcut.models import Network
 from antishortcut.tasks import resized, task_of
-from antishortcut.types import VOID, AnySet, Batch, Features, is_dense
+from antishortcut.types import VOID, AnySet, Batch, Features
 
 ARTIFACT = Path("artifacts") / "scenes.json"
 LYING = "conflict"  # the test set where the shortcut says another class
@@ -80,7 +80,7 @@ def _made(subject: Subject) -> bool:
 
 def _score(subject: Subject) -> Mapping[str, Any]:
     bench, (name, images) = subject.bench, subject.bench.headline
-    wants_labels("scenes", is_dense(images), of="pixel")
+    wants_labels("scenes", images, of="pixel")
     if subject.run.teacher is None:
         raise UserError(f"{subject.folder.path} is a teacher; scenes compare a student with its teacher")
     teacher = compared(subject).network("final")

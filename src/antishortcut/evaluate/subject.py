@@ -26,7 +26,7 @@ from antishortcut.run import Run
 from antishortcut.scorers import accuracy
 from antishortcut.tasks import task_of
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets, is_dense
+from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Subject:
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
-        wants_labels("this evaluation, unlike clean and scenes,", is_dense(self.bench.sets.train), of="image")
+        wants_labels("this evaluation, unlike clean and scenes,", self.bench.sets.train, of="image")
         seen = [seen for seen, _ in self.stream(images, network)]
         return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
 

@@ -25,6 +25,7 @@ def features(
     networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
 ) -> dict[str, Tensor]:
     """The embedding of every image in every network, in the set's order: {role: (N, D)}."""
+    wants_labels("a comparison of features", images, of="image")
     loader = Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False)
     kept: dict[str, Tensor] = {}
     for network in networks.values():
@@ -34,7 +35,6 @@ def features(
             image = batch.image.to(device)
             for role, network in networks.items():
                 rows = network(image).embedding.float().cpu()  # (B, D)
-                wants_labels("a comparison of features", rows.ndim != 2, of="image")
                 if role not in kept:
                     kept[role] = _room(len(images), rows.shape[1])
                 kept[role][batch.index] = rows

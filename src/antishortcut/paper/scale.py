@@ -14,7 +14,8 @@ from antishortcut.run import Recipe, Value
 
 SCALES = ("paper", "desk")
 MARK = "-desk"
-EPOCHS, ITERATIONS, IMAGES, SIDE, CROP = 12, 1_200, 12_000, 32, 128  # SIDE: of larger images; CROP: of dense ones
+EPOCHS, ITERATIONS, IMAGES = 12, 1_200, 12_000
+SIDES = {"cifar100": None, "ade20k": 128}  # None: as they are; all others become 32
 WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
 
 # what stands in for a network: narrower or shallower, of its family where there is one, equal in width to the others of
@@ -68,8 +69,7 @@ def desk_recipe(recipe: Recipe) -> Recipe:
     """A recipe, cut down; states named by an epoch move with the length of training."""
     share = _share(recipe)
     teacher = recipe.teacher
-    side = CROP if recipe.iterations else SIDE
-    large = {} if recipe.data.name == "cifar100" else {"image_size": side}
+    side = SIDES.get(recipe.data.name, 32)
     length = {"iterations": ITERATIONS} if recipe.iterations else {"epochs": EPOCHS}
     own = {
         "pretrained": False,
@@ -80,7 +80,7 @@ def desk_recipe(recipe: Recipe) -> Recipe:
     return recipe.model_copy(
         update={
             "title": f"{recipe.title}, at desk scale",
-            "data": recipe.data.model_copy(update={"train_limit": IMAGES} | large),
+            "data": recipe.data.model_copy(update={"train_limit": IMAGES} | ({"image_size": side} if side else {})),
             "teacher": teacher.model_copy(update=own),
             "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name], "pretrained": False}),
         }

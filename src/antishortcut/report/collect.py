@@ -231,8 +231,7 @@ def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside
 def _progress(folder: Folder, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
     judged = next((row for row in reversed(rows) if "set" in row), {})
-    scores = judged.get("scores")
-    headline = "miou" if isinstance(scores, dict) and "miou" in scores else "accuracy"  # result.json will say it
+    headline = str(judged.get("headline", "accuracy"))[:WORD]  # runs begun before it was logged are classification
     return Progress(
         path=name,
         run=run,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antishortcut.data.dense import wants_labels
 from antishortcut.data.draws import uniform
 from antishortcut.errors import UserError
 
@@ -21,7 +20,6 @@ def another_class(label: Ints, place: Ints, train_label: Ints, seed: int) -> Int
 
     `place` is the image's number in its whole set: a part of the set gets the same styles as the whole.
     """
-    wants_labels("a style of another class", train_label.ndim != 1, of="image")
     by_class = np.argsort(train_label, kind="stable")  # (M,)
     sizes = np.bincount(train_label, minlength=int(label.max()) + 1)  # (classes,)
     first = np.cumsum(sizes) - sizes  # (classes,) where a class begins in by_class

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.data import Loader
+from antishortcut.data.dense import wants_labels
 from antishortcut.data.layouts import images_below
 from antishortcut.data.parts import limited, set_mark, take
 from antishortcut.data.pictures import fit, pixels, read
@@ -40,6 +41,7 @@ def make_plan(sets: Sets, which: str | None, styles: Path | None, seed: int, lim
     if part_name not in sets.tests:
         raise UserError(f"{sets.name} has no test set {part_name!r}{near(part_name, sets.tests)}")
     whole = sets.tests[part_name]
+    wants_labels("a stylised set", whole, of="image")
     part = limited(replace(whole, cues={"place": torch.arange(len(whole))}), limit, 0, "--limit")
     facts = {
         "set": sets.name.partition(":")[0],
