@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from antishortcut.bench import CACHED, PARTS, bench, machine
+from antishortcut.bench import CACHED, PARTS, bench, machine, pair_of
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import build, probe
 from antishortcut.step import Step
@@ -104,7 +104,7 @@ def kept(name: str, n: int) -> float:
 
 def share(pair: str, steps: int) -> dict[str, Any]:
     """The method's part of a step: its terms and the task's own loss, forward and backward."""
-    told = bench(pair, ["kd", "asd"], batch=USUAL["B"], rounds=steps)
+    told = bench(pair_of(pair), ["kd", "asd"], batch=USUAL["B"], rounds=steps)
     split = {name: told["split"][name] for name in ("kd", "asd", "asd" + CACHED)}
     part = {name: round(parts["method"] / sum(parts[p] for p in PARTS), 4) for name, parts in split.items()}
     return {"pair": pair, "batch": USUAL["B"], "steps": steps, "method": part, "ms": split}

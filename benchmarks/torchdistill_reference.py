@@ -121,14 +121,13 @@ def check(theirs: dict[str, Any], parameters: list[int]) -> None:
 def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, python: Path) -> dict[str, Any]:
     import torch
 
-    from antishortcut.bench import CACHED, CIFAR, PLAIN, WARM, Maker, machine, median, now, ratio_of
+    from antishortcut.bench import CACHED, CIFAR, PLAIN, WARM, Maker, machine, median, now, pair_of, ratio_of
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    teacher, student = pair.split(":")
     other = Other(python, pair, batch, threads)
     with tempfile.TemporaryDirectory() as place:
-        maker = Maker((teacher, student), CIFAR, batch, torch.device("cpu"), compile, Path(place))
+        maker = Maker(pair_of(pair), CIFAR, batch, torch.device("cpu"), compile, Path(place))
         runs = {PLAIN: maker.plain()} | {name: maker.ours(name) for name in METHODS}
         runs["asd" + CACHED] = maker.ours("asd", cached=True)
         networks = (maker.teachers["final"], runs["kd"].student)

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut.bench import PARTS, bench, ratio_of
+from antishortcut.bench import PARTS, bench, pair_of, ratio_of
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, options_of, roles_of
@@ -16,7 +16,7 @@ PLAINLY = ["--teacher-compile", "off"]  # compiling takes half a minute
 
 
 def test_every_method_is_timed() -> None:
-    found = bench("cnn-4-16:cnn-2-16", list(METHODS), batch=8, rounds=1)
+    found = bench(pair_of("cnn-4-16:cnn-2-16"), list(METHODS), batch=8, rounds=1)
     assert set(found["ms"]) == {"plain-kd", "asd-cached", *METHODS}
     for name, split in found["split"].items():
         assert tuple(split) == PARTS
@@ -64,3 +64,20 @@ def test_a_recipe_is_a_pair_with_its_own_images() -> None:
 def test_wrong_words(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["bench", "--rounds", "1", "--batch", "2", *words])
     assert isinstance(result.exception, UserError)
+
+
+def test_pairs_of_other_libraries() -> None:
+    for text, names in {
+        "timm:resnet18:timm:vit_tiny": ("timm:resnet18", "timm:vit_tiny"),
+        "import:mine.nets:big:wrn-16-2": ("import:mine.nets:big", "wrn-16-2"),
+        "wrn-40-2:import:mine.nets:small": ("wrn-40-2", "import:mine.nets:small"),
+    }.items():
+        assert tuple(model.name for model in pair_of(text)) == names
+    for wrong in ("timm:resnet18", "wrn-40-2:", ":wrn-16-2", "wrn-40-2:timm", "timm:a:import"):
+        with pytest.raises(UserError, match="write TEACHER:STUDENT"):
+            pair_of(wrong)
+
+
+def test_a_network_of_one_size_gets_it_in_every_way() -> None:
+    found = bench(pair_of("cnn-2-16:timm:test_vit"), ["kd"], batch=2, rounds=1)
+    assert set(found["ms"]) == {"plain-kd", "kd"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -83,3 +84,13 @@ def test_kept_results_name_no_place_of_the_machine_they_were_made_on() -> None:
     for path in (ROOT / "docs/results").rglob("*.json"):
         named = json.loads(path.read_text(encoding="utf-8")).get("page", "")
         assert not Path(named).is_absolute(), path
+
+
+def test_the_page_of_speed_shows_what_was_measured() -> None:
+    page = ROOT / "docs" / "speed.md"
+    made = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    text = page.read_text(encoding="utf-8")
+    assert made["filled"](text) == text, "python benchmarks/page.py"
+    assert {file for file, _ in made["MADE"].values()} == {
+        path.stem for path in (ROOT / "docs/results/speed").iterdir()
+    }

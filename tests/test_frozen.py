@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from antishortcut import frozen
+from antishortcut import train as loop
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
@@ -147,8 +152,57 @@ def test_what_counts_as_alike() -> None:
 def test_short_runs_are_not_compiled() -> None:
     network = trained("cnn-4-16")
     made = settle({"final": network}, "float32", [], pytest.fail)
-    assert quicker(made, pytest.fail, torch.rand(4, 3, 32, 32), batches=100) is made
-    assert compiled(made)["final"].form == Form("float32", compiled=True)
+    assert quicker(made, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is made
+
+
+def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def compile(network: nn.Module, **options: object) -> Callable[[Tensor], Features]:
+        def answer(image: Tensor) -> Features:
+            asked.append(len(image))
+            seen: Features = network(image)
+            return Features(wrong * seen.logits, seen.embedding)
+
+        return answer
+
+    monkeypatch.setattr(torch, "compile", compile)
+    network = trained("cnn-4-16")
+    made, image, wrong = settle({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
+    both = compiled(made, image, {"final": network})["final"]
+    assert both.form == Form("float32", compiled=True)
+    asked.clear()
+    for count in (2, 4, 3, 4):  # whichever comes first, the others go the other way
+        both(torch.rand(count, 3, 32, 32))
+    assert asked == [4, 4]
+    wrong = -1
+    with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher gives other answers"):
+        compiled(made, image, {"final": network})
+    told: list[str] = []
+    monkeypatch.setattr(frozen, "WORTH", 0.0)
+    monkeypatch.setattr(frozen, "_compiler", lambda device: True)
+    assert quicker(made, image, {"final": network}, 1, told.append) is made
+    assert "not compiled" in told[-1]
+    monkeypatch.setattr(torch, "compile", lambda *words, **options: 1 / 0)
+    with pytest.raises(UserError, match=r"cannot compile the final teacher here \(ZeroDivisionError"):
+        compiled(made, image, {})
+
+
+def test_networks_that_need_large_images_or_odd_calls_are_folded_or_left() -> None:
+    whole = build("torchvision:alexnet", 10, image_size=64).eval()
+    assert Frozen(whole, Form("float32"), side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
+
+        def forward(self, x: Tensor) -> Features:
+            embedding = self.norm(input=self.conv(x)).mean(dim=(2, 3))
+            return Features(self.head(embedding), embedding)
+
+    network, image = Network(Odd()).eval(), torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(fold(network)(image).logits, network(image).logits)
 
 
 @pytest.mark.slow
@@ -158,7 +212,7 @@ def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     network = trained("resnet8x4")
     told: list[str] = []
     made = settle({"final": network}, "float32", [], pytest.fail)
-    both = quicker(made, told.append, torch.rand(16, 3, 32, 32), batches=10**6)
+    both = quicker(made, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, told.append)
     assert both["final"].form.compiled, told
     for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
         image = torch.rand(count, 3, 32, 32)
@@ -189,3 +243,39 @@ def test_a_run_writes_its_form_down_and_keeps_it(
     assert kept(Folder(third.folder(tmp_path / "runs"))) == {
         "precision": "bf16-mixed", "teacher_precision": "bfloat16", "teacher_compile": "off",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("native", ["bfloat16", "older"])
+def test_stopped_and_resumed_equals_uninterrupted(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: str
+) -> None:
+    """In the device's own precision; a run from before there was a choice goes on in float32."""
+    execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
+    shop = Workshop(tmp_path / "runs", execution=execution, quiet=True)
+    original = loop.Training._step
+
+    def step(self: loop.Training, batch: Any) -> float:
+        rate = original(self, batch)
+        if self.run.method == "asd" and self.done == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return rate
+
+    if native == "bfloat16":
+        monkeypatch.setenv("ANTISHORTCUT_NATIVE", native)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", step)
+        with pytest.raises(loop.Stopped):
+            distill(recipe, shop, method="asd", seed=1, suite="parts")
+    begun = tmp_path / "runs/parts/asd-s1/run.json"
+    if native == "older":
+        text = json.loads(begun.read_text())
+        for field in ("teacher_precision", "teacher_compile", "compile"):
+            del text["execution"][field]
+        begun.write_text(json.dumps(text))
+        monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
+    parts = Folder(distill(recipe, shop, method="asd", seed=1, suite="parts").folder(shop.runs))
+    if native == "older":
+        monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float32")
+    whole = Folder(distill(recipe, shop, method="asd", seed=1, suite="whole").folder(shop.runs))
+    assert parts.student.read_bytes() == whole.student.read_bytes()
+    assert parts.history() == whole.history()

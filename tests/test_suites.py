@@ -413,6 +413,7 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: 
     held = ["data.val_fraction=0.1", f"teacher.keep={list(KEPT)}", "teacher.seed=1"]
     words = ["distill", "cues", "--method", name.partition("-")[0], *method, *(w for s in held for w in ("--set", s))]
     how = ["--seed", "1", "--suite", "by-hand", "--name", name, "--runs", str(runs), "--threads", "1", "--json"]
+    how += ["--cache-teachers"]  # as suites do unasked
     result = CliRunner().invoke(app, [*words, *SET, *how], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     folder = folders(carried)[name]

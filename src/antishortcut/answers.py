@@ -41,28 +41,35 @@ class Answers:
         """Choose, for a training of so many steps with batches of this loader."""
         if not self.roles:
             return
-        device, compile = self.fabric.device, self.execution.teacher_compile
-        seen = Loader(
+        device, compile, optim = self.fabric.device, self.execution.teacher_compile, self.run.optim
+        asked = self.execution.teacher_precision
+        exact = (fastest(device) if asked == "auto" else asked) == "float32"
+        images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
+        networks = {role: self.teachers.network(role) for role in self.roles}
+        made = settle(networks, asked, images, self._news.append, sets.image_size)
+        self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
+        if self.execution.cache_teachers and self.vectors and not self.stages:  # vectors are cached, maps are not
+            self.cache = self._cache(loader, steps, len(sets.train))
+        if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
+            whole = next(iter(loader.epoch(0))).image
+            image = whole[: -(-len(whole) // optim.accumulate)].to(device)  # as most steps will ask
+            if compile == "on":
+                made = compiled(made, image, {} if begun else networks)
+            else:
+                made = quicker(made, image, networks, steps * optim.accumulate, self._news.append)
+        self.form = self.teachers.quicken(made)
+
+    def _some(self, sets: Sets) -> Loader:
+        """Training images on which answers are compared."""
+        return Loader(
             limited(sets.train, CHECKED if self.vectors else FEWER, 0),
             batch=self.run.optim.batch,
             seed=0,
             image_size=sets.image_size,
             augment="none" if self.vectors else self.run.data.augment,
             shuffle=False,
+            workers=self.execution.workers,
         )
-        asked = self.execution.teacher_precision
-        exact = (fastest(device) if asked == "auto" else asked) == "float32"
-        images = [] if begun or exact else [batch.image.to(device) for batch in seen.epoch(0)]
-        made = settle({role: self.teachers.network(role) for role in self.roles}, asked, images, self._news.append)
-        self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
-        if self.execution.cache_teachers and self.vectors and not self.stages:  # vectors are cached, maps are not
-            self.cache = self._cache(loader, steps, len(sets.train))
-        if compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1):
-            image = next(iter(seen.epoch(0))).image.to(device)
-            made = quicker(made, self._news.append, image, steps * self.run.optim.accumulate)
-        elif compile == "on":
-            made = compiled(made)
-        self.form = self.teachers.quicken(made)
 
     def _cache(self, loader: Loader, steps: int, images: int) -> TeacherCache | None:
         """Refused here, before anything is written, when there is no room for it."""

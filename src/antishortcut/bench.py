@@ -27,9 +27,11 @@ from antishortcut.data import Loader
 from antishortcut.errors import UserError, near
 from antishortcut.frozen import Form, Frozen, compiled, fastest, quicker
 from antishortcut.methods import METHODS, make_method, options_of, roles_of
-from antishortcut.models import Network, build, probe
+from antishortcut.models import Network, probe
+from antishortcut.run import ModelSettings
 from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.teachers import network_of
 from antishortcut.types import Batch, Features, ImageSet, Method, Shape, Sizes, Task
 
 WARM = 2  # rounds that are not counted
@@ -39,6 +41,7 @@ PAST_WARMUP = 1e6
 PARTS = ("data", "teachers", "student", "method", "optimiser")
 
 Ask = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are wanted
+Pair = tuple[ModelSettings, ModelSettings]  # teacher and student
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def asking(network: nn.Module) -> Ask:
 
     def ask(batch: Batch, stages: bool) -> Features:
         seen: Features = network(batch.image)
-        return Features(seen.logits.float(), seen.embedding.float(), seen.stages if stages else ())
+        maps = tuple(stage.float() for stage in seen.stages) if stages else ()
+        return Features(seen.logits.float(), seen.embedding.float(), maps)
 
     return ask
 
@@ -142,12 +146,22 @@ class _Default(Network):
     """In torch's default layout, as most write it."""
 
     def forward(self, image: Tensor) -> Features:
-        seen: Features = self.body((image - self.mean) / self.std)
+        seen: Features = self.body((self.resized(image) - self.mean) / self.std)
         return seen
 
 
+def pair_of(text: str) -> Pair:
+    """TEACHER:STUDENT; either may be timm:NAME, torchvision:NAME or import:MODULE:FUNCTION."""
+    words = text.split(":")
+    taken = {"timm": 2, "torchvision": 2, "import": 3}.get(words[0], 1)
+    first, second = ":".join(words[:taken]), ":".join(words[taken:])
+    if not all(words) or not first or not second or second in ("timm", "torchvision", "import"):
+        raise UserError(f"--pair {text!r}: write TEACHER:STUDENT, like wrn-40-2:wrn-16-2")
+    return ModelSettings(name=first), ModelSettings(name=second)
+
+
 def bench(
-    pair: str,
+    pair: Pair,
     methods: Sequence[str],
     *,
     batch: int = 64,
@@ -161,15 +175,12 @@ def bench(
 
     compile: of the teachers; "auto" keeps what is faster here.
     """
-    first, mark, second = pair.partition(":")
-    if not mark or not first or not second:
-        raise UserError(f"--pair {pair!r}: write TEACHER:STUDENT, like wrn-40-2:wrn-16-2")
     for name in methods:
         if name not in METHODS:
             raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
-        maker = Maker((first, second), images, batch, torch.device(device), compile, Path(place))
+        maker = Maker(pair, images, batch, torch.device(device), compile, Path(place))
         runs = {PLAIN: maker.plain()}
         for name in methods:
             runs[name] = maker.ours(name)
@@ -180,7 +191,8 @@ def bench(
             start = now()
             here = next(batches)
             data = now() - start
-            for run in runs.values():
+            order = list(runs.values())
+            for run in (*order[number % len(order) :], *order[: number % len(order)]):  # nobody is always first
                 run.turn(here, data)
             tell(number + 1)
     times = {name: [sum(parts.values()) for parts in run.rounds[WARM:]] for name, run in runs.items()}
@@ -192,7 +204,7 @@ def bench(
     }
     passes = {name: run.passes for name, run in runs.items()}
     facts = {
-        "pair": pair,
+        "pair": ":".join(model.name for model in pair),
         "images": asdict(images),
         "batch": batch,
         "rounds": rounds,
@@ -214,19 +226,17 @@ def machine(device: str) -> dict[str, Any]:
 class Maker:
     """Networks and methods of one pair, as the trainer has them, and batches for them."""
 
-    def __init__(
-        self, pair: tuple[str, str], images: Images, batch: int, device: torch.device, compile: str, place: Path
-    ) -> None:
+    def __init__(self, pair: Pair, images: Images, batch: int, device: torch.device, compile: str, place: Path) -> None:
         self.first, self.second = pair
         self.images, self.batch, self.device, self.place = images, batch, device, place
         self.labels = torch.arange(images.count) % images.classes
         self.teachers = {role: self._network(self.first, torch.channels_last).eval() for role in ("final", "early")}
         form = Form(fastest(device))
         image = torch.rand(batch, 3, images.side, images.side, device=device)
-        made = {role: Frozen(network, form) for role, network in self.teachers.items()}
+        made = {role: Frozen(network, form, images.side) for role, network in self.teachers.items()}
         if compile == "auto":
-            made = quicker(made, lambda text: None, image, 10**9)
-        self.frozen = compiled(made) if compile == "on" else made
+            made = quicker(made, image, self.teachers, 10**9, lambda text: None)
+        self.frozen = compiled(made, image, self.teachers) if compile == "on" else made
         form = next(iter(self.frozen.values())).form
         self.mixed = fastest(device) == "bfloat16"
         self.how = {"teacher": str(form), "student": "bf16-mixed" if self.mixed else "32-true"}
@@ -245,7 +255,7 @@ class Maker:
             epoch += 1
 
     def plain(self) -> Bench:
-        networks = [_default(self._network(name, torch.contiguous_format)) for name in (self.first, self.second)]
+        networks = [_default(self._network(model, torch.contiguous_format)) for model in (self.first, self.second)]
         teacher, student = networks[0].eval(), networks[1]
         method = self._method("kd", {"final": teacher}, student)
         return Bench({"final": asking(teacher)}, student, method, passes=1)
@@ -272,8 +282,8 @@ class Maker:
     def _shape(self, network: Network) -> Shape:
         return probe(network, self.images.side)
 
-    def _network(self, name: str, layout: torch.memory_format) -> Network:
-        network = build(name, self.images.classes, image_size=self.images.side)
+    def _network(self, model: ModelSettings, layout: torch.memory_format) -> Network:
+        network = network_of(model, self.images.classes, self.images.side)
         return network.to(device=self.device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
 

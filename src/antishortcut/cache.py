@@ -47,6 +47,7 @@ class Rows:
         key = hashlib.sha256(json.dumps(self.made, sort_keys=True).encode()).hexdigest()[:16]
         self.path, self.images, self._salt = above / key, images, int(key[:8], 16)
         self.fault = ""  # why the disk is no longer asked
+        self.floor = 0  # bytes of the disk that are left to others
         self._row = np.dtype([("check", "<u4"), ("values", "<f2", (width,))])
         self._number, self._view = -1, np.empty(0, self._row)
 
@@ -92,6 +93,7 @@ class Rows:
             try:
                 with Folder(self.path).locked(wait=True):
                     if not self._whole(file):  # a new file, not the old one at length: others may have that mapped
+                        self._leave()
                         with replacing(file) as new:
                             if hasattr(os, "posix_fallocate"):
                                 os.posix_fallocate(new.fileno(), 0, self._size)
@@ -101,6 +103,10 @@ class Rows:
             except OSError as error:
                 self.fault = str(error)
         return not self.fault
+
+    def _leave(self) -> None:
+        if shutil.disk_usage(self.path).free - self._size < self.floor:
+            raise OSError("what is left of the disk is left to others")
 
     def _known(self) -> bool:
         try:
@@ -145,6 +151,8 @@ class TeacherCache:
                     f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} left; "
                     "have fewer augmentations with --set data.views=N, or leave it out"
                 )
+            for rows in self.rows.values():  # several runs may have been given this share of the same disk
+                rows.floor = int((1 - share) * free) // 2
             if size:
                 self._news.append(f"teacher cache: {_bytes(size)} at {path}")
 

@@ -68,14 +68,17 @@ def _has(name: str) -> bool:
 
 
 class Frozen(nn.Module):
-    """Raw images in, Features in float32 out, without gradient."""
+    """Raw images in, Features out, without gradient; logits and embeddings in float32, stages as they come.
 
-    def __init__(self, network: Network, form: Form) -> None:
+    side: of the images it will see. shape: of the batches a compiled form is made for; others go the other way, so that
+    what a batch is answered with does not depend on those before it.
+    """
+
+    def __init__(self, network: Network, form: Form, side: int = 32, shape: torch.Size | None = None) -> None:
         super().__init__()
-        self.network = fold(deepcopy(network).requires_grad_(False).eval())
-        self.form = form
+        self.network = fold(network, side)
+        self.form, self.side, self.shape = form, side, shape
         self._compiled: Callable[[Tensor], Features] | None = None
-        self._shape: torch.Size | None = None  # of the batches it is compiled for; others go the other way
         if form.precision != "float32":
             _full_head(self.network)
 
@@ -84,19 +87,16 @@ class Frozen(nn.Module):
         with self._casting(image.device.type):
             seen = self._answer(image)
         aux = None if seen.aux is None else seen.aux.float()
-        return Features(seen.logits.float(), seen.embedding.float(), tuple(stage.float() for stage in seen.stages), aux)
+        return Features(seen.logits.float(), seen.embedding.float(), seen.stages, aux)
 
     def _answer(self, image: Tensor) -> Features:
-        if self.form.compiled:
-            if self._compiled is None:
-                self._compiled = cast(
-                    "Callable[[Tensor], Features]", torch.compile(self.network, options={"freezing": True})
-                )
-                self._shape = image.shape
-            if image.shape == self._shape:
-                return self._compiled(image)
-        seen: Features = self.network(image)
-        return seen
+        if not self.form.compiled or image.shape != self.shape:
+            seen: Features = self.network(image)
+            return seen
+        if self._compiled is None:
+            made = torch.compile(self.network, dynamic=False, options={"freezing": True})
+            self._compiled = cast("Callable[[Tensor], Features]", made)
+        return self._compiled(image)
 
     def _casting(self, device: str) -> AbstractContextManager[Any]:
         if self.form.precision == "float32":
@@ -123,17 +123,29 @@ def _full_head(network: Network) -> None:
         body.head = _Full(body.head)
 
 
-def fold(network: Network) -> Network:
-    """Batch norm that stands behind a convolution, put into its weights, wherever the answers stay the same.
+def fold(network: Network, side: int = 32) -> Network:
+    """A frozen copy; batch norm that stands behind a convolution is put into its weights, where answers stay the same.
 
-    Which stands behind which is seen in a pass over a few pixels, so the network's code need not be traceable; whether
-    somebody else reads the convolution's result, in the answers.
+    Which stands behind which is seen in a pass over images of this side, so the network's code need not be traceable;
+    whether somebody else reads the convolution's result, in the answers. Both on the CPU: a GPU's convolutions may
+    round to TF32. A network that will not have it stays as it is.
     """
-    pairs = _adjacent(network)
-    folded = _without(network, pairs)
-    if not _alike(network, folded):
-        folded = _without(network, [pair for pair in pairs if _alike(network, _without(network, [pair]))])
-    return folded if _alike(network, folded) else network
+    device = next(network.parameters()).device
+    whole = deepcopy(network).requires_grad_(False).eval().cpu()
+    drawn = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    try:
+        made = _folded(whole, drawn)
+    except Exception:  # it is somebody's code, which may do anything with a hook or a copy
+        made = whole
+    return made.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def _folded(network: Network, image: Tensor) -> Network:
+    pairs = _adjacent(network, image)
+    made = _without(network, pairs)
+    if not _alike(network, made, image):
+        made = _without(network, [pair for pair in pairs if _alike(network, _without(network, [pair]), image)])
+    return made if _alike(network, made, image) else network
 
 
 def _without(network: Network, pairs: Sequence[tuple[str, str]]) -> Network:
@@ -159,7 +171,7 @@ def _after(norm: nn.BatchNorm2d) -> nn.Module:
     return nn.Sequential(*rest) if rest else nn.Identity()
 
 
-def _adjacent(network: Network) -> list[tuple[str, str]]:
+def _adjacent(network: Network, image: Tensor) -> list[tuple[str, str]]:
     """Paths of every convolution whose result goes into a batch norm, and of that; both used once."""
     made: dict[int, tuple[nn.Module, Tensor]] = {}  # by identity of the result, which is kept so that it stays its own
     pairs: list[tuple[nn.Module, nn.Module]] = []
@@ -176,7 +188,7 @@ def _adjacent(network: Network) -> list[tuple[str, str]]:
     handles = [module.register_forward_hook(note) for module in kinds]
     try:
         with torch.no_grad():
-            network(_noise(network))
+            network(image)
     finally:
         for handle in handles:
             handle.remove()
@@ -185,19 +197,11 @@ def _adjacent(network: Network) -> list[tuple[str, str]]:
 
 
 @torch.no_grad()
-def _alike(one: Network, other: Network) -> bool:
-    image = _noise(one)
+def _alike(one: Network, other: Network, image: Tensor) -> bool:
     first, second = one(image), other(image)
     outputs = [(first.logits, second.logits), (first.embedding, second.embedding)]
     outputs += list(zip(first.stages, second.stages, strict=True))
     return all(float((a - b).abs().max()) <= FOLDED * float(a.std() + 1e-12) for a, b in outputs)
-
-
-def _noise(network: Network) -> Tensor:
-    """Two small images of noise; a network of fixed size makes them its own."""
-    weight = next(network.parameters())
-    drawn = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return drawn.to(weight.device)
 
 
 @dataclass(frozen=True)
@@ -235,15 +239,15 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def settle(
-    networks: Mapping[str, Network], asked: str, images: Sequence[Tensor], tell: Callable[[str], None]
+    networks: Mapping[str, Network], asked: str, images: Sequence[Tensor], tell: Callable[[str], None], side: int = 32
 ) -> dict[str, Frozen]:
     """Networks in the precision asked for ("auto": the device's own), if all of them give the same answers there.
 
-    images: batches of real ones, on which answers are compared; none when they have been before.
+    images: batches of real ones, on which answers are compared; none when they have been before. side: theirs.
     """
     device = next(next(iter(networks.values())).parameters()).device
     precision = fastest(device) if asked == "auto" else asked
-    made = {role: Frozen(network, Form(precision)) for role, network in networks.items()}
+    made = {role: Frozen(network, Form(precision), side) for role, network in networks.items()}
     if precision == "float32":
         return made
     for role, network in networks.items():
@@ -256,28 +260,44 @@ def settle(
                 "leave it out or use float32"
             )
         tell(f"teachers stay in float32: in {precision} {role!r} gives other answers, {found}")
-        return settle(networks, "float32", (), tell)
+        return settle(networks, "float32", (), tell, side)
     return made
 
 
-def compiled(made: Mapping[str, Frozen]) -> dict[str, Frozen]:
-    return {role: Frozen(frozen.network, replace(frozen.form, compiled=True)) for role, frozen in made.items()}
+def compiled(made: Mapping[str, Frozen], image: Tensor, networks: Mapping[str, Network]) -> dict[str, Frozen]:
+    """The same networks compiled for batches like this one; of those also given as they were, answers are compared."""
+    every: dict[str, Frozen] = {}
+    for role, frozen in made.items():
+        form = replace(frozen.form, compiled=True)
+        every[role] = Frozen(frozen.network, form, frozen.side, image.shape)
+        try:
+            every[role](image)
+        except Exception as error:  # whatever a compiler may raise
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            raise UserError(
+                f"--teacher-compile on: torch cannot compile the {role} teacher here ({reason}); leave it out"
+            ) from None
+        found = agreement(networks[role], every[role], [image]) if role in networks else SAME
+        if not found.enough:
+            raise UserError(f"--teacher-compile on: compiled, the {role} teacher gives other answers: {found}")
+    return every
 
 
-def quicker(made: dict[str, Frozen], tell: Callable[[str], None], image: Tensor, batches: int) -> dict[str, Frozen]:
-    """The same networks compiled, when a run that asks so many batches of them is long enough and it is faster."""
-    first, every = next(iter(made.values())), compiled(made)
+def quicker(
+    made: dict[str, Frozen], image: Tensor, networks: Mapping[str, Network], batches: int, tell: Callable[[str], None]
+) -> dict[str, Frozen]:
+    """The same networks compiled, when a run that asks so many batches of each is long enough and it is faster."""
+    first = next(iter(made.values()))
     before = _seconds(first, image, 1)
-    if before * batches * len(made) < WORTH or not _compiler(image.device):
+    if before * batches < WORTH or not _compiler(image.device):
         return made
     tell(f"teachers: compiling, since {batches:,} batches of about {1000 * before:.0f} ms each are to come")
-    trial = next(iter(every.values()))
     try:
-        trial(image)
-    except Exception as error:  # whatever a compiler may raise; the other way is there
-        tell(f"teachers: not compiled ({type(error).__name__})")
+        every = compiled(made, image, networks)
+    except UserError as error:
+        tell(f"teachers: not compiled ({error})")
         return made
-    before, after = _seconds(first, image), _seconds(trial, image)
+    before, after = _seconds(first, image), _seconds(next(iter(every.values())), image)
     tell(f"teachers: {1000 * before:.0f} ms a batch, compiled {1000 * after:.0f} ms")
     return every if after < FASTER * before else made
 

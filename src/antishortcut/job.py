@@ -54,6 +54,7 @@ class Suite:
     name: str
     what: str
     jobs: tuple[Job, ...]
+    timed: bool = False  # its runs' seconds are compared, so none may read what another has paid for
 
     def only(self, patterns: Iterable[str], seeds: Iterable[int]) -> Suite:
         """The part whose names (or suite/names) fit one of the patterns and whose seeds are among these."""

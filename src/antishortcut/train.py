@@ -105,7 +105,7 @@ class Training:
         self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
         self.answers.settle(sets, self.loader, self.total, begun)
         if execution.compile:
-            self.student.compile()
+            self.student.compile(dynamic=False)  # a graph for each shape: the same ones whenever a run goes on
         self.step: nn.Module = Step(self.student, self.method, self.task)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
@@ -214,7 +214,8 @@ class Training:
         as_the_first(self.student.buffers())  # batch statistics are each process's own, and the first one's are saved
         loader = self._loader(self.judge, limit)
         batches = to_device(loader.epoch(0), self.fabric.device)
-        tally = [self.task.tally(self.student(batch.image), batch.label) for batch in batches]
+        with torch.compiler.set_stance("force_eager"):
+            tally = [self.task.tally(self.student(batch.image), batch.label) for batch in batches]
         total = gather(torch.stack(tally).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
 
@@ -246,7 +247,13 @@ class Training:
         elif isinstance(self.method, Prepares):
             side = self.sets.image_size
             plain = Loader(
-                self.sets.train, batch=self.task.together, seed=0, image_size=side, augment="none", shuffle=False
+                self.sets.train,
+                batch=self.task.together,
+                seed=0,
+                image_size=side,
+                augment="none",
+                shuffle=False,
+                workers=self.execution.workers,
             )
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:

@@ -34,6 +34,8 @@ from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import train
 from antishortcut.types import Sets
 
+BEFORE = {"teacher_precision": "float32", "teacher_compile": "off"}  # what runs were that do not say it
+
 
 @dataclass
 class Workshop:
@@ -89,7 +91,7 @@ class Workshop:
             folder.check(run)
             return folder.result()
         if (folder.path / "run.json").exists():
-            execution = Execution.model_validate(folder.read()[1])
+            execution = Execution.model_validate(BEFORE | folder.read()[1])
             self._goes_on(folder, execution)
         fabric = self._made(execution)
         if run.keep and fabric.world_size > 1:  # all of them, or one would wait while the others train

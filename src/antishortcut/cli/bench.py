@@ -11,7 +11,8 @@ from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, pr
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.bench import Images
+    from antishortcut.bench import Images, Pair
+    from antishortcut.run import ModelSettings
 
 
 def bench(
@@ -61,23 +62,25 @@ def bench(
         _show(f"{pair}, batch {told['batch']}, {where}", told)
 
 
-def _networks(pair: str) -> tuple[str, Images, int]:
-    """TEACHER:STUDENT, what they see, and the usual batch; of a recipe its own."""
-    from antishortcut.bench import CIFAR, Images
+def _networks(pair: str) -> tuple[Pair, Images, int]:
+    """Teacher and student, what they see, and the usual batch; of a recipe its own."""
+    from antishortcut.bench import CIFAR, Images, pair_of
     from antishortcut.cost.groups import size_of
     from antishortcut.run import load_recipe, shipped_recipes
 
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
-        return pair, CIFAR, 64
+        return pair_of(pair), CIFAR, 64
     recipe = load_recipe(pair)
     size = size_of(recipe.data, {})
     if size is None or size.dense:
         raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
-    return (
-        f"{recipe.teacher.name}:{recipe.student.name}",
-        Images(size.classes, size.images, size.side),
-        recipe.optim.batch,
-    )
+    teacher, student = (_weightless(model) for model in (recipe.teacher, recipe.student))
+    return (teacher, student), Images(size.classes, size.images, size.side), recipe.optim.batch
+
+
+def _weightless(model: ModelSettings) -> ModelSettings:
+    """Weights do not change what a step costs."""
+    return type(model).model_construct(name=model.name, stem=model.stem, embedding=model.embedding)
 
 
 def _show(title: str, found: dict[str, Any]) -> None:

@@ -147,7 +147,8 @@ def run(
     if engine != "ray":
         _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
-    cache: bool | Literal["auto"] = "auto" if cache_teachers is None else cache_teachers
+    unasked: bool | Literal["auto"] = False if suite.timed else "auto"
+    cache = unasked if cache_teachers is None else cache_teachers
     teachers = (cache, 1, teacher_precision, teacher_compile, compile)
     execution = execution_of(device, devices, precision, threads, workers, save_every, *teachers)
     place = Place(runs, data_root, places_of(at or ()), execution, download)

@@ -94,7 +94,7 @@ class Stopwatch:
             network.to(device)
         if isinstance(method, Prepares):
             method.prepare(_seen(teachers, method, batch, task) for _ in range(1))  # one that need not look does not
-        asked = {role: asking(Frozen(network, form)) for role, network in teachers.items()}
+        asked = {role: asking(Frozen(network, form, size.side)) for role, network in teachers.items()}
         bench = Bench(asked, student, method, autocast=self.fabric.autocast, task=task)
         if group.optimizer == "adamw":
             bench.optimizer = torch.optim.AdamW(bench.step.parameters(), lr=0.001)

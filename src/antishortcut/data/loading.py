@@ -199,7 +199,8 @@ def _finished(made: Batch | UserError) -> Batch | UserError:
 def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) -> int:
     """How many processes make batches of `size` bytes: those asked for, as far as there is work and room for them."""
     if asked == "auto":
-        asked = 0 if multiprocessing.current_process().daemon else machine.workers(world)  # no child may have children
+        most = min(machine.workers(world), torch.get_num_threads())  # threads are what a process may take of a machine
+        asked = 0 if multiprocessing.current_process().daemon else most  # no child may have children
     free = machine.shared_bytes()
     room = asked if free is None else max(free // max(size, 1) - 1, 0) // AHEAD
     return min(asked, room, batches) if batches > 1 else 0

@@ -37,14 +37,16 @@ class Network(nn.Module):
     def forward(self, image: Tensor) -> Features:
         if not image.is_floating_point():
             raise UserError(f"images must be floats in [0, 1], got {image.dtype}: divide by 255 first")
-        if self.size is not None and image.shape[-2:] != (self.size, self.size):
-            larger = min(image.shape[-2:]) > self.size
-            image = F.interpolate(
-                image, (self.size, self.size), mode="bilinear", antialias=larger
-            )  # (B, 3, size, size)
-        image = image.contiguous(memory_format=torch.channels_last)  # the faster layout on CPUs and tensor cores
+        image = self.resized(image).contiguous(memory_format=torch.channels_last)  # faster on CPUs and tensor cores
         features: Features = self.body((image - self.mean) / self.std)
         return features
+
+    def resized(self, image: Tensor) -> Tensor:
+        """Images (B, 3, size, size) where the network takes only one size."""
+        if self.size is None or image.shape[-2:] == (self.size, self.size):
+            return image
+        larger = min(image.shape[-2:]) > self.size
+        return F.interpolate(image, (self.size, self.size), mode="bilinear", antialias=larger)
 
     @property
     def head(self) -> nn.Linear | None:

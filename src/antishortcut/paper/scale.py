@@ -51,7 +51,7 @@ def scaled(suite: Suite, scale: str) -> Suite:
         return suite
     made: dict[int, Recipe] = {}  # jobs share their recipes
     jobs = tuple(desk(job, made.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
-    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs)
+    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs, suite.timed)
 
 
 def desk(job: Job, recipe: Recipe | None = None) -> Job:

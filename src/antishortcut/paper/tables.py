@@ -101,6 +101,7 @@ class Table(NamedTuple):
     also: str  # its readable name
     what: str
     jobs: Callable[[], tuple[Job, ...]]
+    timed: bool = False
 
 
 CORRUPTED, INSIDE, STYLED = "corruptions", "mechanism", "stylized"
@@ -214,6 +215,7 @@ TABLES: dict[str, Table] = {
         "",
         "S-Sec. A.8: seconds of ASD against KD over whole runs, P1; asd bench measures single steps",
         lambda: _jobs(["P1"], [KD, ASD]),
+        timed=True,
     ),
     "paper": Table("", "every run of the paper, once", lambda: _all()),
 }
@@ -222,7 +224,7 @@ NAMES = {table.also: name for name, table in TABLES.items() if table.also}  # re
 
 def table(name: str) -> Suite:
     """The runs of a table at the paper's scale."""
-    return Suite(name, TABLES[name].what, TABLES[name].jobs())
+    return Suite(name, TABLES[name].what, TABLES[name].jobs(), TABLES[name].timed)
 
 
 def _all() -> tuple[Job, ...]:

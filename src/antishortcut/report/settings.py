@@ -10,6 +10,12 @@ from antishortcut.report.collect import Found, Student
 from antishortcut.report.columns import words
 from antishortcut.report.pair import labels
 
+ROUNDING = {  # execution settings that change last digits, with what runs had that do not say it
+    "precision": "32-true",
+    "teacher_precision": "float32",
+    "teacher_compile": "off",
+    "compile": False,
+}
 ASIDE = {"name", "seed"}  # differ between runs by design
 Fields = list[tuple[str, str]]
 
@@ -52,9 +58,14 @@ def _text(value: Any) -> str:
 def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
     """Values of each field over all runs, with how many runs have them where they differ."""
     counts: dict[str, Counter[str]] = {}
+    total = 0
     for tree in trees:
+        total += 1
         for field, value in flat(tree):
             counts.setdefault(field, Counter())[_text(value)] += 1
+    for seen in counts.values():
+        if unsaid := total - seen.total():
+            seen["–"] += unsaid
     return [
         (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
         for field, seen in counts.items()
@@ -86,6 +97,15 @@ def warnings(found: Found) -> list[str]:
     if len(headlines) > 1:
         scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
         notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
+    students = [student for student in found.students if student.execution]
+    computed = [
+        (field, values)
+        for field, values in tally(ROUNDING | {k: v for k, v in s.execution.items() if k in ROUNDING} for s in students)
+        if "(" in values
+    ]
+    if computed:
+        told = "; ".join(f"{field} {values}" for field, values in computed)
+        notes.append(f"Runs were not all computed alike, which changes last digits: {told}.")
     judges = sorted({student.judge for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")

@@ -1,0 +1,69 @@
+"""Every measurement of docs/speed.md, one after the other, on an idle machine.
+
+`python benchmarks/speed.py [--out docs/results/speed] [--only steps,methods,…]` writes a JSON file for each, then fills
+the page's tables from them. Two threads, about an hour on two cores; `reference` makes a venv for torchdistill first.
+precision wants CIFAR-100 below --data-root, and keeps its runs in --runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PAIRS = ("wrn-40-2:wrn-16-2", "resnet32x4:resnet8x4")
+OTHERS = ("P1", "P4", "P5", "P6", "P7", "P8", "P9", "P10")
+LARGER = ("P11", "P12", "P13")  # of larger images: a step takes up to a minute, so few of them
+
+
+def asked_of(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE).stdout
+    )
+    return found
+
+
+def bench(pair: str, methods: str, rounds: int, *more: str) -> dict[str, Any]:
+    words = ("--pair", pair, "--methods", methods, "--rounds", str(rounds), "--threads", "2", "--json", *more)
+    return asked_of("-m", "antishortcut", "bench", *words)
+
+
+def script(name: str, *words: str) -> dict[str, Any]:
+    return asked_of(str(HERE / f"{name}.py"), *words)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results" / "speed")
+    parser.add_argument("--only")
+    parser.add_argument("--runs", default="runs")
+    parser.add_argument("--data-root", default="data")
+    asked = parser.parse_args()
+    place = ("--runs", asked.runs, "--data-root", asked.data_root)
+    parts: dict[str, Callable[[], Any]] = {
+        "steps": lambda: {pair: bench(pair, "kd,asd", 30) for pair in PAIRS},
+        "pairs": lambda: {
+            pair: bench(pair, "kd,asd", 10 if pair in OTHERS else 3, "--teacher-compile", "off")
+            for pair in (*OTHERS, *LARGER)
+        },
+        "methods": lambda: bench(PAIRS[0], "all", 10, "--teacher-compile", "off"),
+        "reference": lambda: {pair: script("torchdistill_reference", "--pair", pair) for pair in PAIRS},
+        "scaling": lambda: script("scaling"),
+        "batches": lambda: script("batches"),
+        "precision": lambda: script("precision", *place),
+    }
+    chosen = asked.only.split(",") if asked.only else list(parts)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for name in chosen:
+        print(name, file=sys.stderr)
+        (asked.out / f"{name}.json").write_text(json.dumps(parts[name](), indent=1) + "\n")
+    subprocess.run([sys.executable, str(HERE / "page.py")], check=True)
+
+
+if __name__ == "__main__":
+    main()
