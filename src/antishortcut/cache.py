@@ -169,7 +169,7 @@ class TeacherCache:
 
         A batch that lacks a row is computed whole, since the last bits of a row depend on the rows beside it.
         """
-        index = batch.index.cpu().numpy()  # (B,)
+        index = (batch.index.cpu() if batch.host is None else batch.host).numpy()  # (B,)
         known = {role: rows.read(view, index) for role, rows in self.rows.items()}  # (B, W) each, or None
         asked = self.teachers.features([role for role in known if known[role] is None], batch.image)
         for role, seen in asked.items():
@@ -184,7 +184,8 @@ class TeacherCache:
         return {role: asked[role] if rows is None else self._split(rows, batch) for role, rows in known.items()}
 
     def _split(self, values: Values, batch: Batch) -> Features:
-        both = torch.from_numpy(values).to(batch.image.device).float()  # (B, W)
+        there, device = torch.from_numpy(values), batch.image.device  # (B, W)
+        both = (there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)).float()
         classes = self.teachers.classes
         return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
 

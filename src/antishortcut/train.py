@@ -167,11 +167,10 @@ class Training:
         parts = _parts(batch, self.run.optim.accumulate)
         rows, void = sum(told(len(batch.index))), 0
         for number, part in enumerate(parts):
-            here = Batch(*(tensor.to(self.fabric.device) for tensor in (part.image, part.label, part.index)))
-            targets = self.answers.features(here, self.loader.view(self.done // self.per_epoch))
+            targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
             weight = sum(told(len(part.index))) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
-                found = self.module(Sealed(here, targets, self.done / self.unit))
+                found = self.module(Sealed(part, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
             void += VOIDED in found
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
@@ -323,7 +322,9 @@ def _plain(epoch: float) -> float | int:
 def _parts(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
     fewest = min(told(len(batch.label)))
-    pieces = (tensor.tensor_split(min(count, fewest)) for tensor in (batch.image, batch.label, batch.index))
+    here = batch.index if batch.host is None else batch.host
+    tensors = (batch.image, batch.label, batch.index, here)
+    pieces = (tensor.tensor_split(min(count, fewest)) for tensor in tensors)
     return [Batch(*part) for part in zip(*pieces, strict=True)]
 
 

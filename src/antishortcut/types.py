@@ -66,6 +66,7 @@ class Batch:
     image: Tensor  # (B, 3, H, W) float in [0, 1]
     label: Tensor  # (B,) int64; of a dense set (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
+    host: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class Lane:
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
         """Begin to copy; the event comes when all is there."""
         with torch.cuda.stream(self.stream):
-            there = Batch(*(tensor.pin_memory().to(self.device, non_blocking=True) for tensor in _tensors(batch)))
-            return there, self.stream.record_event()
+            image, label, index = (tensor.pin_memory().to(self.device, non_blocking=True) for tensor in _tensors(batch))
+            return Batch(image, label, index, batch.index), self.stream.record_event()
 
     def receive(self, batch: Batch, there: torch.cuda.Event) -> Batch:
         """Have the stream that will use the batch wait for it, and its memory kept until that stream is done."""
