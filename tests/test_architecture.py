@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "stats": set(),
     "subspace": set(),
     "parallel": set(),
+    "snapshots": set(),
     "console": set(),
     "folder": {"run"},
     "schedule": {"run"},
@@ -49,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
         "run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace",
-        "console", "methods", "stylize", "attack", "mechanism",
+        "console", "methods", "stylize", "attack", "mechanism", "machine",
     },
     "audit": {"run", "folder", "types", "models", "data", "scorers", "diagnose", "subspace", "mechanism", "console"},
     "report": {"run", "folder", "stats", "paper"},
@@ -57,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
         "train", "fabric",
     },
+    "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
     "bench": {"run", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},
@@ -69,10 +71,11 @@ ALLOWED: dict[str, set[str]] = {
         "frozen", "machine",
     },
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
+    "doctor": {"machine", "run", "frozen", "fabric"},
 }  # fmt: skip
 TORCH_FREE = [
     "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
-    "launch", "cost", "cli",
+    "launch", "cost", "cli", "doctor",
 ]  # fmt: skip
 
 

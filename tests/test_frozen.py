@@ -180,7 +180,7 @@ def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatc
         compiled(made, image, {"final": network})
     told: list[str] = []
     monkeypatch.setattr(frozen, "WORTH", 0.0)
-    monkeypatch.setattr(frozen, "_compiler", lambda device: True)
+    monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
     assert quicker(made, image, {"final": network}, 1, told.append) is made
     assert "not compiled" in told[-1]
     monkeypatch.setattr(torch, "compile", lambda *words, **options: 1 / 0)

@@ -14,9 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
 
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.parallel import gather, told, world
+from antishortcut.snapshots import Snapshots, load_state
 from tests.test_subspace import close, normal, span
 
 WORLD = 2
@@ -64,6 +66,26 @@ def train(case: str, rank: int | None) -> Found:
     return found
 
 
+def own_loop(rank: int | None, folder: Path) -> Found:
+    """Three steps of a loop of one's own: DDP around the encoder alone, the loss beside it, its gradients untouched."""
+    torch.manual_seed(0)
+    loss = ASDLoss(5, 8, directions=2, queue=10, warmup=0.0, sync=True)
+    encoder = nn.Linear(6, 5)
+    model = encoder if rank is None else DistributedDataParallel(encoder)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *loss.parameters()], lr=0.1)
+    snapshots = Snapshots(folder, total_steps=len(SHARES), keep=())
+    for step in range(len(SHARES)):
+        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
+        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        terms = loss(model(image), final, early, epoch=0)
+        optimizer.zero_grad()
+        (terms["tc"] + terms["ss"]).backward()
+        optimizer.step()
+        kept = snapshots(model, step + 1)
+    state = {**encoder.state_dict(), **loss.state_dict()}
+    return {"state": {name: value.clone() for name, value in state.items()}, "kept": kept is not None}
+
+
 def gathered(rank: int) -> Found:
     """What `gather` returns and passes back for shares of 3 and 1, 2 and 0, and of whole numbers."""
     rows = normal(3, 2, seed=rank)[: (3, 1)[rank]].requires_grad_()
@@ -86,8 +108,10 @@ def gathered(rank: int) -> Found:
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
     found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
+    found["own loop"] = own_loop(rank, Path(folder) / "states")
+    found["folder"] = {"path": folder}
     torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -97,10 +121,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """Everything two processes found, by rank. They are started once."""
     folder = tmp_path_factory.mktemp("ranks")
     running = spawn(work, args=(str(folder),), nprocs=WORLD, join=False)  # type: ignore[no-untyped-call]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600  # busy cores are no error, hanging is
     try:
         while not running.join(timeout=1):
-            assert time.monotonic() < deadline, "two processes did not finish within a minute"
+            assert time.monotonic() < deadline, "two processes did not finish within ten minutes"
     finally:
         for process in running.processes:
             with contextlib.suppress(ValueError):
@@ -146,7 +170,22 @@ def test_two_processes_are_one_with_the_joint_batch(ranks: list[Found], case: st
         close(span(found["basis"]), span(alone["basis"]), 1e-5)
 
 
+def test_a_loop_of_ones_own_needs_ddp_around_the_student_alone(ranks: list[Found], tmp_path: Path) -> None:
+    alone = own_loop(None, tmp_path)
+    for found in (rank["own loop"]["state"] for rank in ranks):
+        for name, value in alone["state"].items():
+            close(found[name], value, 1e-5)
+
+
+def test_the_first_process_alone_keeps_states(ranks: list[Found]) -> None:
+    assert [rank["own loop"]["kept"] for rank in ranks] == [True, False]
+    state = load_state(Path(ranks[0]["folder"]["path"]) / "states")
+    assert {name: value.tolist() for name, value in state.items()} == {
+        name: ranks[1]["own loop"]["state"][name].tolist() for name in ("weight", "bias")
+    }
+
+
 def test_the_processes_agree_to_the_last_bit(ranks: list[Found]) -> None:
-    for case in CASES:
+    for case in (*CASES, "own loop"):
         first, second = (rank[case]["state"] for rank in ranks)
         assert all(torch.equal(first[name], second[name]) for name in first)

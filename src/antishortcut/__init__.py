@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
     from antishortcut.methods.contrast import contrast_loss as contrast_loss
+    from antishortcut.methods.kd import kd_loss as kd_loss
     from antishortcut.run import Run as Run
+    from antishortcut.snapshots import Snapshots as Snapshots
+    from antishortcut.snapshots import load_state as load_state
     from antishortcut.subspace import shortcut_subspace as shortcut_subspace
 
 __version__ = "0.1.0"
@@ -18,10 +21,23 @@ _PLACES = {
     "ASDLoss": "antishortcut.methods.asd",
     "METHODS": "antishortcut.methods",
     "Run": "antishortcut.run",
+    "Snapshots": "antishortcut.snapshots",
     "contrast_loss": "antishortcut.methods.contrast",
+    "kd_loss": "antishortcut.methods.kd",
+    "load_state": "antishortcut.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
 }
-__all__ = ["ASDLoss", "METHODS", "Run", "contrast_loss", "shortcut_subspace", "__version__"]
+__all__ = [
+    "ASDLoss",
+    "METHODS",
+    "Run",
+    "Snapshots",
+    "contrast_loss",
+    "kd_loss",
+    "load_state",
+    "shortcut_subspace",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -289,7 +289,7 @@ def quicker(
     """The same networks compiled, when a run that asks so many batches of each is long enough and it is faster."""
     first = next(iter(made.values()))
     before = _seconds(first, image, 1)
-    if before * batches < WORTH or not _compiler(image.device):
+    if before * batches < WORTH or not has_compiler(image.device):
         return made
     tell(f"teachers: compiling, since {batches:,} batches of about {1000 * before:.0f} ms each are to come")
     try:
@@ -302,7 +302,8 @@ def quicker(
     return every if after < FASTER * before else made
 
 
-def _compiler(device: torch.device) -> bool:
+def has_compiler(device: torch.device) -> bool:
+    """Whether torch.compile finds what it needs for the device."""
     return device.type == "cuda" or any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from antishortcut.cli import audit, bench, corrupt, lists, runs, scores, stylize, suite, targets
+from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
 from antishortcut.errors import UserError
 
@@ -30,11 +30,14 @@ app.command()(runs.distill)
 app.command()(scores.evaluate)
 app.command()(scores.report)
 app.command()(audit.audit)
+app.command()(check.check)
 app.command()(corrupt.corrupt)
 app.command()(stylize.stylize)
+app.command()(export.export)
 app.command()(targets.targets)
 app.command()(bench.bench)
 app.add_typer(suite.app, name="suite")
+app.command()(doctor.doctor)
 app.command("list")(lists.list_)
 
 

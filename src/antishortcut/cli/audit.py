@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import (
     DeviceOption,
     JsonOption,
@@ -54,14 +55,21 @@ def audit(
         list[str] | None, typer.Option(help="Weights of an early state, FILE or NAME=FILE; repeated, in order.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="asd list models, or timm:NAME, torchvision:NAME, import:….")
+        str | None,
+        typer.Option(help="asd list models, or timm:NAME, torchvision:NAME, import:….", autocompletion=complete.models),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="A data set (asd list datasets), or folder:PATH.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set (asd list datasets), or folder:PATH.", autocompletion=complete.datasets),
+    ] = None,
     teacher: Annotated[
         Path | None, typer.Option(help="Instead of these four: runs/teachers/<hash>; --early then names a kept state.")
     ] = None,
     student: Annotated[Path | None, typer.Option(help="A student's weights, or its run folder.")] = None,
-    student_model: Annotated[str | None, typer.Option(help="The student's model, where weights are given.")] = None,
+    student_model: Annotated[
+        str | None,
+        typer.Option(help="The student's model, where weights are given.", autocompletion=complete.models),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where audit.html, audit.json, pictures/ and figures/ go.")] = Path("audit"),
     data_root: RootOption = None,
     embedding: Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, print_json, table, use_threads
 from antishortcut.errors import UserError
 
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
 
 
 def bench(
-    pair: Annotated[str, typer.Option(help="TEACHER:STUDENT on CIFAR-100, or a recipe.")] = "wrn-40-2:wrn-16-2",
-    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "kd,asd,contrast",
+    pair: Annotated[
+        str, typer.Option(help="TEACHER:STUDENT on CIFAR-100, or a recipe.", autocompletion=complete.recipes)
+    ] = "wrn-40-2:wrn-16-2",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated, or all.", autocompletion=complete.listed(lambda: complete.names("methods"))
+        ),
+    ] = "kd,asd,contrast",
     batch: Annotated[int | None, typer.Option(min=2, help="Images a step; 64, or the recipe's.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each method that are counted.")] = 20,
     device: DeviceOption = "auto",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import JsonOption, RootOption, print_json, table
 from antishortcut.errors import UserError, near
 
@@ -21,7 +22,10 @@ SHEET = "contact.png"
 
 
 def corrupt(
-    data: Annotated[str, typer.Argument(help="A data set (asd list datasets), or folder:PATH.")],
+    data: Annotated[
+        str,
+        typer.Argument(help="A data set (asd list datasets), or folder:PATH.", autocompletion=complete.datasets),
+    ],
     out: Annotated[Path, typer.Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
     names: Annotated[
         str | None, typer.Option(help="Which corruptions, comma-separated [default: the fifteen].")

@@ -13,15 +13,31 @@ if TYPE_CHECKING:
     from antishortcut.run import Execution
     from antishortcut.workflow import Workshop
 
+from antishortcut.cli import complete
 from antishortcut.errors import UserError, near
 
-# the names of evaluate.EVALUATIONS, written out so that --help needs no torch; a test compares them
-MEASURED = (
-    "clean", "corruptions", "stylized", "cue-conflict", "imagenet-r", "imagenet-a", "groups", "attack", "hard",
-    "mechanism", "scenes",
-)  # fmt: skip
+# what evaluate.EVALUATIONS measure, written out so that --help needs no torch; a test compares the names
+MEASURED = {
+    "clean": "every test set of the data, scored as its task says: accuracy, or mean IoU",
+    "corruptions": "error on the test images under 15 corruptions at 5 severities, official copies or made here",
+    "stylized": "copies made by asd stylize: accuracy, and how often the class of the style is said",
+    "cue-conflict": "images with the shape of one class and the texture of another: how often which is said",
+    "imagenet-r": "paintings, toys and cartoons of ImageNet's classes, those that the student has",
+    "imagenet-a": "photographs that ImageNet's networks got wrong, of the classes that the student has",
+    "groups": "accuracy of the worst group, where every image has a second fact besides its class",
+    "attack": "accuracy under a small adversarial change, which no method here aims at",
+    "hard": "accuracy on the images that the early teacher gets wrong, and on the others",
+    "mechanism": "where the student's features stand between early and final teacher, and how sure that is",
+    "scenes": "segmentation to look at: images, truth, predictions; agreement of student and teacher",
+    "cost": "parameters, size on disk and milliseconds an image, beside the teacher's",
+}
 
-RecipeArg = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe (asd list recipes).")]
+RecipeArg = Annotated[
+    str,
+    typer.Argument(
+        help="A TOML file, or the name of a shipped recipe (asd list recipes).", autocompletion=complete.recipes
+    ),
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override: key=value, may be repeated.")]
 RunsOption = Annotated[Path, typer.Option(help="Where run folders lie.")]
 RootOption = Annotated[Path | None, typer.Option(help="Where data sets lie [default: $ANTISHORTCUT_DATA or ./data].")]

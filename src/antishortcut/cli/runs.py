@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import (
     CacheOption,
     CompileOption,
@@ -132,13 +133,14 @@ def rewind(
 
 def distill(
     recipe: RecipeArg,
-    method: Annotated[str, typer.Option(help="asd list methods.")] = "asd",
+    method: Annotated[str, typer.Option(help="asd list methods.", autocompletion=complete.methods)] = "asd",
     seed: SeedOption = 1,
     set_: SetOption = None,
     suite: Annotated[str | None, typer.Option(help="Folder below --runs [default: the recipe's name].")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run [default: the method's].")] = None,
     via: Annotated[
-        list[str] | None, typer.Option(help="A network between teacher and student (TAKD), repeated.")
+        list[str] | None,
+        typer.Option(help="A network between teacher and student (TAKD), repeated.", autocompletion=complete.models),
     ] = None,
     generations: Annotated[
         int, typer.Option(min=1, help="Born-Again: students that teach the next of their kind.")

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from antishortcut.workflow import Workshop
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import (
     MEASURED,
     DeviceOption,
@@ -28,7 +29,13 @@ from antishortcut.errors import UserError
 
 def evaluate(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
-    on: Annotated[str, typer.Option(help=f"What to measure, comma-separated: {', '.join(MEASURED)}.")] = "clean",
+    on: Annotated[
+        str,
+        typer.Option(
+            help=f"What to measure, comma-separated: {', '.join(MEASURED)}.",
+            autocompletion=complete.listed(lambda: MEASURED),
+        ),
+    ] = "clean",
     at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, may be repeated.")] = None,
     reference: Annotated[
         Path | None, typer.Option(help="A run whose corruption error the others are relative to.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import (
     DeviceOption,
     DownloadOption,
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
     from antishortcut.stylize.training import Training
     from antishortcut.workflow import Workshop
 
-DataArg = Annotated[str, typer.Argument(help="A data set (asd list datasets), or a recipe whose data are meant.")]
+DataArg = Annotated[
+    str,
+    typer.Argument(
+        help="A data set (asd list datasets), or a recipe whose data are meant.", autocompletion=complete.data
+    ),
+]
 OutArg = Annotated[Path, typer.Argument(help="The folder to write.")]
 FileOption = Path | None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from antishortcut.cli import complete
 from antishortcut.cli.options import (
     CompileOption,
     DeviceOption,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from antishortcut.suites import Job, Suite
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
-NameArg = Annotated[str, typer.Argument(help="asd suite list.")]
+NameArg = Annotated[str, typer.Argument(help="asd suite list.", autocompletion=complete.suites)]
 OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
 SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
 ENGINES = ("local", "ray")

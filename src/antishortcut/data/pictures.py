@@ -32,13 +32,14 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
         with Image.open(path) as picture:
             if at_least is not None:
                 picture.draft(None, (at_least, at_least))
-            return _rgb(picture)
+            return as_rgb(picture)
     except Exception as error:  # a damaged file can make a decoder raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
+def as_rgb(picture: Image.Image) -> Image.Image:
+    """Grey, palette, RGBA, CMYK and 16-bit pictures in the three channels networks take."""
     if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
         wide = np.asarray(picture).clip(0, 2**16 - 1)
         return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")

@@ -135,7 +135,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 
 def paired(images: Path, masks: Path, lookup: Tensor | None, hint: str) -> FileSet:
     """All images below a folder with the masks of the same name below another, sorted by name."""
-    pictures, labels = _by_name(images, images_below(images)), _by_name(masks, _lossless(masks))
+    pictures, labels = _by_name(images, images_below(images)), _by_name(masks, lossless(masks))
     if not pictures:
         raise UserError(f"no images in {images}; {hint}")
     for name, path in pictures.items():
@@ -148,7 +148,8 @@ def paired(images: Path, masks: Path, lookup: Tensor | None, hint: str) -> FileS
     return FileSet(tuple(pictures.values()), zeros, masks=tuple(labels[name] for name in pictures), lookup=lookup)
 
 
-def _lossless(folder: Path) -> list[Path]:
+def lossless(folder: Path) -> list[Path]:
+    """Files that may be masks."""
     return [path for path in images_below(folder) if path.suffix.lower() not in _LOSSY]
 
 

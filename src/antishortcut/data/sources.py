@@ -82,6 +82,28 @@ def open_sets(
     give the same one to runs that shall be compared. Limits are class-balanced and apply after the split. A set with
     validation images of its own gives these as `val`, always; `val_fraction` of any other is held out of training.
     """
+    found, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
+    train, val, tests = divided(found, name, seed, train_limit, test_limit, val_fraction)
+    train = held(train, found.image_size, place)
+    val = None if val is None else held(val, found.image_size, place)
+    tests = {key: held(test, found.image_size, place) for key, test in tests.items()}
+    parts = (
+        {"train": train} | ({} if val is None else {"val": val}) | {f"test {key}": part for key, part in tests.items()}
+    )
+    mark = fingerprint(f"{found.kind} {found.image_size}", parts, found.base)
+    return Sets(name, found.classes, found.image_size, train, val, tests, mark)
+
+
+def find(
+    name: str,
+    root: Path | None,
+    *,
+    seed: int = 0,
+    download: bool = False,
+    image_size: int | None = None,
+    options: Mapping[str, float] | None = None,
+) -> tuple[Found, Path]:
+    """What the source of that name finds, nothing decoded yet, and the data root."""
     kind, _, path = name.partition(":")
     if kind not in SOURCES:
         raise UserError(f"unknown data set {name!r}{near(kind, SOURCES)}")
@@ -91,22 +113,18 @@ def open_sets(
     if image_size is not None and image_size < 1:
         raise UserError(f"image_size must be at least 1, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    found = SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {}))
+    return SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {})), place
 
+
+def divided(
+    found: Found, name: str, seed: int, train_limit: int | None, test_limit: int | None, val_fraction: float
+) -> tuple[AnySet, AnySet | None, dict[str, AnySet]]:
+    """Training, validation and test images after splits and limits."""
     if found.val is not None and val_fraction:
         raise UserError(f"{name} has validation images of its own; leave val_fraction at 0")
     train, val = hold_out(found.train, val_fraction, seed) if found.val is None else (found.train, found.val)
-    train = held(limited(train, train_limit, seed), found.image_size, place)
-    val = None if val is None else held(val, found.image_size, place)
-    tests = {
-        key: held(limited(test, test_limit, seed, "test_limit"), found.image_size, place)
-        for key, test in found.tests.items()
-    }
-    parts = (
-        {"train": train} | ({} if val is None else {"val": val}) | {f"test {key}": part for key, part in tests.items()}
-    )
-    mark = fingerprint(f"{found.kind} {found.image_size}", parts, found.base)
-    return Sets(name, found.classes, found.image_size, train, val, tests, mark)
+    tests = {key: limited(test, test_limit, seed, "test_limit") for key, test in found.tests.items()}
+    return limited(train, train_limit, seed), val, tests
 
 
 def held(images: AnySet, size: int, root: Path | None) -> AnySet:

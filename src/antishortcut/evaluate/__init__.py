@@ -8,6 +8,7 @@ from typing import Any
 from antishortcut.errors import UserError, near
 from antishortcut.evaluate.between import mechanism
 from antishortcut.evaluate.corrupted import corruptions
+from antishortcut.evaluate.latency import cost
 from antishortcut.evaluate.hard import hard
 from antishortcut.evaluate.own import clean
 from antishortcut.evaluate.scenes import scenes
@@ -29,6 +30,7 @@ EVALUATIONS: dict[str, Callable[[Bench], Iterable[Examination]]] = {
     "hard": hard,
     "mechanism": mechanism,
     "scenes": scenes,
+    "cost": cost,
 }
 
 

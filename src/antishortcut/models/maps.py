@@ -13,7 +13,7 @@ Placed = tuple[str, int, tuple[int, int]]  # the same with the map's side length
 
 def as_map(result: Tensor | None, image: Tensor, smallest: int = 2) -> Tensor | None:
     """The tensor as (B, C, H, W) if it is a map of these images; channels may come last. 1 × 1 is a vector."""
-    if result is None or result.ndim != 4 or len(result) != len(image):
+    if result is None or result.ndim != 4 or result.shape[0] != image.shape[0]:  # len() is a constant in a trace
         return None
     if looks_like(result.shape[2], result.shape[3], image, smallest):
         return result
@@ -40,7 +40,7 @@ def find_stages(module: nn.Module, outputs: Sequence[Output], image: Tensor) -> 
             if not placed or height * width <= placed[-1][2][0] * placed[-1][2][1]:
                 placed.append((path, turn, (height, width)))
                 tokens_follow = False
-        elif result is not None and result.ndim == 3 and len(result) == len(image):
+        elif result is not None and result.ndim == 3 and result.shape[0] == image.shape[0]:
             tokens_follow = True
     sides = {side for _, _, side in placed}
     if len(sides) == 1 and tokens_follow:

@@ -31,11 +31,13 @@ class Report:
         """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
 
         `differences` to the baseline; `printed`, the paper's numbers beside those of its pairs; `sweep` (one row per
-        line and value) and `scatter` where they were asked for; `classes`, the IoU of each, where there are masks.
+        line and value) and `scatter` where they were asked for; `classes`, the IoU of each, where there are masks;
+        `sizes`, where parameters or latencies are known.
         """
         from antishortcut.report.classes import class_tables
         from antishortcut.report.differences import Differences
         from antishortcut.report.printed import beside
+        from antishortcut.report.sizes import size_table
 
         found, table = self.found, self._chosen(columns)
         unfinished = [(p.path, p.state) for p in found.progress]
@@ -47,6 +49,8 @@ class Report:
             asked["scatter"] = scatter.flat()
         if classes := class_tables(found):
             asked["classes"] = [each.flat() for each in classes]
+        if sizes := size_table(found):
+            asked["sizes"] = [row.flat() for row in sizes.rows]
         return asked | {
             "rows": table.rows(),
             "differences": Differences.of(table).flat(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Student:
     curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
     parameters: float | None = None
+    cost: dict[str, float] = field(default_factory=dict)  # milliseconds, bytes, parameters, and its teacher's
+    machine: str = ""  # on which they were measured
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,8 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         curve=curve(rows, result["set"], headline),
         terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
         parameters=number(result.get("parameters")),
+        cost=scores.cost,
+        machine=next(iter(scores.machines), ""),
     )
 
 

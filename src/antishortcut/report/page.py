@@ -31,6 +31,7 @@ from antishortcut.report.scatter import PICKS
 from antishortcut.report.scene_figure import stills
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
+from antishortcut.report.sizes import size_table
 from antishortcut.report.table import Table, interval, signed
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
@@ -105,6 +106,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "corruptions": corruptions,
         "errors": errors,
         "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
+        "sizes": size_table(found),
         "notes": [*warnings(found), *informed(found)],
         "skipped": (*found.aside, *found.notes, *drawn.notes),
         "different": different,
@@ -146,6 +148,8 @@ def _contents(
             yield "mechanism", "Mechanism"
         if drawn.training:
             yield "training", "Training"
+        if size_table(found):
+            yield "sizes", "Size and latency"
         yield "settings", "Settings"
     if found.teachers:
         yield "teachers", "Teachers"

@@ -13,6 +13,7 @@ from typing import Any
 from antishortcut.report.reading import Notes, number, numbers, tree
 
 CORRUPTIONS, GROUPS, MECHANISM, SCENES = "corruptions", "groups", "mechanism", "scenes"
+COST = "cost"
 SEVERITIES = 5
 BARS = 200  # bins of a histogram
 POINTS = 2_000  # of an embedding
@@ -33,6 +34,8 @@ class Scores:
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not seen
+    cost: dict[str, float] = field(default_factory=dict)  # of the network, which is no score of its answers
+    machines: list[str] = field(default_factory=list)  # on which it was measured
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ def _take(scores: Scores, path: Path) -> None:
     values = dict(_flat(name, found["values"]))
     if not values:
         raise ValueError("no finite number among its values")
+    if name.partition("@")[0] == COST:
+        if name == COST:
+            scores.cost.update({key.partition(" ")[2]: value for key, value in values.items()})
+            scores.machines.append(str(found.get("machine", ""))[: 2 * WORD])
+        return
     scores.values.update(values)
     for kept, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
         if isinstance(found.get(key), str):

@@ -12,6 +12,7 @@ from antishortcut.report.differences import Differences
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
+from antishortcut.report.sizes import size_table
 from antishortcut.report.table import Table
 
 Grid = tuple[list[str], list[tuple[str, ...]]]  # head and lines
@@ -26,7 +27,7 @@ class Shown(NamedTuple):
 
 
 def tables(found: Found, table: Table, width: int | None = None) -> Iterator[Shown]:
-    """Means with marks; differences to the baseline; the paper's pairs beside print."""
+    """Means with marks; differences to the baseline; the paper's pairs beside print; size and latency."""
     sides, differences = beside(found, table), Differences.of(table)
     judged = [] if table.headline == "accuracy" else [f"last, best: {table.headline}."]
     marks = legend(bool(table.differences), len(set(table.suites.values())))
@@ -42,6 +43,8 @@ def tables(found: Found, table: Table, width: int | None = None) -> Iterator[Sho
     for number, side in enumerate(sides, start=1):
         below = side.footnotes() + [told(sides)] * (number == len(sides))
         yield Shown(f"beside the printed numbers: {side.title}", HEAD, side.texts(), below)
+    if (sizes := size_table(found)) and sizes.measured:
+        yield Shown("size and latency", sizes.head(), sizes.texts(), [sizes.told()])
 
 
 def across(rows: list[dict[str, Any]], width: int) -> list[Grid]:

@@ -16,6 +16,7 @@ from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS, Scatter
+from antishortcut.report.sizes import size_table
 from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import Table
 
@@ -50,6 +51,8 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
         lines += ["", f"## Difference to {differences.references}, seed by seed", ""]
         lines += [*grid(differences.head(), differences.texts()), *differences.told()]
     lines += _printed(sides)
+    if sizes := size_table(found):
+        lines += ["", "## Size and latency", "", *grid(sizes.head(), sizes.texts()), plain(sizes.told())]
     states = [(p.path, p.state) for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
     if states:

@@ -1,0 +1,84 @@
+"""asd export: a finished run's network for others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antishortcut.cli import complete
+from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, print_json, table, use_threads
+from antishortcut.errors import UserError
+
+if TYPE_CHECKING:
+    from antishortcut.export import Export
+    from antishortcut.run import Run
+    from antishortcut.types import Sets
+
+FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would load torch
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or a teacher's or its hash.", metavar="RUN")],
+    to: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.", autocompletion=complete.listed(lambda: FORMATS))],
+    out: Annotated[Path | None, typer.Option(help="The folder to make [default: RUN/export/<to>].")] = None,
+    embedding: Annotated[
+        bool, typer.Option("--embedding", help="Give the embedding beside the logits: onnx and torch.")
+    ] = False,
+    state: Annotated[str, typer.Option(help="Of a teacher: a state it kept, like 15%.")] = "final",
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    runs: Annotated[Path | None, typer.Option(help="Where teachers/ lies [default: two levels above RUN].")] = None,
+    data_root: RootOption = None,
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the student alone, with its preprocessing and a model card, checked against the original."""
+    from antishortcut.export import destination
+    from antishortcut.export import export as export_it
+    from antishortcut.folder import Folder
+
+    use_threads(threads)
+    by_hash = (runs or Path("runs")) / "teachers" / folder
+    place = Folder(by_hash if by_hash.is_dir() and not folder.is_dir() else folder)
+    run, _ = place.read()
+    destination(place, to, state, out, force)  # before its data are opened
+    options: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
+    made = export_it(place, to, _sets(run, data_root), **options)
+    if as_json:
+        teacher = {"parameters": made.family.parameters, "bytes": made.family.size} if made.family.run else None
+        print_json({"out": str(made.place), **made.record, "teacher": teacher})
+    else:
+        _tell(made, run)
+
+
+def _sets(run: Run, data_root: Path | None) -> Sets | None:
+    """The run's own data, where they are here."""
+    from antishortcut.workflow import Workshop
+
+    try:
+        sets = Workshop(Path("runs"), data_root).sets(run.data)
+    except UserError as error:
+        reason = str(error)
+    else:
+        if sets.fingerprint == run.fingerprint:
+            return sets
+        reason = "those here are others than it learned from"
+    print(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
+    return None
+
+
+def _tell(made: Export, run: Run) -> None:
+    from antishortcut.export.card import megabytes
+
+    record, family = made.record, made.family
+    files = [(name, megabytes(size)) for name, size in record["files"].items()]
+    rows = [(run.model.name, record["parameters"], ", ".join(" ".join(each) for each in files))]
+    if family.run is not None:
+        size = "–" if family.size is None else f"weights {megabytes(family.size)}"
+        rows.append((f"its teacher {family.run.model.name}", family.parameters, size))
+    table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
+    found = record["check"]
+    print(f"differs from the original by {found['largest']:.1e} of its largest value on {found['images']}")
+    print(made.place)

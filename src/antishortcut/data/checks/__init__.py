@@ -1,0 +1,21 @@
+"""Look before you train: what a set holds, what is wrong with it, and what training will see of it."""
+
+from .advice import advice, problems
+from .finding import Finding, check_augment, open_finding, usual_augment
+from .looking import Seen, look
+from .sheet import contact_sheet
+from .summary import SHOWN, summarise
+
+__all__ = [
+    "SHOWN",
+    "Finding",
+    "Seen",
+    "advice",
+    "check_augment",
+    "contact_sheet",
+    "look",
+    "open_finding",
+    "problems",
+    "summarise",
+    "usual_augment",
+]

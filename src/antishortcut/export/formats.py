@@ -1,0 +1,247 @@
+"""A network as files of others: ONNX, torch.export, safetensors, a folder that timm loads. Each says how to use it."""
+# B batch, H × W pixels
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.export.check import Again, Alone, as_tuple
+from antishortcut.export.opened import Opened
+from antishortcut.models import Tapped, build, load_weights
+
+EXTRA = ("onnx", "onnxscript", "onnxruntime")  # what antishortcut[export] brings
+SMALLEST = 16  # pixels of a side, where images may have any size
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was put into a folder."""
+
+    again: Again  # reads it from there
+    load: tuple[str, ...]  # lines of Python that load it
+    use: tuple[str, ...]  # and that go on to use it on an `image`
+    inside: str  # whether resizing and normalisation are part of it
+    library: str  # what is needed to use it
+
+
+def to_onnx(opened: Opened, place: Path, embedding: bool) -> Written:
+    """model.onnx, any batch size; of segmentation any image size."""
+    onnxruntime = [_needed(name) for name in EXTRA][-1]
+    names = outputs(embedding)
+    with _tracing(opened):
+        program = torch.onnx.export(
+            Alone(opened.network, embedding),
+            (opened.batch(2),),
+            dynamo=True,
+            dynamic_shapes=_shapes(opened),
+            input_names=["image"],
+            output_names=names,
+            verbose=False,
+        )
+    assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # where every line of source lies on this machine
+    path = place / "model.onnx"
+    program.save(path)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def again(image: Tensor) -> list[Tensor]:
+        return [torch.from_numpy(given) for given in session.run(names, {"image": image.numpy()})]
+
+    return Written(
+        again=again,
+        load=(
+            "import numpy as np, onnxruntime",
+            'student = onnxruntime.InferenceSession("model.onnx")',
+        ),
+        use=(
+            f"image = np.random.rand({example(opened)}).astype(np.float32)  # yours: RGB in [0, 1]",
+            f'{", ".join(names)}{"" if embedding else ","} = student.run({json.dumps(names)}, {{"image": image}})',
+            "print(logits.argmax(1))",
+        ),
+        inside="inside: it takes raw images",
+        library="onnx",
+    )
+
+
+def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
+    """model.pt2, a torch.export program that needs nothing but torch."""
+    with _tracing(opened):
+        program = torch.export.export(
+            Alone(opened.network, embedding), (opened.batch(2),), dynamic_shapes=_shapes(opened), strict=False
+        )
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # where every line of source lies on this machine
+        torch.export.save(program, place / "model.pt2")
+        loaded = torch.export.load(place / "model.pt2").module()
+    return Written(
+        again=lambda image: as_tuple(loaded(image)),
+        load=("import torch", 'student = torch.export.load("model.pt2").module()'),
+        use=(
+            f"image = torch.rand({example(opened)})  # yours: RGB in [0, 1]",
+            f"{', '.join(outputs(embedding))} = student(image)",
+            "print(logits.argmax(1))",
+        ),
+        inside="inside: it takes raw images",
+        library="torch",
+    )
+
+
+def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
+    """model.safetensors: the bare network's weights under its own names, as timm or torchvision have them."""
+    _no_embedding(embedding, "safetensors", "the network loaded gives both")
+    save_file(_plain(_bare(opened)), place / "model.safetensors", metadata={"format": "pt"})
+    model = opened.run.model
+    more = {"stem": model.stem} if model.stem != "cifar" else {}
+    more |= {"embedding": model.embedding} if model.embedding is not None else {}
+    network = build(model.name, opened.classes, image_size=opened.side, **more).eval()
+    load_weights(network, place / "model.safetensors")
+    options = "".join(f", {key}={json.dumps(value)}" for key, value in more.items())
+    return Written(
+        again=lambda image: [network(image).logits],
+        load=(
+            "from antishortcut.models import build, load_weights",
+            f"student = build({json.dumps(model.name)}, {opened.classes}, image_size={opened.side}{options}).eval()",
+            'load_weights(student, "model.safetensors")',
+        ),
+        use=(
+            "import torch",
+            f"logits = student(torch.rand({example(opened)})).logits  # yours: RGB in [0, 1]",
+        ),
+        inside="inside the network these lines make; weights loaded otherwise want mean and std applied first",
+        library="antishortcut",
+    )
+
+
+def to_timm(opened: Opened, place: Path, embedding: bool) -> Written:
+    """config.json and model.safetensors, as timm keeps its own models."""
+    name = opened.run.model.name
+    if not name.startswith("timm:"):
+        raise UserError(f"{name} is not a timm model, so timm cannot load it: --to onnx, torch or safetensors will do")
+    _no_embedding(embedding, "timm", "its forward_features and forward_head give it")
+    import timm
+    from timm.models import save_for_hf
+
+    network = opened.network
+    module = copy.deepcopy(_bare(opened)).to(memory_format=torch.contiguous_format)  # as safetensors wants them
+    known = getattr(module, "pretrained_cfg", {})
+    settings = {key: known[key] for key in ("first_conv", "classifier") if known.get(key) is not None}
+    side = network.size or opened.side
+    settings |= {
+        "num_classes": opened.classes,
+        "input_size": [3, side, side],
+        "fixed_input_size": network.size is not None,
+        "interpolation": "bilinear",
+        "crop_pct": round(1 / opened.margin, 3),
+        "crop_mode": "center",
+        "mean": colour(network.mean),
+        "std": colour(network.std),
+    }
+    labels = {"label_names": list(opened.names)} if opened.names else {}
+    save_for_hf(module, str(place), model_config=labels | {"pretrained_cfg": settings}, safe_serialization=True)
+    try:
+        loaded = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    except RuntimeError as error:
+        raise UserError(f"timm does not load what it saved of {name}: {str(error).splitlines()[0]}") from error
+
+    def again(image: Tensor) -> list[Tensor]:
+        return [loaded((network.resized(image) - network.mean) / network.std)]
+
+    return Written(
+        again=again,
+        load=("import timm, torch", 'student = timm.create_model("local-dir:.", pretrained=True).eval()'),
+        use=(
+            f"image = torch.rand(1, 3, {side}, {side})  # yours: RGB in [0, 1]",
+            'mean, std = (torch.tensor(student.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))',
+            "print(student((image - mean) / std).argmax(1))",
+        ),
+        inside="not inside: apply mean and std first",
+        library="timm",
+    )
+
+
+FORMATS: dict[str, Callable[[Opened, Path, bool], Written]] = {
+    "onnx": to_onnx,
+    "safetensors": to_safetensors,
+    "torch": to_torch,
+    "timm": to_timm,
+}
+
+
+def outputs(embedding: bool) -> list[str]:
+    return ["logits", "embedding"] if embedding else ["logits"]
+
+
+def example(opened: Opened) -> str:
+    """The size of an image of one's own."""
+    return f"1, 3, {opened.side}, {opened.side}"
+
+
+def colour(value: Tensor) -> list[float]:
+    """One number a channel, as a person writes it."""
+    return [round(float(one), 6) for one in value.flatten()]
+
+
+def _shapes(opened: Opened) -> dict[str, dict[int, Any]]:
+    """Any batch size; where the network gives maps any height and width too."""
+    free: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
+    if opened.maps:
+        free |= {at: torch.export.Dim(side, min=SMALLEST) for at, side in ((2, "height"), (3, "width"))}
+    return {"image": free}
+
+
+@contextmanager
+def _tracing(opened: Opened) -> Iterator[None]:
+    """Without the tracer's talk; what it cannot follow is said in a line."""
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    except OSError:
+        raise
+    except Exception as error:  # a network of somebody's own may fail in any way
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(
+            f"torch.export cannot follow {opened.run.model.name} for any batch size ({reason.strip()}); "
+            "--to safetensors gives its weights"
+        ) from error
+
+
+def _needed(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        needs = f"--to onnx needs {error.name}, which is not installed"
+        raise UserError(f"{needs}: pip install 'antishortcut[export]'") from None
+
+
+def _no_embedding(wanted: bool, form: str, instead: str) -> None:
+    if wanted:
+        raise UserError(f"--embedding is for onnx and torch; with {form}, {instead}")
+
+
+def _bare(opened: Opened) -> nn.Module:
+    """The network without what we put around it."""
+    body = opened.network.body
+    return body.module if isinstance(body, Tapped) else body
+
+
+def _plain(module: nn.Module) -> Mapping[str, Tensor]:
+    return {key: value.contiguous() for key, value in module.state_dict().items()}

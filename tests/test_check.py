@@ -1,0 +1,398 @@
+"""asd check on real files: whole ones and damaged ones, copies, odd pixels, odd folders, masks, and what is drawn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from antishortcut.cli import main
+from antishortcut.data import Loader, open_sets
+from antishortcut.data.checks import Finding, Seen, contact_sheet, look, open_finding, summarise
+from antishortcut.data.checks.sheet import GAP, HEAD, LINE, MARGIN, TILE
+from antishortcut.types import ImageSet
+from tests.data.official import make_folder, make_masked, mask, picture, real
+from tests.data.test_groups import make_birds
+
+Told = Callable[..., tuple[str, int, str]]
+Ask = Callable[..., tuple[dict[str, Any], int, str]]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Standard output of asd check, its exit code, and its last line on standard error."""
+
+    def run(*words: object) -> tuple[str, int, str]:
+        monkeypatch.setattr(sys, "argv", ["asd", "check", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return captured.out, int(caught.value.code or 0), (captured.err.strip().splitlines() or [""])[-1]
+
+    return run
+
+
+@pytest.fixture
+def ask(told: Told) -> Ask:
+    """The same with standard output read as JSON."""
+
+    def run(*words: object) -> tuple[dict[str, Any], int, str]:
+        out, code, line = told(*words, "--json")
+        return json.loads(out), code, line
+
+    return run
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Two classes, and everything that can be wrong with them."""
+    folder = tmp_path / "pets"
+    for at in range(4):
+        picture(folder / "train" / "cat" / f"{at}.jpg", size=(48, 40))
+    for at in range(2):
+        picture(folder / "train" / "dog" / f"{at}.jpg", size=(20, 24))
+        picture(folder / "val" / "cat" / f"{at}.jpg")
+    whole = (folder / "train" / "cat" / "0.jpg").read_bytes()
+    (folder / "train" / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "train" / "dog" / "nothing.png").write_bytes(b"")
+    picture(folder / "train" / "dog" / "grey.png", "L")
+    picture(folder / "train" / "dog" / "ink.jpg", "CMYK")
+    picture(folder / "train" / "dog" / "glass.png", "RGBA")
+    note = Image.Exif()
+    note[0x0112] = 6
+    picture(folder / "train" / "dog" / "lying.jpg", exif=note)
+    (folder / "train" / "dog" / "phone.heic").write_bytes(b"ftypheic")
+    (folder / "train" / "dog" / "notes.txt").write_text("a good dog")
+    (folder / "train" / "cow").mkdir()
+    Image.open(folder / "train" / "cat" / "1.jpg").save(folder / "val" / "cat" / "copy.png")  # another format
+    shutil.copy(folder / "train" / "cat" / "2.jpg", folder / "train" / "dog" / "same.jpg")
+    picture(folder / "test" / "cat" / "late.jpg")
+    return folder
+
+
+def test_a_damaged_folder_is_told_in_full(ask: Ask, pets: Path) -> None:
+    found, code, line = ask(pets)
+    assert code == 2
+    assert line.startswith(f"asd: folder:{pets}: training would stop: no images in {pets / 'train' / 'cow'}")
+    assert "2 files cannot be read" in line
+    assert found["parts"] == [
+        {"part": "train", "images": 13, "classes": 2, "smallest": 5, "largest": 8, "ratio": 1.6},
+        {"part": "test", "images": 3, "classes": 1, "smallest": 3, "largest": 3, "ratio": 1.0},
+    ]
+    assert found["balance"] == [
+        {"class": "cat", "train": 5, "test": 3},
+        {"class": "cow", "train": 0, "test": 0},
+        {"class": "dog", "train": 8, "test": 0},
+    ]
+    reasons = {entry["file"]: entry["why"] for entry in found["unreadable"]}
+    assert set(reasons) == {"train/cat/cut.jpg", "train/dog/nothing.png"}
+    assert "truncated" in reasons["train/cat/cut.jpg"]
+    assert "cannot identify" in reasons["train/dog/nothing.png"]
+    assert str(pets) not in reasons["train/dog/nothing.png"]
+    assert found["modes"] == {"colour": 11, "grey": 1, "CMYK": 1, "colour with alpha": 1}
+    assert found["turned"] == 1
+    assert (found["sizes"]["smallest"], found["sizes"]["largest"]) == ([20, 24], [64, 64])
+    assert found["sizes"]["smaller"] == 14
+    assert found["empty"] == ["train/cow"]
+    assert found["missing"] == {"test": ["dog"]}
+    assert found["held"] == "val"
+    assert found["not_images"] == {".heic": 1, ".txt": 1}
+    assert found["unused"] == {"test/cat": 1}
+    copies = found["duplicates"]
+    assert copies["leaked"] == {"test": 1}
+    assert copies["within"] == {"train": 1, "test": 0}
+    assert copies["across"] == [["train/cat/1.jpg", "val/cat/copy.png"]]
+    assert copies["two_classes"] == [["train/cat/2.jpg", "train/dog/same.jpg"]]
+
+
+def test_every_finding_has_its_line_of_advice(ask: Ask, pets: Path) -> None:
+    advice = "\n".join(ask(pets)[0]["advice"])
+    for words in (
+        "33.3% of test are training images too", "under two classes", "train/cow has no images",
+        "test has no images of dog", "val/ is scored, so one image in test/cat would not be used",
+        "--set data.image_size=", "EXIF", "CMYK", "transparency", "(.heic)", "data.val_fraction",
+    ):  # fmt: skip
+        assert words in advice, words
+
+
+def test_what_is_repaired_is_no_longer_told(ask: Ask, pets: Path) -> None:
+    for name in ("train/cat/cut.jpg", "train/dog/nothing.png", "val/cat/copy.png", "train/dog/same.jpg"):
+        (pets / name).unlink()
+    (pets / "train" / "cow").rmdir()
+    shutil.rmtree(pets / "test")
+    found, code, line = ask(pets, "--set", "data.image_size=16")
+    assert (code, line) == (0, "")
+    assert found["problems"] == found["unreadable"] == found["duplicates"]["across"] == []
+    assert found["sizes"]["smaller"] == 0
+    assert ask(pets, "--set", "data.image_size=22")[0]["sizes"]["smaller"] == 2  # those of 20 × 24
+    advice = "\n".join(found["advice"])
+    assert not any(words in advice for words in ("training images too", "two classes", "image_size", "test/"))
+    assert found["next"].startswith("asd init")
+    assert str(pets) in found["next"]
+
+
+def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path: Path) -> None:
+    """Nobody is told that all is well and then stopped, or stopped without need."""
+    make_folder(tmp_path / "good")
+    open_sets(f"folder:{tmp_path / 'good'}", None)
+    assert ask(tmp_path / "good")[1] == 0
+    picture(tmp_path / "flat" / "ape" / "0.png")
+    picture(tmp_path / "flat" / "bat" / "0.png")
+    found, code, line = ask(tmp_path / "flat")
+    assert code == 2
+    assert "no folder" in line
+    assert found["balance"] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 1}]
+    picture(tmp_path / "good" / "val" / "new" / "0.png")
+    found, code, line = ask(tmp_path / "good")
+    assert code == 2
+    assert "new" in line
+    assert [row["class"] for row in found["balance"]] == ["ape", "bat", "new"]
+
+
+def test_without_val_a_tenth_is_held_out(ask: Ask, tmp_path: Path) -> None:
+    make_folder(tmp_path, held=None, per_class=10)
+    found, code, _ = ask(tmp_path)
+    assert code == 0
+    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 18), ("test", 2)]
+    assert any(line.startswith("val/ is missing: a tenth of train") for line in found["advice"])
+    found, _, _ = ask(f"folder:{tmp_path}", "--set", "data.val_fraction=0.5", "--set", "data.train_limit=4")
+    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 4), ("val", 9), ("test", 2)]
+
+
+def test_at_most_twenty_are_named_and_the_rest_counted(told: Told, tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    for at in range(25):
+        (tmp_path / "train" / "ape" / f"bad{at:02}.png").write_bytes(b"no picture")
+        picture(tmp_path / "train" / f"class{at:02}" / "0.png", size=(8, 8))
+    text, code, _ = told(tmp_path)
+    assert code == 2
+    assert "bad19.png" in text
+    assert "bad20.png" not in text
+    assert "and 5 more" in text
+    assert "the 10 largest and the 10 smallest" in text
+    assert text.count("█") > 30
+    assert "class24" in text
+
+
+def test_a_table_of_groups_a_recipe_and_names_nobody_knows(
+    ask: Ask, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_birds(tmp_path / "birds")
+    picture(tmp_path / "birds" / "000.Some_Bird" / "unlisted.jpg")
+    found, code, _ = ask(tmp_path / "birds")
+    assert code == 0
+    assert found["data"] == f"groups:{tmp_path / 'birds'}"
+    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 6), ("test", 5), ("validation", 2)]
+    assert found["unused"] == {"000.Some_Bird": 1}
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('epochs = 1\n[data]\nname = "cues"\noptions = {count = 40, test_count = 20}\naugment = "flip"\n'
+                      '[teacher]\nname = "cnn-4-16"\n[student]\nname = "cnn-2-16"\n')  # fmt: skip
+    found, code, _ = ask(recipe, "--set", "method.tc=1", "--set", "data.augment=crop")
+    assert code == 0
+    assert (found["augment"], found["next"]) == ("crop", f"asd distill {recipe}")
+    assert [row["images"] for row in found["parts"]] == [40, 20, 20, 20]
+    for words, said in (
+        (("cifr100",), "did you mean 'cifar100'"),
+        (("no/such/folder",), "'no/such/folder' is no folder"),
+        (("cues", "--set", "data.augmnt=none"), "did you mean 'augment'"),
+        (("mine.toml", "--set", "data.augment=scale-crop-flip"), "for images with masks"),
+        (("mine.toml", "--out", "sheet"), "name a picture"),
+        (("groups:nowhere",), "nowhere"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        out, code, line = told(*words)
+        assert (out, code) == ("", 2)
+        assert said in line
+
+
+def test_masks(ask: Ask, tmp_path: Path) -> None:
+    """Shares that can be counted by hand: 12 pixels, of which a mask makes three void."""
+    for part in ("train", "val"):
+        for at in range(2):
+            picture(tmp_path / part / "images" / f"{at}.png", size=(4, 3))
+            values = np.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 255, 255, 255]], dtype=np.uint8)
+            mask(tmp_path / part / "masks" / f"{at}.png", values)
+    (tmp_path / "classes.txt").write_text("sky\nsea\nsand\n")
+    found, code, _ = ask(tmp_path, "--set", "data.image_size=8")
+    assert code == 0
+    assert found["augment"] == "scale-crop-flip"
+    assert found["masks"]["void"] == {"train": 0.25, "test": 0.25}
+    first, second, third = found["masks"]["frequency"]
+    assert first == {"class": "sky", "train": 0.55556, "train images": 2, "test": 0.55556, "test images": 2}
+    assert (second["train"], third["train"], third["train images"]) == (0.44444, 0.0, 0)
+    assert "no training mask has sand" in found["advice"]
+    values[0, 0] = 7
+    mask(tmp_path / "train" / "masks" / "0.png", values)
+    mask(tmp_path / "val" / "masks" / "1.png", np.zeros((5, 5), dtype=np.uint8))
+    found, code, line = ask(tmp_path, "--set", "data.image_size=8", "--out", tmp_path / "sheet.png")
+    assert code == 2
+    assert found["masks"]["strange"] == [{"file": "train/masks/0.png", "values": [7]}]
+    assert found["unreadable"] == [{"file": "val/masks/1.png", "why": "5 × 5 pixels, its image 4 × 3"}]
+    assert "one mask has values that are no class" in line
+    assert Image.open(tmp_path / "sheet.png").width > 4 * TILE
+    (tmp_path / "train" / "masks" / "1.png").unlink()
+    found, code, line = ask(tmp_path)
+    assert code == 2
+    assert "has no mask" in line
+    assert found["unpaired"] == ["train/images/1.png"]
+    assert found["unused"] == {}
+
+
+def test_a_folder_of_masks_that_nobody_named(ask: Ask, tmp_path: Path) -> None:
+    make_masked(tmp_path)
+    assert ask(tmp_path)[0]["classes"] == 3
+    (tmp_path / "train" / "masks" / "0.png").write_bytes(b"")
+    found, code, _ = ask(
+        tmp_path, "--out", tmp_path / "sheet.png"
+    )  # its classes can no longer be counted by opening it
+    assert code == 2
+    assert (found["classes"], found["held"]) == (3, "val")
+    assert [row["class"] for row in found["masks"]["frequency"]] == ["class 0", "class 1", "class 2"]
+    assert [entry["file"] for entry in found["unreadable"]] == ["train/masks/0.png"]
+
+
+def test_small_masks_move_into_memory_and_may_keep_their_size(ask: Ask, told: Told, tmp_path: Path) -> None:
+    make_masked(tmp_path)
+    found, code, _ = ask(tmp_path, "--set", "data.augment=crop-flip", "--out", tmp_path / "sheet.png")
+    assert (code, found["augment"]) == (0, "crop-flip")
+    assert Image.open(tmp_path / "sheet.png").size == (2 * (5 * (TILE + GAP) + 2 * MARGIN), 398)
+    picture(tmp_path / "train" / "images" / "wide.jpg", size=(50, 30))
+    mask(tmp_path / "train" / "masks" / "wide.png", np.ones((30, 50), dtype=np.uint8))
+    _, code, line = told(tmp_path, "--set", "data.augment=crop-flip")
+    assert code == 2
+    assert "use scale-crop-flip" in line
+    assert ask(tmp_path, "--set", "data.augment=none", "--out", tmp_path / "sheet.png")[1] == 0
+
+
+def test_sets_in_memory(ask: Ask, tmp_path: Path) -> None:
+    small = ["--set", "data.options.count=24", "--set", "data.options.test_count=8"]
+    found, code, _ = ask("cues", *small)
+    assert code == 0
+    assert (found["augment"], found["sizes"]["median"], found["modes"]) == ("crop", [32, 32], {})  # the recipe's
+    assert sum(row["train"] for row in found["balance"]) == 24
+    found, code, _ = ask("cues-seg", *small, "--out", tmp_path / "sheet.png")
+    assert code == 0
+    assert sum(row["train"] for row in found["masks"]["frequency"]) == pytest.approx(1, abs=1e-3)
+    assert found["masks"]["strange"] == []
+    assert Image.open(tmp_path / "sheet.png").size[0] > 8 * TILE
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.booleans()), min_size=1, max_size=14))
+def test_copies_against_comparing_all_with_all(drawn: list[tuple[int, int, bool]]) -> None:
+    """Images of one of four colours, with a class, in one part or the other."""
+    parts: dict[str, ImageSet] = {}
+    for part, here in (("train", True), ("test", False)):
+        rows = [(colour, label) for colour, label, where in drawn if where is here]
+        image = torch.tensor([colour for colour, _ in rows], dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
+        parts[part] = ImageSet(image.clone(), torch.tensor([label for _, label in rows], dtype=torch.int64))
+    finding = Finding("drawn", ("a", "b"), 2, parts)
+    found = summarise(finding, {part: look(images) for part, images in parts.items()})["duplicates"]
+    every = [(part, at) for part, images in parts.items() for at in range(len(images))]
+    same = [
+        (one, other)
+        for one, other in combinations(every, 2)
+        if bool((parts[one[0]].image[one[1]] == parts[other[0]].image[other[1]]).all())
+    ]
+    leaked = {other for one, other in same if one[0] == "train" and other[0] == "test"}
+    assert found["leaked"] == {"test": len(leaked)}
+    for part in parts:
+        again = {other for one, other in same if one[0] == other[0] == part}
+        assert found["within"][part] == len(again)
+    two = {frozenset((one, other)) for one, other in same
+           if parts[one[0]].label[one[1]] != parts[other[0]].label[other[1]]}  # fmt: skip
+    named = {frozenset(f"{part} {at}" for part, at in pair) for pair in two}
+    assert all(any(pair <= set(group) for group in found["two_classes"]) for pair in named)
+    assert bool(named) == bool(found["two_classes"])
+
+
+def tiles(sheet: Image.Image, number: int, columns: int = 4) -> list[np.ndarray[Any, Any]]:
+    """The pictures of a row of the sheet, two rows of which are beside each other."""
+    step = columns * (TILE + GAP) + 2 * MARGIN
+    left, top = MARGIN + number % 2 * step, MARGIN + LINE + HEAD + number // 2 * (TILE + LINE + GAP)
+    pixels = np.asarray(sheet)
+    return [
+        pixels[top : top + TILE, left + at * (TILE + GAP) : left + at * (TILE + GAP) + TILE] for at in range(columns)
+    ]
+
+
+def enlarged(image: torch.Tensor) -> np.ndarray[Any, Any]:
+    """(3, S, S) in [0, 1] or bytes, every pixel as many times as fill a tile."""
+    pixels = image if image.dtype == torch.uint8 else (image * 255).round().byte()
+    times = TILE // image.shape[-1]
+    return pixels.permute(1, 2, 0).numpy().repeat(times, 0).repeat(times, 1)
+
+
+def test_the_sheet_shows_what_training_will_see() -> None:
+    options = {"count": 5, "test_count": 2}
+    finding = open_finding("cues", None, image_size=32, options=options)
+    train = open_sets("cues", None, image_size=32, options=options).train
+    assert isinstance(train, ImageSet)
+    for augment in ("none", "crop", "crop-flip", "imagenet"):
+        sheet = contact_sheet(finding, look(finding.parts["train"]), augment, seed=3)
+        loader = Loader(train, batch=2, seed=3, image_size=32, augment=augment, shuffle=False)
+        for epoch in range(3):
+            seen = torch.cat([batch.image for batch in loader.epoch(epoch)])
+            for at in range(5):
+                shown = tiles(sheet, at)
+                assert (shown[0] == enlarged(train.image[at])).all()
+                assert (shown[1 + epoch] == enlarged(seen[at])).all()
+                assert (augment == "none") == bool((shown[1] == shown[0]).all())
+
+
+def test_a_sheet_of_files_leaves_out_what_cannot_be_read(ask: Ask, told: Told, pets: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "sheet.png"
+    found, code, _ = ask(pets, "--out", out)
+    assert code == 2
+    assert found["sheet"] == str(out)
+    assert Image.open(out).height == LINE + HEAD + 6 * (TILE + LINE + GAP) + 2 * MARGIN  # of 13, 11 can be read
+    broken = tmp_path / "broken"
+    for name in ("a", "b"):
+        (broken / "train" / name).mkdir(parents=True)
+        (broken / "train" / name / "0.png").write_bytes(b"no")
+        (broken / "train" / name / "1.png").write_bytes(b"no")
+    text, code, line = told(broken)
+    assert code == 2
+    assert "4 files cannot be read" in line
+    assert "sizes" not in text
+
+
+def test_looking_never_raises(tmp_path: Path) -> None:
+    make_masked(tmp_path)
+    finding = open_finding(f"folder:{tmp_path}", None)
+    for path in (tmp_path / "train").rglob("*.png"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    seen: list[Seen] = look(finding.parts["train"])
+    assert all(not one.readable for one in seen)
+    assert summarise(finding, {part: look(images) for part, images in finding.parts.items()})["sizes"]
+
+
+def test_cifar100_has_ten_of_its_test_images_in_training(ask: Ask) -> None:
+    root = real("cifar-100-python")
+    found, code, _ = ask("cifar100", "--data-root", root)
+    assert code == 0
+    assert [row["images"] for row in found["parts"]] == [50_000, 10_000]
+    assert found["duplicates"]["leaked"] == {"test": 10}
+    assert found["next"].startswith("asd distill P1")
+
+
+def test_camvid(ask: Ask) -> None:
+    root = real("camvid")
+    found, code, _ = ask("camvid", "--data-root", root)
+    assert code == 0
+    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 367), ("val", 101), ("test", 233)]
+    assert 0.03 < found["masks"]["void"]["train"] < 0.05
+    assert found["masks"]["frequency"][3]["class"] == "road"
+    assert found["unreadable"] == found["masks"]["strange"] == []
