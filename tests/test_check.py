@@ -219,13 +219,14 @@ def test_a_table_of_groups_a_recipe_and_names_nobody_knows(
 
 def test_masks(ask: Ask, tmp_path: Path) -> None:
     """Shares that can be counted by hand: 12 pixels, of which a mask makes three void."""
+    folder = tmp_path / "scenes"
     for part in ("train", "val"):
         for at in range(2):
-            picture(tmp_path / part / "images" / f"{at}.png", size=(4, 3))
+            picture(folder / part / "images" / f"{at}.png", size=(4, 3))
             values = np.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 255, 255, 255]], dtype=np.uint8)
-            mask(tmp_path / part / "masks" / f"{at}.png", values)
-    (tmp_path / "classes.txt").write_text("sky\nsea\nsand\n")
-    found, code, _ = ask(tmp_path, "--set", "data.image_size=8")
+            mask(folder / part / "masks" / f"{at}.png", values)
+    (folder / "classes.txt").write_text("sky\nsea\nsand\n")
+    found, code, _ = ask(folder, "--set", "data.image_size=8")
     assert code == 0
     assert found["augment"] == "scale-crop-flip"
     assert found["masks"]["void"] == {"train": 0.25, "test": 0.25}
@@ -234,16 +235,16 @@ def test_masks(ask: Ask, tmp_path: Path) -> None:
     assert (second["train"], third["train"], third["train images"]) == (0.44444, 0.0, 0)
     assert "no training mask has sand" in found["advice"]
     values[0, 0] = 7
-    mask(tmp_path / "train" / "masks" / "0.png", values)
-    mask(tmp_path / "val" / "masks" / "1.png", np.zeros((5, 5), dtype=np.uint8))
-    found, code, line = ask(tmp_path, "--set", "data.image_size=8", "--out", tmp_path / "sheet.png")
+    mask(folder / "train" / "masks" / "0.png", values)
+    mask(folder / "val" / "masks" / "1.png", np.zeros((5, 5), dtype=np.uint8))
+    found, code, line = ask(folder, "--set", "data.image_size=8", "--out", tmp_path / "sheet.png")
     assert code == 2
     assert found["masks"]["strange"] == [{"file": "train/masks/0.png", "values": [7]}]
     assert found["unreadable"] == [{"file": "val/masks/1.png", "why": "5 × 5 pixels, its image 4 × 3"}]
     assert "one mask has values that are no class" in line
     assert Image.open(tmp_path / "sheet.png").width > 4 * TILE
-    (tmp_path / "train" / "masks" / "1.png").unlink()
-    found, code, line = ask(tmp_path)
+    (folder / "train" / "masks" / "1.png").unlink()
+    found, code, line = ask(folder)
     assert code == 2
     assert "has no mask" in line
     assert found["unpaired"] == ["train/images/1.png"]
@@ -267,7 +268,10 @@ def test_small_masks_move_into_memory_and_may_keep_their_size(ask: Ask, told: To
     make_masked(tmp_path)
     found, code, _ = ask(tmp_path, "--set", "data.augment=crop-flip", "--out", tmp_path / "sheet.png")
     assert (code, found["augment"]) == (0, "crop-flip")
-    assert Image.open(tmp_path / "sheet.png").size == (2 * (5 * (TILE + GAP) + 2 * MARGIN), 398)
+    assert Image.open(tmp_path / "sheet.png").size == (
+        2 * (5 * (TILE + GAP) + 2 * MARGIN),
+        2 * MARGIN + LINE + HEAD + 2 * (TILE + LINE + GAP) + LINE,  # title, four images, legend
+    )
     picture(tmp_path / "train" / "images" / "wide.jpg", size=(50, 30))
     mask(tmp_path / "train" / "masks" / "wide.png", np.ones((30, 50), dtype=np.uint8))
     _, code, line = told(tmp_path, "--set", "data.augment=crop-flip")

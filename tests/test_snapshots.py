@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,10 +144,11 @@ def test_wrappers_leave_no_trace_and_tied_weights_are_kept(tmp_path: Path) -> No
     half = Net()
     half.load_state_dict(net.state_dict())
     half.first = torch.compile(half.first, backend="eager")  # type: ignore[assignment]
-    wrapped = torch.compile(nn.DataParallel(net), backend="eager")
-    for number, model in enumerate((net, nn.DataParallel(torch.compile(net, backend="eager")), wrapped, half)):
+    inside: Any = torch.compile(net, backend="eager")
+    outside: Any = torch.compile(nn.DataParallel(net), backend="eager")
+    for number, model in enumerate((net, nn.DataParallel(inside), outside, half)):
         folder = tmp_path / str(number)
-        Snapshots(folder, total_steps=1)(model, 1)  # type: ignore[arg-type]
+        Snapshots(folder, total_steps=1)(model, 1)
         state = load_state(folder)
         assert {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in net.state_dict().items()}
         fresh = Net()
