@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
         "train", "fabric",
     },
     "targets": {"folder", "types", "data", "methods", "teachers"},
-    "bench": {"run", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
+    "bench": {"run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},

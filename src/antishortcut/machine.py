@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +15,15 @@ SHARED = Path("/dev/shm")  # where processes hand tensors over; a container may 
 def cores() -> int:
     """Those this process may use, not all there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """What its maker calls it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def workers(processes: int = 1) -> int:
