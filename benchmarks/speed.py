@@ -48,7 +48,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "steps": lambda: {pair: bench(pair, "kd,asd", 30) for pair in PAIRS},
         "pairs": lambda: {
-            pair: bench(pair, "kd,asd", 10 if pair in OTHERS else 3, "--teacher-compile", "off")
+            pair: bench(pair, "kd,asd", 8 if pair in OTHERS else 3, "--teacher-compile", "off")
             for pair in (*OTHERS, *LARGER)
         },
         "methods": lambda: bench(PAIRS[0], "all", 10, "--teacher-compile", "off"),
