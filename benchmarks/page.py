@@ -111,6 +111,7 @@ MADE: dict[str, tuple[str, Callable[[Found], str]]] = {
     "steps": ("steps", steps),
     "how": ("steps", forms),
     "pairs": ("pairs", steps),
+    "larger": ("larger", steps),
     "methods": ("methods", methods),
     "reference": ("reference", reference),
     "scaling": ("scaling", scaling),
