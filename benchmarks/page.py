@@ -22,7 +22,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _pair(name: str, found: Found) -> str:
-    teacher, student = found["pair"].split(":")
+    teacher, student = re.findall(r"(?:(?:timm|torchvision):)?[^:]+", found["pair"])
     return f"`{teacher}` → `{student}`" if name == found["pair"] else f"{name}: `{teacher}` → `{student}`"
 
 
