@@ -31,7 +31,7 @@ from torchvision.transforms.v2 import functional
 
 from antishortcut.data import Loader
 from antishortcut.data.pictures import read
-from antishortcut.machine import cores
+from antishortcut.machine import cores, processor
 from antishortcut.types import FileSet, ImageSet
 
 BATCH, SIDE = 64, 224
@@ -194,10 +194,8 @@ def compared(spent: Mapping[str, list[Spent]], count: int, against: tuple[str, .
 
 
 def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
     return {
-        "processor": names[0] if names else platform.processor(),
+        "processor": processor(),
         "cores": cores(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),

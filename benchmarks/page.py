@@ -22,7 +22,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _pair(name: str, found: Found) -> str:
-    teacher, student = found["pair"].split(":")
+    teacher, student = re.findall(r"(?:(?:timm|torchvision):)?[^:]+", found["pair"])
     return f"`{teacher}` → `{student}`" if name == found["pair"] else f"{name}: `{teacher}` → `{student}`"
 
 
@@ -111,6 +111,7 @@ MADE: dict[str, tuple[str, Callable[[Found], str]]] = {
     "steps": ("steps", steps),
     "how": ("steps", forms),
     "pairs": ("pairs", steps),
+    "larger": ("larger", steps),
     "methods": ("methods", methods),
     "reference": ("reference", reference),
     "scaling": ("scaling", scaling),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from antishortcut.folder import Folder
+from antishortcut.machine import processor
 from antishortcut.run import Execution, load_recipe
 from antishortcut.stats import paired, summary
 from antishortcut.workflow import Workshop, distill
@@ -55,7 +55,7 @@ def main() -> None:
         pairs = [found[way][method] for way in WAYS]
         scores[method] = {way: asdict(summary(found[way][method])) for way in WAYS}
         scores[method]["bfloat16 - float32"] = asdict(paired(pairs[1], pairs[0]))
-    machine = {"machine": platform.processor() or platform.machine(), "torch": str(torch.__version__)}
+    machine = {"machine": processor(), "torch": str(torch.__version__)}
     print(json.dumps({"recipe": asked.recipe, "seeds": seeds, "scores": scores} | machine, indent=1))
 
 

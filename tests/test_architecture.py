@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
-    "bench": {"run", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
+    "bench": {"run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},

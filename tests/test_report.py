@@ -78,6 +78,19 @@ def test_unfinished_and_damaged_runs_are_listed(suite: tuple[Path, dict[str, Any
     )  # kd-s3, its curve
 
 
+def test_runs_that_were_not_computed_alike_are_told(tmp_path: Path) -> None:
+    for seed, precision in ((1, "float32"), (2, "bfloat16"), (3, None)):  # the third is from before there was a choice
+        folder = student(tmp_path / f"kd-s{seed}", "kd", seed, 0.5)
+        tree = json.loads((folder.path / "run.json").read_text())
+        tree["execution"] |= {"teacher_precision": precision} if precision else {}
+        write_json(folder.path / "run.json", tree)
+    make_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    told = "Runs were not all computed alike, which changes last digits: teacher_precision "
+    assert re.search(re.escape(told) + r"(float32 \(2 runs\), bfloat16|bfloat16 \(1 runs\), float32)", page)
+    assert "– (1 runs)" in page  # among the settings it is said that one did not say it
+
+
 def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
     text = (suite[0] / "table.md").read_text()
     assert text.startswith("# P2\n\n| method | seeds | last ↑ | best ↑ | conflict accuracy ↑ | conflict shape_bias ↑ |")

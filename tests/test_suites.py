@@ -22,6 +22,7 @@ from antishortcut.cli import app, main
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS
 from antishortcut.folder import Folder, twin_of
+from antishortcut.launch import Outcome, Place
 from antishortcut.methods import options_of, roles_of
 from antishortcut.run import Execution
 from antishortcut.suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
@@ -372,6 +373,7 @@ def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
         assert (run.suite, run.name, run.seed, run.epochs) == ("beyond-cues", name, 1, 20)
         assert (run.method, run.options) == (jobs[name].method, settings(jobs[name]))
         assert execution["threads"] == 1
+        assert execution["cache_teachers"] is True  # unasked, there being room
         assert set(folder.scores()) == {"iid", "conflict", "uncorrelated", "hard"}
         assert folder.scores()["hard"]["of"] == "val"
     teachers = {path.name: Folder(path).read()[0] for path in (carried / "teachers").iterdir()}
@@ -419,6 +421,31 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: 
     folder = folders(carried)[name]
     assert json.loads(result.stdout)["hash"] == folder.read()[0].hash
     same(Folder(runs / "by-hand" / f"{name}-s1"), folder)
+
+
+@pytest.mark.parametrize(
+    ("suite", "asked", "cached"),
+    [
+        ("table1", [], "auto"),
+        ("table1", ["--no-cache-teachers"], False),
+        ("complexity", [], False),  # its seconds are compared
+        ("complexity", ["--cache-teachers"], True),
+    ],
+)
+def test_which_suites_share_what_teachers_say(
+    suite: str, asked: list[str], cached: bool | str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def carry_out(jobs: object, place: Place, *more: object) -> Outcome:
+        seen.append(place.execution.cache_teachers)
+        return Outcome(0, {}, False)
+
+    monkeypatch.setattr("antishortcut.launch.carry_out", carry_out)
+    monkeypatch.setattr("antishortcut.launch.check_images", lambda *words: None)
+    words = ["suite", "run", suite, "--scale", "desk", "--runs", str(tmp_path), *asked]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert seen == [cached]
 
 
 def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ ASD that reads what its teachers say from disk.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from antishortcut.cache import Rows
 from antishortcut.data import Loader
 from antishortcut.errors import UserError, near
 from antishortcut.frozen import Form, Frozen, compiled, fastest, quicker
+from antishortcut.machine import processor
 from antishortcut.methods import METHODS, make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import ModelSettings
@@ -216,7 +216,7 @@ def bench(
 def machine(device: str) -> dict[str, Any]:
     """What a measurement was made on."""
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device == "cuda" else device,

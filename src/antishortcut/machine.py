@@ -17,6 +17,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def processor() -> str:
+    """What its maker calls it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
 def workers(processes: int = 1) -> int:
     """How many helpers each of so many processes has cores for; none where they would have to be spawned."""
     return max(cores() // processes, 1) if sys.platform == "linux" else 0

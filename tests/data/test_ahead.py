@@ -183,6 +183,9 @@ def test_as_many_workers_as_there_is_work_and_room_for(files: FileSet, monkeypat
     monkeypatch.setattr(machine, "cores", lambda: 6)
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(machine, "shared_bytes", lambda: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert workers(files) == 2  # no more than the process has threads
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
     assert workers(files) == 6
     assert workers(files, world=2) == 3  # processes share the cores
     assert workers(files, world=8, batch=8) == 1

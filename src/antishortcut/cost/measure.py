@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
-import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +22,7 @@ from antishortcut.data.sources import SOURCES, WITH_PATH, Request
 from antishortcut.errors import UserError
 from antishortcut.fabric import make_fabric, resolved
 from antishortcut.frozen import Form, Frozen, fastest
-from antishortcut.machine import cores
+from antishortcut.machine import cores, processor
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import Network, probe
 from antishortcut.run import DataSettings, Execution, ModelSettings, TaskSettings
@@ -159,8 +157,4 @@ def _name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return device.type
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
+    return processor()
