@@ -8,8 +8,8 @@ from typing import Any
 from antishortcut.errors import UserError, near
 from antishortcut.evaluate.between import mechanism
 from antishortcut.evaluate.corrupted import corruptions
-from antishortcut.evaluate.latency import cost
 from antishortcut.evaluate.hard import hard
+from antishortcut.evaluate.latency import cost
 from antishortcut.evaluate.own import clean
 from antishortcut.evaluate.scenes import scenes
 from antishortcut.evaluate.shifted import attack, conflict, groups, renditions, stylized

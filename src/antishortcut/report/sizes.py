@@ -65,8 +65,8 @@ class SizeTable:
             return "Size on disk and latency: asd evaluate --on cost measures them."
         where = f" Measured on {self._machines[0]}." if len(self._machines) == 1 else ""
         return (
-            "ms: milliseconds for one image at a time, teacher and student in turns; a median in each run, here the mean "
-            f"of its runs ± standard deviation. smaller, faster: how many times, than its teacher.{where}"
+            "ms: milliseconds for one image at a time, teacher and student in turns; a median in each run, here the "
+            f"mean of its runs ± standard deviation. smaller, faster: how many times, than its teacher.{where}"
         )
 
 
