@@ -78,7 +78,7 @@ def pets(tmp_path: Path) -> Path:
     (folder / "train" / "cow").mkdir()
     Image.open(folder / "train" / "cat" / "1.jpg").save(folder / "val" / "cat" / "copy.png")  # another format
     shutil.copy(folder / "train" / "cat" / "2.jpg", folder / "train" / "dog" / "same.jpg")
-    picture(folder / "test" / "cat" / "late.jpg")
+    picture(folder / "valid" / "cat" / "late.jpg")
     return folder
 
 
@@ -109,7 +109,7 @@ def test_a_damaged_folder_is_told_in_full(ask: Ask, pets: Path) -> None:
     assert found["missing"] == {"test": ["dog"]}
     assert found["held"] == "val"
     assert found["not_images"] == {".heic": 1, ".txt": 1}
-    assert found["unused"] == {"test/cat": 1}
+    assert found["unused"] == {"valid/cat": 1}
     copies = found["duplicates"]
     assert copies["leaked"] == {"test": 1}
     assert copies["within"] == {"train": 1, "test": 0}
@@ -121,7 +121,7 @@ def test_every_finding_has_its_line_of_advice(ask: Ask, pets: Path) -> None:
     advice = "\n".join(ask(pets)[0]["advice"])
     for words in (
         "33.3% of test are training images too", "under two classes", "train/cow has no images",
-        "test has no images of dog", "val/ is scored, so one image in test/cat would not be used",
+        "test has no images of dog", "val/ is scored, so one image in valid/cat would not be used",
         "--set data.image_size=", "EXIF", "CMYK", "transparency", "(.heic)", "data.val_fraction",
     ):  # fmt: skip
         assert words in advice, words
@@ -131,14 +131,14 @@ def test_what_is_repaired_is_no_longer_told(ask: Ask, pets: Path) -> None:
     for name in ("train/cat/cut.jpg", "train/dog/nothing.png", "val/cat/copy.png", "train/dog/same.jpg"):
         (pets / name).unlink()
     (pets / "train" / "cow").rmdir()
-    shutil.rmtree(pets / "test")
+    shutil.rmtree(pets / "valid")
     found, code, line = ask(pets, "--set", "data.image_size=16")
     assert (code, line) == (0, "")
     assert found["problems"] == found["unreadable"] == found["duplicates"]["across"] == []
     assert found["sizes"]["smaller"] == 0
     assert ask(pets, "--set", "data.image_size=22")[0]["sizes"]["smaller"] == 2  # those of 20 × 24
     advice = "\n".join(found["advice"])
-    assert not any(words in advice for words in ("training images too", "two classes", "image_size", "test/"))
+    assert not any(words in advice for words in ("training images too", "two classes", "image_size", "valid/"))
     assert found["next"].startswith("asd init")
     assert str(pets) in found["next"]
 
@@ -150,10 +150,13 @@ def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path:
     assert ask(tmp_path / "good")[1] == 0
     picture(tmp_path / "flat" / "ape" / "0.png")
     picture(tmp_path / "flat" / "bat" / "0.png")
+    open_sets(f"folder:{tmp_path / 'flat'}", None)
+    assert ask(tmp_path / "flat")[1] == 0
+    (tmp_path / "flat" / "val").mkdir()
     found, code, line = ask(tmp_path / "flat")
     assert code == 2
-    assert "no folder" in line
-    assert found["balance"] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 1}]
+    assert "has val/ but no train/" in line
+    assert found["balance"][:2] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 1}]
     picture(tmp_path / "good" / "val" / "new" / "0.png")
     found, code, line = ask(tmp_path / "good")
     assert code == 2
@@ -166,7 +169,7 @@ def test_without_val_a_tenth_is_held_out(ask: Ask, tmp_path: Path) -> None:
     found, code, _ = ask(tmp_path)
     assert code == 0
     assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 18), ("test", 2)]
-    assert any(line.startswith("val/ is missing: a tenth of train") for line in found["advice"])
+    assert any(line.startswith("there is no val/: a tenth of the images") for line in found["advice"])
     found, _, _ = ask(f"folder:{tmp_path}", "--set", "data.val_fraction=0.5", "--set", "data.train_limit=4")
     assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 4), ("val", 9), ("test", 2)]
 

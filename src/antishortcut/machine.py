@@ -34,12 +34,3 @@ def workers(processes: int = 1) -> int:
 def shared_bytes() -> int | None:
     """Free memory for what processes hand to each other; None where there is no telling."""
     return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None
-
-
-def processor() -> str:
-    """Its maker's name for it."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()

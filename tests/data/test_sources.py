@@ -143,6 +143,32 @@ def test_folder_without_an_evaluation_part_gives_a_tenth_of_every_class(tmp_path
     assert not set(sets.train.paths) & set(test.paths)
 
 
+def test_folder_with_val_and_test_chooses_by_one_and_is_tested_on_the_other(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, "validation")
+    make_folder(tmp_path / "more", "test", per_class=2)
+    (tmp_path / "more" / "test").rename(folder / "test")
+    sets = open_sets(f"folder:{folder}", None)
+    assert isinstance(sets.val, FileSet)
+    assert isinstance(test := sets.tests["test"], FileSet)
+    assert {path.relative_to(folder).parts[0] for path in sets.val.paths} == {"validation"}
+    assert {path.relative_to(folder).parts[0] for path in test.paths} == {"test"}
+    refused("leave val_fraction at 0", f"folder:{folder}", None, val_fraction=0.1)
+
+
+def test_folder_of_classes_with_nothing_above_them(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "photos", held=None, per_class=10)
+    (folder / "notes").mkdir()  # a folder without images is no class
+    for name in ("ape", "bat"):
+        (folder / "train" / name).rename(folder / name)
+    (folder / "train").rmdir()
+    sets = open_sets(f"folder:{folder}", None)
+    assert sets.classes == ("ape", "bat")
+    assert (len(sets.train), len(sets.tests["test"])) == (18, 2)
+    refused(f"did you mean {folder}", f"folder:{folder.parent}", None)
+    (folder / "test").mkdir()
+    refused("has test/ but no train/", f"folder:{folder}", None)
+
+
 def test_folder_mistakes(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "own")
     (folder / "val" / "cow").mkdir()

@@ -31,7 +31,8 @@ _TINY_HINT = (
     f"unpack {TINY} below the data root: train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt, "
     "wnids.txt, words.txt"
 )
-_FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>"
+_FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> right in the folder"
+TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # what people call them
 
 
 class Files(NamedTuple):
@@ -41,6 +42,7 @@ class Files(NamedTuple):
     train: FileSet
     test: FileSet | None
     base: Path
+    val: FileSet | None = None  # images to choose things by, where there are test images besides
 
 
 def class_list(name: str) -> tuple[str, ...]:
@@ -114,23 +116,56 @@ def list_imagenet100(root: Path) -> Files:
 
 
 def list_folder(folder: Path) -> Files:
-    """train/<class>/… and the first of val, valid, test that is there; classes in alphabetical order."""
-    if not (folder / "train").is_dir():
-        raise UserError(f"no folder {folder / 'train'}; {_FOLDER_HINT}")
-    classes = folders(folder / "train")
+    """Folders of classes below train, and below val or test; or right in the folder. Classes in alphabetical order.
+
+    Of val and test the one that is there is tested on; where both are, val is for choosing.
+    """
+    train = part_of(folder, TRAIN)
+    if train is None:
+        return _undivided(folder)
+    classes = folders(train)
     if not classes:
-        raise UserError(f"no class folders in {folder / 'train'}; {_FOLDER_HINT}")
-    train = listed([folder / "train" / name for name in classes], _FOLDER_HINT)
-    held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
-    if held is None:
-        return Files(classes, train, None, folder)
+        raise UserError(f"no class folders in {train}; {_FOLDER_HINT}")
+    found = listed([train / name for name in classes], _FOLDER_HINT)
+    val, test = (None if held is None else _held(held, train, classes) for held in held_of(folder))
+    return Files(classes, found, test, folder, val)
+
+
+def part_of(folder: Path, names: Sequence[str]) -> Path | None:
+    """The first folder of these names that is there."""
+    return next((folder / name for name in names if (folder / name).is_dir()), None)
+
+
+def held_of(folder: Path) -> tuple[Path | None, Path | None]:
+    """The folders to choose things by and to test on; where only one is there, it is tested on."""
+    val, test = part_of(folder, VAL), part_of(folder, TEST)
+    return (None, val) if test is None else (val, test)
+
+
+def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
+    """Images that are not trained on, labelled as those of training."""
     present = folders(held)
     if not present or set(present) - set(classes):
         extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
-        raise UserError(f"{held} has {extra}, but its class folders must be among those of {folder / 'train'}")
-    test = listed([held / name for name in present], _FOLDER_HINT)
+        raise UserError(f"{held} has {extra}, but its class folders must be among those of {train}")
+    found = listed([held / name for name in present], _FOLDER_HINT)
     number = torch.tensor([classes.index(name) for name in present])
-    return Files(classes, train, FileSet(test.paths, number[test.label]), folder)
+    return FileSet(found.paths, number[found.label])
+
+
+def _undivided(folder: Path) -> Files:
+    """Folders of classes with no parts above them."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; {_FOLDER_HINT}")
+    parts = part_of(folder, (*VAL, *TEST))
+    if parts is not None:
+        raise UserError(f"{folder} has {parts.name}/ but no train/; {_FOLDER_HINT}")
+    classes = tuple(name for name in folders(folder) if images_below(folder / name))
+    if len(classes) < 2:
+        below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
+        hint = f"; did you mean {folder / below[0]}?" if below else ""
+        raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
+    return Files(classes, listed([folder / name for name in classes], _FOLDER_HINT), None, folder)
 
 
 def home(root: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..types import VOID, FileSet
-from .layouts import home, images_below, lines
+from .layouts import TRAIN, held_of, home, images_below, lines, part_of
 from .masks import MOST, NO_CLASS, read_values, size_of
 from .pictures import in_threads
 
@@ -91,16 +91,18 @@ def _camvid_names(folder: Path) -> tuple[str, ...]:
 
 def has_masks(folder: Path) -> bool:
     """Whether a folder of the person's own holds images with masks rather than folders of classes."""
-    return (folder / "train" / "images").is_dir() and (folder / "train" / "masks").is_dir()
+    train = part_of(folder, TRAIN)
+    return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
 
 
 def list_masked(folder: Path) -> Scenes:
-    """train/images with train/masks and the first of val, valid, test that is there; 255 in a mask is void.
+    """train/images with train/masks, and val and test alike, named as by `list_folder`; 255 in a mask is void.
 
     Classes are named in classes.txt or classes.json; without one, the training masks are read to count them.
     """
-    names = names_in(folder)
-    train = paired(folder / "train" / "images", folder / "train" / "masks", None, _FOLDER_HINT)
+    names, place = names_in(folder), part_of(folder, TRAIN)
+    assert place is not None
+    train = _pairs(place, None)
     classes = names or tuple(f"class {value}" for value in range(1 + _largest(train.masks)))
     if len(classes) < 2:
         raise UserError(f"{folder} has one class only; {VOID} means void, so write foreground as 1")
@@ -108,9 +110,12 @@ def list_masked(folder: Path) -> Scenes:
         raise UserError(f"{folder} has {len(classes)} classes, but a mask of bytes holds at most {MOST}")
     lookup = table({value: value for value in range(len(classes))})
     train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
-    held = next((folder / name for name in ("val", "valid", "test") if (folder / name).is_dir()), None)
-    test = None if held is None else paired(held / "images", held / "masks", lookup, _FOLDER_HINT)
-    return Scenes(classes, labelled(train) if names else train, None, test, folder)
+    val, test = (None if held is None else _pairs(held, lookup) for held in held_of(folder))
+    return Scenes(classes, labelled(train) if names else train, val, test, folder)
+
+
+def _pairs(part: Path, lookup: Tensor | None) -> FileSet:
+    return paired(part / "images", part / "masks", lookup, _FOLDER_HINT)
 
 
 def names_in(folder: Path) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -204,13 +204,12 @@ def _camvid(request: Request) -> Found:
 
 def _from_scenes(request: Request, found: scenes.Scenes) -> Found:
     size = request.image_size or scenes.usual_crop(found.train)
-    files = layouts.Files(found.classes, found.train, found.test, found.base)
-    return replace(_from_files(request, files, size), val=found.val)
+    return _from_files(request, layouts.Files(found.classes, found.train, found.test, found.base, found.val), size)
 
 
 def _from_files(request: Request, found: layouts.Files, size: int) -> Found:
     if found.test is not None:
-        return Found(request.name, found.classes, size, found.train, {"test": found.test}, base=found.base)
+        return Found(request.name, found.classes, size, found.train, {"test": found.test}, found.val, found.base)
     train, test = hold_out(found.train, 0.1, request.seed)
     assert test is not None
     return Found(f"{request.name} tested on a tenth", found.classes, size, train, {"test": test}, base=found.base)

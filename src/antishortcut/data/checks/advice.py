@@ -64,7 +64,7 @@ def _classes(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
 
 def _parts(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
     if finding.name.startswith("folder:") and not finding.held:
-        yield "val/ is missing: a tenth of train would be held out and scored; put images there to choose your own"
+        yield "there is no val/: a tenth of the images is held out and scored; put images there to choose your own"
     unused = [name for name in facts["unused"] if name.split("/")[0] in HELD]
     if unused:
         count = sum(facts["unused"][name] for name in unused)

@@ -19,7 +19,7 @@ from ..dense import CROPS, check
 from ..masks import MOST, one_small_size
 from ..sources import IN_MEMORY, Found, divided, find
 
-HELD = ("val", "valid", "test")  # the first that is there is the test set of a folder
+HELD = (*layouts.VAL, *layouts.TEST)  # names of folders that are not trained on
 _PLAIN = {"classes.txt", "classes.json", "metadata.csv"}  # files that belong to a set and are no images
 _TEXTS = ("readme", "license", "licence", "copying", "makefile")
 
@@ -71,7 +71,7 @@ def open_finding(
     if folder is None:
         return Finding(name, found.classes, found.image_size, parts)
     others, unused = _beside(folder, _paths(found))
-    held = next((part for part in HELD if (folder / part).is_dir()), "") if kind == "folder" else ""
+    held = _tested(folder) if kind == "folder" else ""
     return Finding(name, found.classes, found.image_size, parts, folder, held=held, others=others, unused=unused)
 
 
@@ -101,9 +101,10 @@ def _paths(found: Found) -> set[str]:
 
 def _made_out(name: str, folder: Path, refusal: str, image_size: int | None) -> Finding:
     """A folder that no run would take."""
-    train = folder / "train" if (folder / "train").is_dir() else folder  # classes right in the folder: nearly right
-    held = next((part for part in HELD if (folder / part).is_dir()), "") if train != folder else ""
-    places = {"train": train} | ({"test": folder / held} if held else {})
+    train = layouts.part_of(folder, layouts.TRAIN) or folder
+    val, test = layouts.held_of(folder) if train != folder else (None, None)
+    places = {"train": train} | {name: place for name, place in (("val", val), ("test", test)) if place is not None}
+    held = _tested(folder) if train != folder else ""
     if scenes.has_masks(folder):
         classes, parts, unpaired = _scenes(folder, places)
         empty: tuple[str, ...] = ()
@@ -116,6 +117,12 @@ def _made_out(name: str, folder: Path, refusal: str, image_size: int | None) -> 
     others, unused = _beside(folder, known | {str(folder / name) for name in unpaired})
     size = image_size or _crop(parts["train"])
     return Finding(name, classes, size, parts, folder, refusal, held, empty, unpaired, others, unused)
+
+
+def _tested(folder: Path) -> str:
+    """The name of the folder that the test images are in, if there is one."""
+    _, test = layouts.held_of(folder)
+    return "" if test is None else test.name
 
 
 def _crop(train: FileSet) -> int:
