@@ -15,7 +15,8 @@ FREE = {"errors", "", "__version__"}  # anyone may raise a UserError and read th
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
-    "run": set(),
+    "settings": set(),
+    "run": {"settings"},
     "machine": set(),
     "stats": set(),
     "subspace": set(),
@@ -24,6 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     "console": set(),
     "folder": {"run"},
     "schedule": {"run"},
+    "optimiser": {"settings"},
+    "averaging": set(),
+    "logs": {"run"},
     "resume": {"folder"},
     "recipes": set(),
     "tasks": {"types", "scorers", "parallel"},
@@ -41,11 +45,13 @@ ALLOWED: dict[str, set[str]] = {
     "fabric": {"run", "frozen", "machine"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
     "cache": {"run", "folder", "teachers", "types"},
+    "mixing": {"settings", "types", "data", "parallel"},
+    "memory": {"settings", "types", "machine", "optimiser", "parallel"},
     "answers": {"run", "types", "data", "frozen", "teachers", "cache"},
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
         "types", "tasks", "models", "methods", "data", "teachers", "scorers", "answers",
-        "fabric", "signals",
+        "fabric", "signals", "optimiser", "averaging", "mixing", "memory", "logs",
     },
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
@@ -56,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"run", "folder", "stats", "paper"},
     "workflow": {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
-        "train", "fabric",
+        "train", "fabric", "mixing",
     },
     "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
@@ -74,8 +80,8 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"machine", "run", "frozen", "fabric"},
 }  # fmt: skip
 TORCH_FREE = [
-    "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed", "suites",
-    "launch", "cost", "cli", "doctor",
+    "settings", "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed",
+    "suites", "launch", "cost", "cli", "doctor",
 ]  # fmt: skip
 
 

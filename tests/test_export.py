@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
@@ -15,22 +18,24 @@ import onnxruntime
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
 from antishortcut.cli.export import FORMATS as OFFERED
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Bench, evaluate
+from antishortcut.evaluate import EVALUATIONS, Bench, evaluate
 from antishortcut.evaluate.latency import interleaved
 from antishortcut.export import FORMATS, export
 from antishortcut.export.check import difference
-from antishortcut.folder import Folder, write_json
+from antishortcut.export.markdown import plain
+from antishortcut.export.measured import EVALUATIONS as KNOWN
+from antishortcut.folder import UMASK, Folder, write_json
 from antishortcut.models import Network
 from antishortcut.report import make_report
-from antishortcut.run import Execution, Recipe, load_recipe
-from antishortcut.teachers import Trajectory, network_of
+from antishortcut.run import DataSettings, Execution, ModelSettings, OptimSettings, Recipe, Run, load_recipe
+from antishortcut.teachers import Trajectory, network_of, save_weights
 from antishortcut.workflow import Workshop, distill, teach
 from tests.test_dense_runs import SMALL
 
@@ -84,7 +89,7 @@ def original(folder: Folder, shop: Workshop) -> Network:
 def images(folder: Folder, shop: Workshop, count: int) -> Tensor:
     """The first of its own test images."""
     held: Any = next(iter(shop.sets(folder.read()[0].data).tests.values()))
-    return held.image[:count].float() / 255
+    return torch.as_tensor(held.image[:count]).float() / 255
 
 
 def close(given: Any, wanted: Tensor) -> None:
@@ -96,6 +101,34 @@ def runtime(place: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(place / "model.onnx", options)
+
+
+def elsewhere(code: str, place: Path) -> None:
+    """Run lines of Python in a folder, where the package cannot be imported."""
+    lost = "import sys; sys.modules['antishortcut'] = None\n"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", lost + code], cwd=place, check=True)
+
+
+def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> Folder:
+    """A finished run whose student is as it began, written by hand, of data that are not here."""
+    settings = {"model": ModelSettings(name=model, **more), "data": DataSettings(name="folder:/x/y", image_size=side)}
+    run = Run(
+        kind="distill",
+        name="kd",
+        seed=1,
+        suite="s",
+        epochs=1,
+        method="kd",
+        fingerprint="f",
+        optim=OptimSettings(),
+        **settings,
+    )
+    folder = Folder(place)
+    folder.begin(run, {}, {})
+    torch.manual_seed(0)
+    save_weights(folder.student, network_of(run.model, classes, side))
+    folder.finish({"set": "test", "last": {"accuracy": 0.5}})
+    return folder
 
 
 def everything(place: Path) -> set[Path]:
@@ -117,6 +150,7 @@ def test_onnx_runtime_gives_what_the_student_gives(student: Folder, shop: Worksh
     assert made.record["output"] == {"logits": ["batch", 10], "embedding": ["batch", 16]}
     assert 0 < made.record["check"]["largest"] <= made.record["check"]["allowed"] == 1e-4
     assert made.record["check"]["images"] == "5 images of the iid set of cues"
+    assert made.record["check"]["batches"] == (1, 2, 5)
     assert b"antishortcut/" not in (made.place / "model.onnx").read_bytes()  # no paths of this machine
 
 
@@ -131,6 +165,7 @@ def test_scenes_of_any_size(dense: Folder, shop: Workshop) -> None:
         close(logits, network(image).logits)
     card = (made.place / "README.md").read_text()
     assert "image-segmentation" in card
+    assert made.record["check"]["sizes"] == ((32, 32), (29, 27))
     assert "brought to the image's size bilinearly before argmax" in card
 
 
@@ -139,10 +174,10 @@ def test_a_torch_program_needs_no_package_of_ours(student: Folder, shop: Worksho
     image, network = images(student, shop, 4), original(student, shop)
     torch.save(image, tmp_path / "image.pt")
     code = (
-        "import sys, torch; student = torch.export.load('t/model.pt2').module(); image = torch.load('image.pt')\n"
-        "torch.save([student(image), student(image[:1])], 'out.pt'); assert 'antishortcut' not in sys.modules"
+        "import torch; student = torch.export.load('t/model.pt2').module(); image = torch.load('image.pt')\n"
+        "torch.save([student(image), student(image[:1])], 'out.pt')"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True)
+    elsewhere(code, tmp_path)
     whole, one = torch.load(tmp_path / "out.pt")
     close(whole[0], network(image).logits)
     close(whole[1], network(image).embedding)
@@ -161,14 +196,32 @@ def test_safetensors_hold_the_bare_networks_weights(of_timm: Folder, shop: Works
     assert (record["model"], record["classes"], record["image_size"]) == (TIMM, 10, 40)
     assert record["names"] == list(shop.sets(of_timm.read()[0].data).classes)
     assert len(record["load"]) == 3
+    assert stat.S_IMODE((made.place / "model.safetensors").stat().st_mode) == 0o666 & ~UMASK  # not private
+
+
+def test_weights_begin_another_recipe(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    """What export.json says of the student goes into a recipe as it is, but for where the file lies."""
+    made = export(student, "safetensors", None, out=tmp_path / "s")
+    wanted = made.record["recipe"]["student"]
+    assert wanted == {"name": "cnn-2-16", "weights": "model.safetensors"}
+    overrides = [f"student.name={wanted['name']}", f"student.weights={made.place / wanted['weights']}"]
+    recipe = small(*overrides, "optim.rate=1e-12")  # nothing is learned
+    again = Folder(distill(recipe, shop, method="ce", seed=1, suite="again").folder(shop.runs))
+    for (name, ours), theirs in zip(
+        original(student, shop).named_parameters(), original(again, shop).parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, msg=name)
 
 
 def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
     made = export(of_timm, "timm", shop.sets(of_timm.read()[0].data), out=tmp_path / "t")
     loaded = timm.create_model(f"local-dir:{made.place}", pretrained=True).eval()
-    wanted = timm.data.resolve_data_config({}, model=loaded)
+    from timm.data.config import resolve_data_config
+
+    wanted: Any = resolve_data_config({}, model=loaded)  # type: ignore[no-untyped-call]
     assert (wanted["input_size"], wanted["crop_pct"], wanted["interpolation"]) == ([3, 40, 40], 1.0, "bilinear")
-    assert loaded.pretrained_cfg["label_names"] == list(shop.sets(of_timm.read()[0].data).classes)
+    config: Any = loaded.pretrained_cfg
+    assert config["label_names"] == list(shop.sets(of_timm.read()[0].data).classes)
     image = images(of_timm, shop, 3)
     mean, std = (torch.tensor(wanted[key]).view(3, 1, 1) for key in ("mean", "std"))
     close(loaded((image - mean) / std).detach(), original(of_timm, shop)(image).logits)
@@ -183,10 +236,12 @@ def test_the_lines_of_the_card_run_where_it_lies(
     (block,) = re.findall(r"```python\n(.*?)```", (made.place / "README.md").read_text(), re.DOTALL)
     assert len(block.splitlines()) == 5
     assert block.splitlines()[: len(made.record["load"])] == made.record["load"]
-    monkeypatch.chdir(made.place)
-    names: dict[str, Any] = {}
-    exec(compile(block, form, "exec"), names)
-    if "logits" in names:
+    if made.record["recipe"] is None:  # others need no package of ours
+        elsewhere(block, made.place)
+    else:
+        monkeypatch.chdir(made.place)
+        names: dict[str, Any] = {}
+        exec(compile(block, form, "exec"), names)
         assert tuple(names["logits"].shape) == (1, 10)
     assert not [path for path in made.place.parent.iterdir() if path.name.startswith(".")]
 
@@ -222,7 +277,54 @@ def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_p
     card = (bare.place / "README.md").read_text()
     assert "Not measured." in card
     assert "Latency was not measured" in card
-    assert "conflict" not in card
+    assert "by_shape" not in card
+    assert "(`clean`)" in card
+    assert "it was checked on noise" in card
+
+
+def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Workshop, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    made = export(student, "torch", None, out=tmp_path / "t")
+    held = ModelCard.load(made.place / "README.md").data
+    assert (held.library_name, held.pipeline_tag, held.tags[1:]) == (
+        "torch",
+        "image-classification",
+        ["knowledge-distillation", "kd"],
+    )
+    found = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
+    scores = student.scores()
+    assert found["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
+    assert found["iid", "accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"], abs=1e-6)
+    made = export(dense, "safetensors", None, out=tmp_path / "d")
+    held = ModelCard.load(made.place / "README.md").data
+    assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
+
+
+def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path: Path) -> None:
+    assert set(KNOWN) == set(EVALUATIONS) - {"scenes"}  # which are looked at
+    card = (export(student, "safetensors", None, out=tmp_path / "c").place / "README.md").read_text()
+    (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
+    measured = {"clean", "mechanism", "cost"}
+    assert set(re.findall(r"\(`(.*?)`\)", line)) == set(KNOWN) - measured
+    for view in ("aligned", "raw"):
+        for name, value in student.scores()["mechanism"]["values"][view].items():
+            assert f"{value:.3f}" in next(row for row in card.splitlines() if row.startswith(f"| {name} |"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("![x](http://e.vil/p.png)", "!\\[x\\](http:&#47;/e.vil/p.png)"),
+        ("a|b\n# c", "a\\|b # c"),
+        ("`rm` *b* _c_ d_e", "\\`rm\\` \\*b\\* \\_c\\_ d_e"),
+        ("<b>&amp;", "&lt;b>&amp;amp;"),
+        ("right\u202eleft\x1b[31m", "rightleft\\[31m"),
+        ("北京 ärger", "北京 ärger"),
+    ],
+)
+def test_names_start_no_markup(name: str, shown: str) -> None:
+    assert plain(name) == shown
 
 
 def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> None:
@@ -287,12 +389,64 @@ def test_what_disagrees_is_refused(
     shutil.copytree(student.path, copy)
     weights = load_file(copy / "student.safetensors")
     weights["body.head.bias"][0] = float("nan")
-    from safetensors.torch import save_file
-
     save_file(weights, copy / "student.safetensors")
     with pytest.raises(UserError, match="not finite"):
         export(Folder(copy), "safetensors", None)
     assert not (copy / "export").exists()
+
+
+def test_a_student_that_is_damaged_is_said_in_a_line(student: Folder, tmp_path: Path) -> None:
+    copy = Folder(tmp_path / "s" / "kd-s3")
+    shutil.copytree(student.path, copy.path)
+    whole = copy.student.read_bytes()
+    before = everything(tmp_path)
+    copy.student.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="holds no plain tensors"):
+        export(copy, "safetensors", None)
+    other = {key: value for key, value in load_file(student.student).items() if "head" not in key}
+    save_file(other, copy.student)
+    with pytest.raises(UserError, match=r"missing \(body\.head\.weight"):
+        export(copy, "safetensors", None)
+    assert everything(tmp_path) == before
+    copy.student.write_bytes(whole)
+    write_json(copy.path / "result.json", {})  # finished, as far as is known
+    assert "at the end of training" not in (export(copy, "safetensors", None).place / "README.md").read_text()
+
+
+def test_what_others_raise_is_said_in_a_line(student: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any, **more: Any) -> None:
+        raise RuntimeError("\nno kernel for it\nmore")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", fails)
+    with pytest.raises(
+        UserError, match=r"^what was exported does not run on 1 of 5 images .* \(no kernel for it\); nothing"
+    ):
+        export(student, "onnx", None, out=tmp_path / "o")
+    monkeypatch.setattr("timm.create_model", fails)
+    small_one = fresh(tmp_path / "run", TIMM, 32)
+    monkeypatch.undo()
+    monkeypatch.setattr("timm.models.save_for_hf", fails)
+    with pytest.raises(UserError, match=r"timm does not load what it saved .* \(no kernel for it\); --to safetensors"):
+        export(small_one, "timm", None, out=tmp_path / "t")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("side", [24, 176])
+def test_a_network_of_one_size_resizes_by_itself(side: int, tmp_path: Path) -> None:
+    """Smaller and larger images than it takes; its embedding is named elsewhere."""
+    folder = fresh(tmp_path / "run", "timm:test_vit", side, embedding="blocks.2")
+    made = export(folder, "onnx", None, out=tmp_path / "o", embedding=True)
+    assert (made.record["image_size"], made.record["resized_to"]) == (side, 160)
+    assert runtime(made.place).get_inputs()[0].shape == ["batch", 3, side, side]
+    assert made.record["output"]["embedding"] == ["batch", 64]
+    loaded = export(folder, "timm", None, out=tmp_path / "t")
+    model = timm.create_model(f"local-dir:{loaded.place}", pretrained=True)
+    config: Any = model.pretrained_cfg
+    assert (config["input_size"], config["fixed_input_size"]) == ([3, 160, 160], True)
+    card = (loaded.place / "README.md").read_text()
+    assert "resized to 160 × 160 bilinearly" in card
+    assert f"the shorter side {side if side == 24 else 201}" in card  # 256/224 of it, of files
+    assert "/x" not in card  # where the folder of images lies
 
 
 def test_differences() -> None:
@@ -318,6 +472,48 @@ def test_only_exports_are_replaced_and_only_when_told(student: Folder, tmp_path:
     with pytest.raises(UserError, match="is a file"):
         export(student, "safetensors", None, out=_file(tmp_path), force=True)
     assert {path.name for path in tmp_path.iterdir()} == {"s", "file"}
+
+
+def test_a_folder_that_is_there_stays_there(student: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the shell stands, another disk, a link to it: its files change, all or none."""
+    place = tmp_path / "here"
+    place.mkdir()
+    (tmp_path / "link").symlink_to(place)
+    inode = place.stat().st_ino
+    monkeypatch.chdir(place)
+    export(student, "safetensors", None, out=Path())
+    made = {path.name: path.read_bytes() for path in place.iterdir()}
+    assert set(made) == {"README.md", "export.json", "model.safetensors"}
+    replace = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if target == place / "model.safetensors" and "old" not in str(source):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr("antishortcut.export.os.replace", full)
+    with pytest.raises(UserError, match=r"cannot write .*here \(No space left on device\); name another folder"):
+        export(student, "safetensors", None, out=tmp_path / "link", force=True)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == made
+    monkeypatch.undo()
+    export(student, "torch", None, out=tmp_path / "link", force=True)
+    assert {path.name for path in place.iterdir()} == {"README.md", "export.json", "model.pt2"}
+    assert (place.stat().st_ino, (tmp_path / "link").is_symlink()) == (inode, True)
+
+
+def test_where_nothing_can_be_written(student: Folder, tmp_path: Path) -> None:
+    """A run folder that is read alone, as a file in the way is to one that may write everywhere."""
+    copy = tmp_path / "s" / "kd-s3"
+    shutil.copytree(student.path, copy)
+    (copy / "export").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*export/safetensors \(.*\); name another folder as --out"):
+        export(Folder(copy), "safetensors", None)
+    assert export(Folder(copy), "safetensors", None, out=tmp_path / "o").place.is_dir()
+
+
+def test_data_of_another_run_are_refused(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="fingerprints differ"):
+        export(student, "safetensors", shop.sets(small("data.seed=1").data), out=tmp_path / "o")
 
 
 def _file(place: Path) -> Path:
@@ -397,7 +593,8 @@ class Stubborn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         pooled = x.mean(dim=(2, 3))  # (B, 3)
-        return self.head(pooled if float(pooled.sum()) > 0 else -pooled)
+        logits: Tensor = self.head(pooled if float(pooled.sum()) > 0 else -pooled)
+        return logits
 
 
 def test_a_network_that_cannot_be_traced_is_said_in_a_line(shop: Workshop, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lightning_fabric import Fabric
 from antishortcut.cache import NoRoom, TeacherCache, made_of
 from antishortcut.data import Loader
 from antishortcut.data.parts import limited
+from antishortcut.errors import UserError
 from antishortcut.frozen import Form, compiled, fastest, quicker, settle
 from antishortcut.run import Execution, Run
 from antishortcut.teachers import Teachers
@@ -37,26 +38,32 @@ class Answers:
         self._news: list[str] = []
         teachers.to(fabric.device, self.roles)
 
-    def settle(self, sets: Sets, loader: Loader, steps: int, begun: bool) -> None:
-        """Choose, for a training of so many steps with batches of this loader."""
+    def settle(self, sets: Sets, loader: Loader, steps: int, begun: bool, parts: int = 1) -> None:
+        """Choose, for a training of so many steps with batches of this loader, each in so many parts."""
         if not self.roles:
             return
-        device, compile, optim = self.fabric.device, self.execution.teacher_compile, self.run.optim
+        device, compile = self.fabric.device, self.execution.teacher_compile
         asked = self.execution.teacher_precision
         exact = (fastest(device) if asked == "auto" else asked) == "float32"
         images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
         made = settle(networks, asked, images, self._news.append, sets.image_size)
         self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
-        if self.execution.cache_teachers and self.vectors and not self.stages:  # vectors are cached, maps are not
-            self.cache = self._cache(loader, steps, len(sets.train))
+        if self.run.optim.mixes and self.execution.cache_teachers is True:
+            raise UserError(
+                "--cache-teachers: teachers are asked about mixed images, new ones in every step; "
+                "leave it out, or set optim.mixup and optim.cutmix to 0"
+            )
+        kept = self.vectors and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
+        if self.execution.cache_teachers and kept:
+            self.cache = self._cache(loader, steps, len(sets.train), parts)
         if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
             whole = next(iter(loader.epoch(0))).image
-            image = whole[: -(-len(whole) // optim.accumulate)].to(device)  # as most steps will ask
+            image = whole[: -(-len(whole) // parts)].to(device)  # as most steps will ask
             if compile == "on":
                 made = compiled(made, image, {} if begun else networks)
             else:
-                made = quicker(made, image, networks, steps * optim.accumulate, self._news.append)
+                made = quicker(made, image, networks, steps * parts, self._news.append)
         self.form = self.teachers.quicken(made)
 
     def _some(self, sets: Sets) -> Loader:
@@ -71,9 +78,9 @@ class Answers:
             workers=self.execution.workers,
         )
 
-    def _cache(self, loader: Loader, steps: int, images: int) -> TeacherCache | None:
+    def _cache(self, loader: Loader, steps: int, images: int, parts: int) -> TeacherCache | None:
         """Refused here, before anything is written, when there is no room for it."""
-        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form))
+        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
         cache = TeacherCache(self.teachers, self.roles, made, images)
         unasked = self.execution.cache_teachers == "auto"
         try:

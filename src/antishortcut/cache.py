@@ -196,7 +196,7 @@ class TeacherCache:
             self._say(f"teacher cache: {text}")
 
 
-def made_of(run: Run, device: torch.device, world: int, form: str) -> dict[str, Any]:
+def made_of(run: Run, device: torch.device, world: int, form: str, parts: int) -> dict[str, Any]:
     """What rows depend on besides the state: images, augmentation, seed, and how they are computed.
 
     A network's last bits depend on batch, device and threads; only runs that compute alike share rows.
@@ -206,7 +206,7 @@ def made_of(run: Run, device: torch.device, world: int, form: str) -> dict[str, 
         "seed": run.seed,
         "fingerprint": run.fingerprint,
         "data": run.data.model_dump(mode="json", exclude={"views"}),  # the view is in the file's name
-        "batch": [run.optim.batch, run.optim.accumulate, world],
+        "batch": [run.optim.batch, parts, world],
         "computed": [device.type, torch.get_num_threads(), torch.__version__, form],
     }
 

@@ -34,7 +34,7 @@ def run_demo(recipe: Recipe, story: Story, shop: Workshop, seed: int) -> dict[st
     from antishortcut.report import make_report
 
     teacher = teach(recipe, shop)
-    early = recipe.teacher.early
+    early = recipe.teacher.early_state
     rows = [_row("teacher", teacher, shop, ["clean"])]
     if early != "rewind" and "/" not in early:  # a state of this teacher
         rows.append(_row("early teacher", teacher, shop, ["clean"], early))

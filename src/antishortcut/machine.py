@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 SHARED = Path("/dev/shm")  # where processes hand tensors over; a container may have 64 MB of it
@@ -34,3 +35,38 @@ def workers(processes: int = 1) -> int:
 def shared_bytes() -> int | None:
     """Free memory for what processes hand to each other; None where there is no telling."""
     return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None
+
+
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that can still be taken, of the machine and of the container if that allows less; None: no telling."""
+    found = [_available(root / "proc/meminfo")]
+    group = root / "sys/fs/cgroup"
+    found += [_left(group / "memory.max", group / "memory.current", group / "memory.stat", "inactive_file")]
+    old = group / "memory"  # as older kernels have it
+    stat = "total_inactive_file"
+    found += [_left(old / "memory.limit_in_bytes", old / "memory.usage_in_bytes", old / "memory.stat", stat)]
+    return min((size for size in found if size is not None), default=None)
+
+
+def _available(meminfo: Path) -> int | None:
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _left(limit: Path, used: Path, stat: Path, cached: str) -> int | None:
+    """What a control group may still take: its limit less its use, where files that can be dropped do not count."""
+    try:
+        most, taken = limit.read_text().strip(), int(used.read_text())
+        found = re.search(rf"^{cached} (\d+)$", stat.read_text(), re.MULTILINE)
+    except (OSError, ValueError):
+        return None
+    return None if not most.isdigit() else max(int(most) - taken + (int(found[1]) if found else 0), 0)
+
+
+def versions() -> dict[str, str]:
+    """Of whatever can change a number."""
+    names = ("antishortcut", "torch", "torchvision", "timm", "numpy", "lightning-fabric")
+    return {"python": platform.python_version(), "platform": platform.platform()} | {n: version(n) for n in names}

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, cast
 
@@ -11,10 +13,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_apart = ContextVar("apart", default=False)
+
 
 def world() -> int:
     """Number of processes working together; 1 outside torch.distributed."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _apart.get() else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """This process computes something by itself: nothing is joined, and nobody is waited for."""
+    before = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(before)
 
 
 def told(number: int) -> list[int]:
@@ -44,6 +58,13 @@ def gather(rows: Tensor) -> Tensor:
         return rows
     joined: Tensor = _Gather.apply(rows)
     return joined
+
+
+def own_rows(count: int) -> slice:
+    """Where this process's rows, so many, lie among the rows of all."""
+    sizes = told(count)
+    start = sum(sizes[: dist.get_rank()]) if len(sizes) > 1 else 0
+    return slice(start, start + count)
 
 
 def as_the_first(tensors: Iterable[Tensor]) -> None:

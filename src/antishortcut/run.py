@@ -9,23 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from antishortcut.errors import UserError, near
+from antishortcut.settings import Execution as Execution
+from antishortcut.settings import OptimSettings as OptimSettings
+from antishortcut.settings import Settings as Settings
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
 Value = bool | int | float | str
-
-
-class Settings(BaseModel):
-    """Frozen; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DataSettings(Settings):
@@ -39,7 +36,7 @@ class DataSettings(Settings):
     seed: int = Field(
         0, ge=0, lt=2**31
     )  # of limits and splits, and of generated images; the same for all runs that are to be compared
-    options: dict[str, float] = {}  # the data set's own: rho, count …
+    options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
 
 
 class ModelSettings(Settings):
@@ -51,27 +48,6 @@ class ModelSettings(Settings):
     digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
 
 
-class OptimSettings(Settings):
-    name: Literal["sgd", "adamw"] = "sgd"
-    rate: float = Field(0.05, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = False
-    weight_decay: float = Field(5e-4, ge=0)
-    batch: int = Field(64, ge=1)  # images per optimiser step, over all devices
-    accumulate: int = Field(1, ge=1)  # in how many parts a batch is computed
-    schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
-    milestones: tuple[float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
-    warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up
-    clip: float = Field(0.0, ge=0)  # largest gradient norm, 0 for none
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.accumulate > self.batch:
-            raise ValueError(f"accumulate ({self.accumulate}) is larger than batch ({self.batch})")
-        return self
-
-
 class TaskSettings(Settings):
     """Of dense prediction; classification has none."""
 
@@ -79,7 +55,11 @@ class TaskSettings(Settings):
     aux: float = Field(0.4, ge=0)  # weight of the auxiliary head's loss, where a network has one
 
 
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
+
+
 class TeacherSettings(ModelSettings):
+    final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
     epochs: int | None = Field(None, ge=1)  # or iterations, as the recipe counts; the recipe's number when not given
     rate: float | None = Field(None, gt=0)  # optim.rate when not given
     batch: int | None = Field(None, ge=1)  # optim.batch when not given
@@ -87,9 +67,29 @@ class TeacherSettings(ModelSettings):
     keep: tuple[float | str, ...] = Field(
         (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
     )  # per cent of training, or "epoch:36"
-    early: str = "15%"  # "15%", "epoch:36", "rewind", or "<teacher hash>/15%" for a state of another teacher
+    early: str = (
+        "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
+    )
     rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_rate: float = Field(0.05, gt=0)
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if self.final is None and self.early_file:
+            raise ValueError(f"early = {self.early!r} is a file, so final must be one too")
+        if self.final is not None and (self.pretrained or self.weights):
+            raise ValueError("final is a teacher already trained: leave pretrained and weights off")
+        return self
+
+    @property
+    def early_file(self) -> bool:
+        """Whether the early state is a file of weights."""
+        return self.early.endswith(FILES)
+
+    @property
+    def early_state(self) -> str:
+        """What the early state is called among those of the teacher."""
+        return "early" if self.early_file else self.early
 
 
 class Recipe(Settings):
@@ -103,7 +103,7 @@ class Recipe(Settings):
     student: ModelSettings
     optim: OptimSettings = OptimSettings()
     task: TaskSettings = TaskSettings()
-    methods: dict[str, dict[str, Value]] = {}  # settings that belong to this pair, by method
+    methods: dict[str, dict[str, Value]] = Field(default_factory=dict)  # settings that belong to this pair, by method
 
     @model_validator(mode="before")
     @classmethod
@@ -134,7 +134,7 @@ class Recipe(Settings):
 class Run(Settings):
     """One training, resolved. `kind` says where it starts and what it leaves: a trajectory or a student."""
 
-    kind: Literal["teach", "rewind", "distill"]
+    kind: Literal["teach", "rewind", "distill", "given"]  # given: a teacher that was trained elsewhere
     suite: str = "runs"
     name: str
     seed: int
@@ -146,10 +146,10 @@ class Run(Settings):
     optim: OptimSettings
     task: TaskSettings = TaskSettings()
     method: str = "ce"
-    options: dict[str, Value] = {}
+    options: dict[str, Value] = Field(default_factory=dict)
     teacher: str | None = None  # hash of the teacher run: the one it learns from, or is only compared with
     early: str = "15%"  # the state that counts as early when the student is examined
-    roles: dict[str, str] = {}  # the states it learns from: "early" → "15%" or "<hash>/final"
+    roles: dict[str, str] = Field(default_factory=dict)  # the states it learns from: "early" → "15%" or "<hash>/final"
     keep: tuple[float | str, ...] = ()
 
     @property
@@ -162,6 +162,7 @@ class Run(Settings):
             aside.discard("teacher")
         science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
         science["model"].pop("weights")  # its digest is there
+        science["optim"] = self.optim.science()
         for name, default in (("iterations", 0), ("task", TaskSettings())):  # runs older than these keep their hash
             if getattr(self, name) == default:
                 science.pop(name)
@@ -180,34 +181,23 @@ class Run(Settings):
         return runs / "teachers" / self.hash
 
 
-class Execution(Settings):
-    """How a run is computed. Not part of the hash; resolved once, written into run.json, kept on resume."""
-
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: int = Field(1, ge=1)
-    nodes: int = Field(1, ge=1)
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"  # of the student; auto: the device's own
-    teacher_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    teacher_compile: Literal["auto", "on", "off"] = "auto"  # auto: when a run is long enough and it is faster
-    compile: bool = False  # the student
-    threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that decode images on disk
-    save_every: float = Field(60.0, ge=0)  # seconds between resume states
-    cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
-
-
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:
-    """The training of a recipe's teacher."""
+    """The training of a recipe's teacher, or what stands for it where it was given already trained."""
     teacher = recipe.teacher
+    model, early = _model(teacher), dict[str, Value]()
+    if teacher.final is not None:
+        model = model.model_copy(update={"weights": teacher.final})
+        early = {"early": _digest(teacher.early)} if teacher.early_file else {}
     return Run(
-        kind="teach",
+        kind="teach" if teacher.final is None else "given",
         suite="teachers",
         name=teacher.name,
         seed=teacher.seed,
         **_length(recipe, teacher.epochs),
         data=recipe.data.model_copy(update={"views": None}),
         fingerprint=fingerprint,
-        model=_with_digest(_model(teacher)),
+        model=_with_digest(model),
+        options=early,
         optim=recipe.optim.model_copy(
             update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
         ),
@@ -230,7 +220,9 @@ def rewind_length(iterations: int) -> int:
 
 def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
     """Fine-tuning of a final teacher at a constant high rate (S-Sec. A.4.6): an early-like state when none was kept."""
-    constant = teacher.optim.model_copy(update={"schedule": "constant", "rate": rate, "warmup": 0.0})
+    constant = teacher.optim.model_copy(
+        update={"schedule": "constant", "rate": rate, "warmup": 0.0, "ema": 0.0}
+    )  # a mean over a high rate's steps would be a better state, not an earlier one
     length = {"iterations": epochs} if teacher.iterations else {"epochs": epochs}
     return teacher.model_copy(
         update={"kind": "rewind", "teacher": teacher.hash, "optim": constant, "keep": (100.0,)} | length
@@ -277,13 +269,16 @@ def _model(teacher: TeacherSettings) -> ModelSettings:
 
 
 def _with_digest(model: ModelSettings) -> ModelSettings:
-    if model.weights is None:
-        return model.model_copy(update={"digest": None})
+    return model.model_copy(update={"digest": None if model.weights is None else _digest(model.weights)})
+
+
+def _digest(weights: str) -> str:
+    """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
+    path = Path(weights).expanduser()
     try:
-        data = Path(model.weights).read_bytes()
+        return hashlib.sha256((path / "manifest.json" if path.is_dir() else path).read_bytes()).hexdigest()
     except OSError as error:
-        raise UserError(f"weights {model.weights}: cannot be read ({error.strerror})") from None
-    return model.model_copy(update={"digest": hashlib.sha256(data).hexdigest()})
+        raise UserError(f"weights {weights}: cannot be read ({error.strerror})") from None
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -318,17 +313,27 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
             raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
         path = shipped[name]
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a TOML file: {error}") from None
-    if protocol:
-        PROTOCOLS[protocol](tree)
+    return recipe_from(text, path, overrides, PROTOCOLS[protocol] if protocol else lambda _: None)
+
+
+def recipe_from(
+    text: str, where: Path, overrides: Iterable[str] = (), change: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Recipe:
+    """A recipe from the text of a TOML file."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{where}: not a TOML file: {error}") from None
+    change(tree)
     for override in overrides:
         _override(tree, override)
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}") from None
+        raise UserError(f"{where}: {_first(error)}") from None
 
 
 def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
@@ -345,18 +350,23 @@ def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
 COUNTS = {"epochs": "iterations", "iterations": "epochs"}
 
 
-def _override(tree: dict[str, Any], text: str) -> None:
-    """`optim.rate=0.1` sets tree["optim"]["rate"]; values are TOML, bare words are strings."""
+def setting(text: str) -> tuple[str, Any]:
+    """`optim.rate=0.1` is ("optim.rate", 0.1); values are TOML, bare words are strings."""
     key, mark, value = text.partition("=")
     if not mark or not key.strip():
         raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value
-    if key.strip() in COUNTS:  # a length takes the place of the other kind
-        tree.pop(COUNTS[key.strip()], None)
-    *parents, last = key.strip().split(".")
+        return key.strip(), value
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    """`optim.rate=0.1` sets tree["optim"]["rate"]."""
+    key, parsed = setting(text)
+    if key in COUNTS:  # a length takes the place of the other kind
+        tree.pop(COUNTS[key], None)
+    *parents, last = key.split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):

@@ -75,7 +75,8 @@ def joined(
     """The rows of all processes, so that negatives and moments are those of the whole batch. Maps stay here."""
     if world() == 1:
         return student, teachers, batch
-    whole = replace(batch, label=gather(batch.label), index=gather(batch.index))
+    rows = {name: getattr(batch, name) for name in ("label", "index", "other", "share")}
+    whole = replace(batch, **{name: gather(value) for name, value in rows.items() if value is not None})
     return _rows(student), {role: _rows(seen) for role, seen in teachers.items()}, whole
 
 

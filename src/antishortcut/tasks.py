@@ -56,7 +56,8 @@ class Classification:
         self.label_smoothing = label_smoothing
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
-        return {"task": F.cross_entropy(student.logits, batch.label, label_smoothing=self.label_smoothing)}
+        target = batch.label if batch.other is None else soft_labels(batch, student.logits)
+        return {"task": F.cross_entropy(student.logits, target, label_smoothing=self.label_smoothing)}
 
     def rows(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
@@ -84,6 +85,15 @@ class Classification:
         if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):
             values |= dict(shape_bias(logits, images.label, images.cues))
         return {"values": values}
+
+
+def soft_labels(batch: Batch, logits: Tensor) -> Tensor:
+    """Probabilities of classes for mixed images: share · own + (1 − share) · other, as wide as the logits, (B, C)."""
+    assert batch.other is not None
+    assert batch.share is not None
+    own, other = (F.one_hot(label, logits.shape[1]).to(logits) for label in (batch.label, batch.other))  # (B, C)
+    share = batch.share.to(logits)[:, None]  # (B, 1)
+    return share * own + (1 - share) * other
 
 
 class Segmentation:

@@ -82,7 +82,7 @@ class Trajectory:
         self.entries: list[dict[str, Any]] = read_json(self.manifest)["states"] if self.manifest.exists() else []
 
     def keep(
-        self, labels: list[str], step: int, epoch: float, total: int, scores: Mapping[str, float], net: nn.Module
+        self, labels: list[str], step: int, epoch: float | None, total: int, scores: Mapping[str, float], net: nn.Module
     ) -> None:
         """Save a state and enter it in the manifest; repeating a step after a resume replaces its entry."""
         file = f"step-{step:08d}.safetensors"

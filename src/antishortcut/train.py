@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -21,17 +22,22 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from antishortcut.answers import Answers
+from antishortcut.averaging import Average
 from antishortcut.console import Watch
 from antishortcut.data import Loader, to_device
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
+from antishortcut.logs import Logs, check_logs
+from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.methods import make_method
+from antishortcut.mixing import check_mixing, mixed
 from antishortcut.models import probe
+from antishortcut.optimiser import make_optimizer
 from antishortcut.parallel import as_the_first, gather, told
 from antishortcut.resume import clear_states, load_state, save_state
-from antishortcut.run import Execution, OptimSettings, Run
+from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
 from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step
@@ -61,6 +67,7 @@ def train(
             folder.check(run)
         if not folder.finished:
             try:
+                check_logs(execution.log)
                 training = Training(run, folder, runs, sets, fabric, resolved(execution), begun)
             except UserError:
                 if not begun and fabric.is_global_zero:
@@ -69,7 +76,12 @@ def train(
             if fabric.is_global_zero:
                 folder.begin(run, training.how(), _versions())
             fabric.barrier()
-            training.carry_out(quiet)
+            try:
+                training.carry_out(quiet)
+            except NoMemory:
+                if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
+                    shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
+                raise
         return folder.result()
 
 
@@ -97,24 +109,40 @@ class Training:
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
+        check_mixing(run.optim, self.task, cast(Method, self.method), run.method)
         check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
         self.loader = self._loader("train")
         self.per_epoch = len(self.loader)
         self.total = run.iterations or run.epochs * self.per_epoch
         self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
         self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
-        self.answers.settle(sets, self.loader, self.total, begun)
+        self.step: nn.Module = Step(self.student, self.method, self.task)
+        self.parts, self.news = self._settle_parts()
+        self.answers.settle(sets, self.loader, self.total, begun, self.parts)
+        self.average = Average(self.student, run.optim.ema) if run.optim.ema else None
         if execution.compile:
             self.student.compile(dynamic=False)  # a graph for each shape: the same ones whenever a run goes on
-        self.step: nn.Module = Step(self.student, self.method, self.task)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
-        self.module, self.optimizer = fabric.setup(SealedStep(self.step), _optimizer(run.optim, self.step))
+        self.module, self.optimizer = fabric.setup(SealedStep(self.step), make_optimizer(run.optim, self.step))
+        self.final: nn.Module = self.student  # what is kept, scored and saved
+        if self.average is not None:
+            self.final = self.average.network.to(fabric.device)
         self.trajectory = Trajectory(folder)
         self.due = {} if not run.keep else keep_steps(run.keep, self.unit, self.total)
         self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
         self.done, self.meter, self.seconds = 0, Meter(), 0.0
-        self.last, self.best = dict[str, Any](), dict[str, Any]()
+        self.last, self.best, self.raw = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+
+    def _settle_parts(self) -> tuple[int, str]:
+        """In how many parts a batch is computed."""
+        parts, why = self.execution.parts, ""
+        if parts == "auto":
+            batch, asked = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
+            place = (self.execution, self.fabric.device)
+            parts, why = settle_parts(self.step, batch, asked, self.fabric.autocast, self.run.optim, *place)
+            self.execution = self.execution.model_copy(update={"parts": parts})
+        return self.run.optim.accumulate * parts, why
 
     def how(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
@@ -123,14 +151,17 @@ class Training:
 
     def carry_out(self, quiet: bool) -> None:
         self._restore()
-        self._board = _board(self.folder.path / "tensorboard", self.done) if self.writes else None
         self.started = saved = time.monotonic()
         log_every = max(self.per_epoch // 10, 1)
         with (
             Watch(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
             asked() as stop,
+            shortages(self._advice),
+            Logs(self.execution.log * self.writes, self.run, self.folder.path, self.done, watch.say) as self.logs,
         ):
             watch.begin(self.done)
+            if self.news:
+                watch.say(self.news)
             self.answers.begin(watch.say)
             if self.done == 0 and 0 in self.due:  # the untrained state
                 self._judge()
@@ -164,7 +195,7 @@ class Training:
             group["lr"] = rate
         self.module.train()
         terms: dict[str, Tensor] = {}
-        parts = _parts(batch, self.run.optim.accumulate)
+        parts = _parts(mixed(batch, self.run.optim, self.run.seed, self.done), self.parts)
         rows, void = sum(told(len(batch.index))), 0
         for number, part in enumerate(parts):
             targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
@@ -182,24 +213,29 @@ class Training:
         if void < len(parts):  # where nothing is learned, nothing is forgotten either
             self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update(self.student, self.done)
         self.done += 1
         return rate
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
         within, epoch = not self._ends, self.done / self.per_epoch
-        scores = self._score(PART if within else None)
+        scores = self._score(self.final, PART if within else None)
         if not within:
             self.last = scores
-            self._log(
-                {"set": self.judge, "scores": self.last, "headline": self.task.headline},
-                {f"{self.judge}/{k}": v for k, v in self.last.items()},
-            )
+            row: dict[str, Any] = {"set": self.judge, "scores": self.last, "headline": self.task.headline}
+            numbers = {f"{self.judge}/{k}": v for k, v in self.last.items()}
+            if self.average is not None:
+                self.raw = self._score(self.student)
+                row["raw"] = self.raw
+                numbers |= {f"{self.judge}/raw/{k}": v for k, v in self.raw.items()}
+            self._log(row, numbers)
             if self.last[self.task.headline] > self.best.get(self.task.headline, -math.inf):
                 self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
-            self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.student)
+            self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.final)
 
     @property
     def _ends(self) -> bool:
@@ -207,14 +243,14 @@ class Training:
         return self.done % self.per_epoch == 0 or self.done == self.total
 
     @torch.no_grad()
-    def _score(self, limit: int | None) -> dict[str, float]:
+    def _score(self, network: nn.Module, limit: int | None = None) -> dict[str, float]:
         """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
-        self.student.eval()
-        as_the_first(self.student.buffers())  # batch statistics are each process's own, and the first one's are saved
+        network.eval()
+        as_the_first(network.buffers())  # batch statistics are each process's own, and the first one's are saved
         loader = self._loader(self.judge, limit)
         batches = to_device(loader.epoch(0), self.fabric.device)
         with torch.compiler.set_stance("force_eager"):
-            tally = [self.task.tally(self.student(batch.image), batch.label) for batch in batches]
+            tally = [self.task.tally(network(batch.image), batch.label) for batch in batches]
         total = gather(torch.stack(tally).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
 
@@ -242,7 +278,9 @@ class Training:
             self.step.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
-            self.last, self.best = state["last"], state["best"]
+            self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
+            if self.average is not None:
+                self.average.network.load_state_dict(state["average"])
         elif isinstance(self.method, Prepares):
             side = self.sets.image_size
             plain = Loader(
@@ -273,20 +311,25 @@ class Training:
                 "optimizer": self.optimizer.state_dict(),
                 "meter": self.meter.sums,
             }
-            more = {"last": self.last, "best": self.best, "seconds": self._seconds()}
+            more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
+            if self.average is not None:
+                more["average"] = self.average.network.state_dict()
             save_state(self.folder.path / "resume", self.done, state | more)
 
     def _kept(self) -> str:
         states = sorted((self.folder.path / "resume").glob("*.pt"))
         return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
 
+    def _advice(self) -> str:
+        begun = any((self.folder.path / "resume").glob("*.pt"))
+        other = "begin anew under another --name with --parts auto" if begun else "give the same command --parts auto"
+        return f"out of memory in step {self.done + 1}; {self._kept()}; find more memory, or {other}"
+
     def _finish(self) -> None:
         """What stays: weights, result; the resume state goes."""
         if self.writes:
-            if self._board is not None:
-                self._board.close()
             if self.run.kind == "distill":
-                save_weights(self.folder.student, self.student)
+                save_weights(self.folder.student, self.final)
                 if self.method.state_dict():
                     save_weights(self.folder.method, self.method)
             size = sum(p.numel() for p in self.student.parameters())
@@ -295,7 +338,7 @@ class Training:
                 "headline": self.task.headline,
                 "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
                 "best": self.best,
-            }
+            } | ({"raw": self.raw} if self.average is not None else {})
             self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
             clear_states(self.folder.path / "resume")
         self.fabric.barrier()
@@ -303,9 +346,7 @@ class Training:
     def _log(self, row: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
         if self.writes:
             self.folder.log({"step": self.done, "epoch": self.done / self.per_epoch} | dict(row))
-            for name, value in numbers.items():
-                if self._board is not None:
-                    self._board.add_scalar(name, value, self.done)
+            self.logs.add(numbers, self.done)
 
     def _all(self, number: int) -> int:
         """The signal any process was sent, so that all stop after the same step."""
@@ -323,23 +364,9 @@ def _parts(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
     fewest = min(told(len(batch.label)))
     here = batch.index if batch.host is None else batch.host
-    tensors = (batch.image, batch.label, batch.index, here)
-    pieces = (tensor.tensor_split(min(count, fewest)) for tensor in tensors)
-    return [Batch(*part) for part in zip(*pieces, strict=True)]
-
-
-def _optimizer(o: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
-    if o.name == "adamw":
-        return torch.optim.AdamW(module.parameters(), lr=o.rate, weight_decay=o.weight_decay)
-    return torch.optim.SGD(
-        module.parameters(), lr=o.rate, momentum=o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
-    )
-
-
-def _board(path: Path, step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(path), purge_step=step + 1)
+    tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
+    pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
+    return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]
 
 
 def _versions() -> dict[str, str]:

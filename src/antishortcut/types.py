@@ -67,6 +67,8 @@ class Batch:
     label: Tensor  # (B,) int64; of a dense set (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
     host: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
+    other: Tensor | None = None  # (B,) the label of what was mixed into an image
+    share: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]; the rest is the other's
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,13 @@ class Views(Protocol):
     """A method that has task and terms see the student otherwise than it will be used: a view for training alone."""
 
     def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
+
+
+@runtime_checkable
+class Unmixed(Protocol):
+    """A method that cannot learn from images mixed with others, which have two labels and are no image of the set."""
+
+    unmixed: str  # why, as the end of a sentence
 
 
 class Task(Protocol):

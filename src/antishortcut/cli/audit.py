@@ -88,10 +88,10 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Audit a model of your own: from two checkpoints and images, which directions training left, and how sure."""
-    from antishortcut.cli.scores import _device
+    from antishortcut.cli.scores import device_of
 
     use_threads(threads)
-    place = _device(device)
+    place = device_of(device)
     _clear(out)
     given = {"--final": final, "--model": model, "--data": data}
     if teacher is not None:

@@ -56,6 +56,11 @@ CompileOption = Annotated[bool, typer.Option("--compile", help="Compile the stud
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
 WorkersOption = Annotated[str, typer.Option(help="Processes that decode images on disk; auto: one a core.")]
 SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
+PartsOption = Annotated[
+    str, typer.Option(help="Parts that each of optim.accumulate's is computed in; auto: as many as memory demands.")
+]
+MemoryOption = Annotated[float, typer.Option(help="GB a process may take for --parts auto; 0: what is free.")]
+LogOption = Annotated[str, typer.Option(help="Where numbers go besides the folder: tensorboard, wandb, or both.")]
 CacheOption = Annotated[
     bool, typer.Option("--cache-teachers", help="Keep teachers' outputs on disk, for the next students of theirs.")
 ]
@@ -70,10 +75,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
 
 
-def workshop(runs: Path, data_root: Path | None, download: bool, *how: Any) -> Workshop:
+def workshop(runs: Path, data_root: Path | None, download: bool, *how: Any, **more: Any) -> Workshop:
     from antishortcut.workflow import Workshop
 
-    return Workshop(runs, data_root, download, execution_of(*how))
+    return Workshop(runs, data_root, download, execution_of(*how, **more))
 
 
 def execution_of(
@@ -88,6 +93,10 @@ def execution_of(
     teacher_precision: str = "auto",
     teacher_compile: str = "auto",
     compile: bool = False,
+    *,
+    parts: str = "1",
+    memory: float = 0.0,
+    log: str = "tensorboard",
 ) -> Execution:
     """How runs are computed, from the flags."""
     from pydantic import ValidationError
@@ -108,12 +117,15 @@ def execution_of(
                 "teacher_precision": teacher_precision,
                 "teacher_compile": teacher_compile,
                 "compile": compile,
+                "parts": parts,
+                "memory": memory,
+                "log": [name.strip() for name in log.split(",") if name.strip()],
             }
         )
     except ValidationError as error:
         problem = error.errors()[0]
         flag = {"accelerator": "device"}.get(str(problem["loc"][0]), str(problem["loc"][0]).replace("_", "-"))
-        raise UserError(f"--{flag}: {problem['msg']}") from None
+        raise UserError(f"--{flag}: {problem['msg'].removeprefix('Value error, ')}") from None
 
 
 def use_threads(threads: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,10 @@ from antishortcut.cli.options import (
     DevicesOption,
     DownloadOption,
     JsonOption,
+    LogOption,
+    MemoryOption,
     NodesOption,
+    PartsOption,
     PrecisionOption,
     RecipeArg,
     RootOption,
@@ -80,6 +84,9 @@ def teach(
     threads: ThreadsOption = 0,
     workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
+    parts: PartsOption = "1",
+    memory: MemoryOption = 0.0,
+    log: LogOption = "tensorboard",
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
@@ -88,7 +95,8 @@ def teach(
     from antishortcut.workflow import teach as teach_it
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    shop = workshop(runs, data_root, download, device, devices, precision, threads, workers, save_every, False, nodes)
+    how = (device, devices, precision, threads, workers, save_every, False, nodes)
+    shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
     run = teach_it(settings, shop)
     _show_trajectory(Folder(run.folder(runs)), as_json)
 
@@ -108,6 +116,9 @@ def rewind(
     threads: ThreadsOption = 0,
     workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
+    parts: PartsOption = "1",
+    memory: MemoryOption = 0.0,
+    log: LogOption = "tensorboard",
     as_json: JsonOption = False,
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
@@ -118,21 +129,50 @@ def rewind(
     by_hash = runs / "teachers" / teacher
     folder = Folder(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
     run, _ = folder.read()
-    if run.kind != "teach" or not folder.finished:
+    if run.kind not in ("teach", "given") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     epochs = rewind_length(run.iterations) if epochs is None else epochs
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
-    shop = workshop(runs, data_root, False, device, devices, precision, threads, workers, save_every, False, nodes)
+    how = (device, devices, precision, threads, workers, save_every, False, nodes)
+    shop = workshop(runs, data_root, False, *how, parts=parts, memory=memory, log=log)
     new = rewind_it(run, epochs, rate, shop)
-    shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
     shop.say(f"Use it with --set teacher.early={new.hash}/final")
     _show_trajectory(Folder(new.folder(runs)), as_json)
 
 
 def distill(
-    recipe: RecipeArg,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="A TOML file, or the name of a shipped recipe; or none, with --data, --teacher and --student.",
+            autocompletion=complete.recipes,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Without a recipe: a folder of images, or asd list datasets.", autocompletion=complete.data),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(help="Without a recipe: a network, like timm:resnet50.", autocompletion=complete.models),
+    ] = None,
+    student: Annotated[
+        str | None, typer.Option(help="Without a recipe: a smaller network.", autocompletion=complete.models)
+    ] = None,
+    final: Annotated[
+        str | None, typer.Option(help="The teacher is already trained: its weights, or a folder of its states.")
+    ] = None,
+    early: Annotated[
+        str | None, typer.Option(help="And those of its early state; or rewind, which makes one from --final.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Without a recipe: how long, if not as planned.")] = None,
+    pretrained: Annotated[
+        bool | None,
+        typer.Option(help="Without a recipe: begin with published weights [default: where they can be had]."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,
     method: Annotated[str, typer.Option(help="asd list methods.", autocompletion=complete.methods)] = "asd",
     seed: SeedOption = 1,
     set_: SetOption = None,
@@ -155,24 +195,47 @@ def distill(
     threads: ThreadsOption = 0,
     workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
+    parts: PartsOption = "1",
+    memory: MemoryOption = 0.0,
+    log: LogOption = "tensorboard",
     cache_teachers: CacheOption = False,
     teacher_precision: TeacherOption = "auto",
     teacher_compile: TeacherCompileOption = "auto",
     compile: CompileOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Distil a student. Trains the teacher first when it is not there. --set method.KEY=VALUE reaches the method."""
+    """Distil a student, by a recipe, or from your data and two networks. Trains the teacher first when it is not there.
+
+    --set method.KEY=VALUE reaches the method.
+    """
+    from antishortcut.cli import own
     from antishortcut.folder import Folder
     from antishortcut.run import load_recipe
     from antishortcut.workflow import distill as distill_it
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    settings = load_recipe(recipe, chosen)
     teachers = (cache_teachers, nodes, teacher_precision, teacher_compile, compile)
     how = (device, devices, precision, threads, workers, save_every, *teachers)
-    shop = workshop(runs, data_root, download, *how)
-    place = {"suite": _slug(suite or Path(recipe).stem), "name": _slug(name)}
-    run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
+    shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
+    words = (data, teacher, student, final, early, epochs, pretrained)
+    planned = recipe is None
+    if recipe is None:
+        wanted = own.asked(*words)
+        suite = _slug(suite or wanted.name)
+        lasting = [text for text in chosen if not text.startswith("methods.")]
+        recipe = str(own.planned(wanted, runs, suite, data_root, lasting, write=not dry_run))
+        if dry_run:
+            return
+    elif dry_run or any(word is not None for word in words):
+        raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
+    settings = load_recipe(recipe, chosen)
+    place = {"suite": _slug(suite or own.suite_of(Path(recipe), runs)), "name": _slug(name)}
+    if planned:
+        own.estimate(settings, runs, place["suite"], method, seed, shop.execution)
+    with own.unless_refused(Path(recipe)) if planned else nullcontext():
+        run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
+    if planned:
+        own.measure(run, runs, data_root, device)
     folder = Folder(run.folder(runs))
     result = folder.result()
     if as_json:
@@ -182,6 +245,8 @@ def distill(
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]
     table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", *named), rows)
     print(folder.path)
+    if planned:
+        own.following(run, runs, Path(recipe))
 
 
 def _show_trajectory(folder: Any, as_json: bool) -> None:

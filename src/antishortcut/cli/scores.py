@@ -54,7 +54,7 @@ def evaluate(
     from antishortcut.workflow import Workshop
 
     use_threads(threads)
-    device = _device(device)
+    device = device_of(device)
     shop = Workshop(runs or Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
     if not names:
@@ -63,13 +63,13 @@ def evaluate(
     if reference is not None:
         if "corruptions" not in names:
             raise UserError("--reference is for --on corruptions")
-        _scores(reference, runs, shop, ["corruptions"], places, device)
+        scores_of(reference, runs, shop, ["corruptions"], places, device)
     found: list[dict[str, Any]] = []
     for path in folders:
         if len(folders) > 1 and not Folder(path).finished:  # a shell's * brings figures and unfinished runs along
             print(f"{path}: no finished run, left out", file=sys.stderr)
             continue
-        scores = _scores(path, runs, shop, names, places, device)
+        scores = scores_of(path, runs, shop, names, places, device)
         if reference is not None:
             relate(Folder(path), Folder(reference))
             scores = Folder(path).scores()
@@ -88,7 +88,7 @@ def _beside(found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...
     return ["set", "score", *names], [(*key, *(column.get(key) for column in columns)) for key in keys]
 
 
-def _device(wanted: str) -> str:
+def device_of(wanted: str) -> str:
     import torch
 
     device = "cpu" if wanted == "auto" and not torch.cuda.is_available() else wanted.replace("auto", "cuda")
@@ -97,7 +97,7 @@ def _device(wanted: str) -> str:
     return device
 
 
-def _scores(
+def scores_of(
     path: Path, runs: Path | None, shop: Workshop, names: list[str], places: dict[str, Path], device: str
 ) -> dict[str, dict[str, Any]]:
     from antishortcut.evaluate import Bench

@@ -15,6 +15,9 @@ from antishortcut.cli.options import (
     DevicesOption,
     DownloadOption,
     JsonOption,
+    LogOption,
+    MemoryOption,
+    PartsOption,
     PrecisionOption,
     RootOption,
     RunsOption,
@@ -133,6 +136,9 @@ def run(
     threads: ThreadsOption = 0,
     workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
+    parts: PartsOption = "1",
+    memory: MemoryOption = 0.0,
+    log: LogOption = "tensorboard",
     cache_teachers: SharedCacheOption = None,
     teacher_precision: TeacherOption = "auto",
     teacher_compile: TeacherCompileOption = "auto",
@@ -151,7 +157,8 @@ def run(
     unasked: bool | Literal["auto"] = False if suite.timed else "auto"
     cache = unasked if cache_teachers is None else cache_teachers
     teachers = (cache, 1, teacher_precision, teacher_compile, compile)
-    execution = execution_of(device, devices, precision, threads, workers, save_every, *teachers)
+    how = (device, devices, precision, threads, workers, save_every, *teachers)
+    execution = execution_of(*how, parts=parts, memory=memory, log=log)
     place = Place(runs, data_root, places_of(at or ()), execution, download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     check_images(todo, place)

@@ -115,7 +115,7 @@ def pieces(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> list
     for job in jobs:
         for recipe in job.teachers:
             key = teacher_key(recipe)
-            if key not in seen:
+            if key not in seen and recipe.teacher.final is None:
                 seen.add(key)
                 found.append(_teacher(job, recipe, counted, there))
         own = job.recipe.teacher

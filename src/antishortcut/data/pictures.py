@@ -38,6 +38,15 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
         raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
 
 
+def size_of(path: Path) -> tuple[int, int] | None:
+    """Width and height from a file's head; None where it is no image."""
+    try:
+        with Image.open(path) as picture:
+            return picture.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
 def as_rgb(picture: Image.Image) -> Image.Image:
     """Grey, palette, RGBA, CMYK and 16-bit pictures in the three channels networks take."""
     if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white

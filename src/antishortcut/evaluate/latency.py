@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antishortcut.errors import UserError
 from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject, mark
 from antishortcut.folder import Folder
 from antishortcut.machine import processor
@@ -54,13 +55,14 @@ def interleaved(
 
 
 def _score(subject: Subject) -> Mapping[str, Any]:
-    sets, device, home = subject.bench.sets, subject.device, _home(subject)
+    sets, device, teachers = subject.bench.sets, subject.device, _teachers(subject)
     side = sets.image_size
     networks = {"": subject.network}
     files = {"": _weights(subject.folder, subject.state)}
-    if home is not None:
-        networks[TEACHER] = Teachers(subject.run, subject.bench.runs, len(sets.classes), side).network("final")
-        files[TEACHER] = _weights(home, "final")
+    if teachers is not None:
+        networks[TEACHER] = teachers.network("final")
+        home, entry = teachers.state("final")
+        files[TEACHER] = home.snapshots / entry["file"]
     image = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     taken = interleaved({who: partial(_look, each.to(device), image, device) for who, each in networks.items()})
     values: dict[str, float] = {}
@@ -68,7 +70,7 @@ def _score(subject: Subject) -> Mapping[str, Any]:
         values[f"{who}ms"] = 1e3 * median(taken[who])
         values[f"{who}parameters"] = sum(parameter.numel() for parameter in network.parameters())
         values[f"{who}bytes"] = files[who].stat().st_size
-    if home is not None:
+    if teachers is not None:
         values["times_faster"] = median(t / s for s, t in zip(taken[""], taken[TEACHER], strict=True))
     return {"count": len(taken[""]), "values": values, "machine": _machine(device), "image_size": side}
 
@@ -79,10 +81,15 @@ def _look(network: Network, image: Tensor, device: str) -> None:
     SYNCHRONIZE.get(device, lambda: None)()
 
 
-def _home(subject: Subject) -> Folder | None:
-    """The folder of a student's teacher, where it is here."""
-    folder = Folder(subject.bench.runs / "teachers" / str(subject.run.teacher))
-    return folder if subject.run.kind == "distill" and Trajectory(folder).entries else None
+def _teachers(subject: Subject) -> Teachers | None:
+    """Those of a student, where their final state is here."""
+    sets = subject.bench.sets
+    teachers = Teachers(subject.run, subject.bench.runs, len(sets.classes), sets.image_size)
+    try:
+        teachers.state("final")
+    except UserError:  # a teacher has none; that of a student may lie elsewhere
+        return None
+    return teachers
 
 
 def _weights(folder: Folder, state: str) -> Path:
@@ -92,7 +99,7 @@ def _weights(folder: Folder, state: str) -> Path:
 
 def _measured_here(subject: Subject) -> bool:
     known = subject.folder.score(NAME + mark(subject.state)) or {"values": {}}
-    compared = _home(subject) is None or f"{TEACHER}ms" in known["values"]
+    compared = _teachers(subject) is None or f"{TEACHER}ms" in known["values"]
     return compared and known.get("machine") == _machine(subject.device)
 
 

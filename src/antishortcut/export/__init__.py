@@ -15,9 +15,9 @@ from antishortcut.errors import UserError, near
 from antishortcut.export.card import card
 from antishortcut.export.check import check
 from antishortcut.export.family import Family, family_of
-from antishortcut.export.formats import FORMATS, Written, colour, outputs
+from antishortcut.export.formats import FORMATS, Written, colour, outputs, require
 from antishortcut.export.opened import Opened, open_run
-from antishortcut.folder import Folder, read_json, write_json
+from antishortcut.folder import UMASK, Folder, read_json, write_json
 from antishortcut.models import probe
 from antishortcut.types import Sets
 
@@ -79,13 +79,16 @@ def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
         "classes": opened.classes,
         "names": list(opened.names) or None,
         "image_size": opened.side,
+        "shorter_side": None if opened.maps else round(opened.margin * opened.side),  # of a file, before its centre
         "resized_to": network.size,
         "mean": colour(network.mean),
         "std": colour(network.std),
         "preprocessing": written.inside,
+        "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
         "output": {name: ["batch", widths[name], *after] for name in outputs(embedding)},
         "load": list(written.load),
+        "recipe": {"student": dict(written.recipe)} if written.recipe else None,
         "run": {"suite": run.suite, "name": run.name, "seed": run.seed, "hash": run.hash, "state": opened.state},
         "versions": {name: version(name) for name in ("antishortcut", "torch", "timm")},
     }
@@ -97,13 +100,15 @@ def destination(folder: Folder, form: str, state: str, out: Path | None, force: 
         raise UserError(f"--to {form!r}{near(form, FORMATS)}")
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
-    place = out or folder.path / "export" / (form if state == "final" else f"{form}@{state}")
+    require(form)
+    place = (out or folder.path / "export" / (form if state == "final" else f"{form}@{state}")).expanduser()
     if place.suffix in FILES:
         raise UserError(
             f"--out {place}: name a folder, {place.with_suffix('')}; the model, its record and card go there"
         )
+    place = place.resolve() if place.is_dir() else place  # a link leads to where the files go
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError(f"{place} is a file or a link; name a new folder as --out")
+        raise UserError(f"{place} is a file or a link to nothing; name a new folder as --out")
     if place.is_dir() and any(place.iterdir()):
         if not _ours(place):
             raise UserError(f"{place} holds other things; name a new folder as --out")
@@ -125,27 +130,43 @@ def _ours(place: Path) -> bool:
 
 @contextmanager
 def placing(place: Path) -> Iterator[Path]:
-    """A folder beside `place` that takes its place when all is made; after an error nothing has changed."""
+    """A folder whose files come to `place` when all are made; after an error nothing has changed."""
     place = place.absolute()
     new = [parent for parent in place.parents if not parent.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
+    there = place.is_dir()  # it may be another disk, or where the shell stands: then it stays, and its files change
     try:
-        with tempfile.TemporaryDirectory(
-            dir=place.parent, prefix=f".{place.name}.", ignore_cleanup_errors=True
-        ) as name:
-            work = Path(name) / place.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = place if there else place.parent
+        with tempfile.TemporaryDirectory(dir=beside, prefix=f".{place.name}.", ignore_cleanup_errors=True) as name:
+            work = Path(name) / "new"
             work.mkdir()
             yield work
-            old = Path(name) / "old"
-            if place.exists():
-                os.replace(place, old)
-            try:
+            for path in work.iterdir():
+                path.chmod(0o666 & ~UMASK)  # some writers make them private
+            if there:
+                _exchange(work, place, Path(name))
+            else:
                 os.replace(work, place)
-            except OSError:
-                if old.exists():
-                    os.replace(old, place)
-                raise
+    except OSError as error:
+        raise UserError(f"cannot write {place} ({error.strerror or error}); name another folder as --out") from error
     finally:
         with suppress(OSError):  # not empty: it is needed
             for parent in new:
                 parent.rmdir()
+
+
+def _exchange(work: Path, place: Path, aside: Path) -> None:
+    """The files of `work` in the place of those there, which come back if that fails."""
+    old = aside / "old"
+    old.mkdir()
+    moves = [(path, old / path.name) for path in place.iterdir() if path != aside]
+    moves += [(path, place / path.name) for path in work.iterdir()]
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in moves:
+            os.replace(source, target)
+            done.append((source, target))
+    except OSError:
+        for source, target in reversed(done):
+            os.replace(target, source)
+        raise

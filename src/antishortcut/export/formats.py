@@ -9,7 +9,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.export.check import Again, Alone, as_tuple
-from antishortcut.export.opened import Opened
+from antishortcut.export.check import Again, Alone, as_tuple, saying
+from antishortcut.export.opened import SMALLEST, Opened
 from antishortcut.models import Tapped, build, load_weights
 
-EXTRA = ("onnx", "onnxscript", "onnxruntime")  # what antishortcut[export] brings
-SMALLEST = 16  # pixels of a side, where images may have any size
+EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # what antishortcut[export] brings, by format
+OTHER = "--to safetensors gives its weights"
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,12 @@ class Written:
     use: tuple[str, ...]  # and that go on to use it on an `image`
     inside: str  # whether resizing and normalisation are part of it
     library: str  # what is needed to use it
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # a student of another recipe that begins with it
 
 
 def to_onnx(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.onnx, any batch size; of segmentation any image size."""
-    onnxruntime = [_needed(name) for name in EXTRA][-1]
+    onnxruntime = require("onnx")["onnxruntime"]
     names = outputs(embedding)
     with _tracing(opened):
         program = torch.onnx.export(
@@ -55,10 +56,11 @@ def to_onnx(opened: Opened, place: Path, embedding: bool) -> Written:
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # where every line of source lies on this machine
     path = place / "model.onnx"
-    program.save(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with saying(f"ONNX Runtime does not load {opened.run.model.name}", OTHER):
+        program.save(path)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def again(image: Tensor) -> list[Tensor]:
         return [torch.from_numpy(given) for given in session.run(names, {"image": image.numpy()})]
@@ -85,8 +87,9 @@ def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
         program = torch.export.export(
             Alone(opened.network, embedding), (opened.batch(2),), dynamic_shapes=_shapes(opened), strict=False
         )
-        for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # where every line of source lies on this machine
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # where every line of source lies on this machine
+    with saying(f"torch.export does not keep {opened.run.model.name}", OTHER), _quiet():
         torch.export.save(program, place / "model.pt2")
         loaded = torch.export.load(place / "model.pt2").module()
     return Written(
@@ -105,9 +108,10 @@ def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
 def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.safetensors: the bare network's weights under its own names, as timm or torchvision have them."""
     _no_embedding(embedding, "safetensors", "the network loaded gives both")
-    save_file(_plain(_bare(opened)), place / "model.safetensors", metadata={"format": "pt"})
+    with saying(f"safetensors does not keep {opened.run.model.name}", "nothing was written"):
+        save_file(_plain(_bare(opened)), place / "model.safetensors", metadata={"format": "pt"})
     model = opened.run.model
-    more = {"stem": model.stem} if model.stem != "cifar" else {}
+    more: dict[str, Any] = {"stem": model.stem} if model.stem != "cifar" else {}
     more |= {"embedding": model.embedding} if model.embedding is not None else {}
     network = build(model.name, opened.classes, image_size=opened.side, **more).eval()
     load_weights(network, place / "model.safetensors")
@@ -125,6 +129,7 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
         ),
         inside="inside the network these lines make; weights loaded otherwise want mean and std applied first",
         library="antishortcut",
+        recipe={"name": model.name, **more, "weights": "model.safetensors"},
     )
 
 
@@ -153,11 +158,9 @@ def to_timm(opened: Opened, place: Path, embedding: bool) -> Written:
         "std": colour(network.std),
     }
     labels = {"label_names": list(opened.names)} if opened.names else {}
-    save_for_hf(module, str(place), model_config=labels | {"pretrained_cfg": settings}, safe_serialization=True)
-    try:
+    with saying(f"timm does not load what it saved of {name}", OTHER):
+        save_for_hf(module, str(place), model_config=labels | {"pretrained_cfg": settings}, safe_serialization=True)
         loaded = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
-    except RuntimeError as error:
-        raise UserError(f"timm does not load what it saved of {name}: {str(error).splitlines()[0]}") from error
 
     def again(image: Tensor) -> list[Tensor]:
         return [loaded((network.resized(image) - network.mean) / network.std)]
@@ -181,6 +184,19 @@ FORMATS: dict[str, Callable[[Opened, Path, bool], Written]] = {
     "torch": to_torch,
     "timm": to_timm,
 }
+
+
+def require(form: str) -> dict[str, Any]:
+    """The modules a format needs besides the package, imported."""
+    found = {}
+    for name in EXTRA.get(form, ()):
+        try:
+            found[name] = importlib.import_module(name)
+        except ImportError as error:
+            why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
+            needs = f"--to {form} needs {error.name or name}, which {why}"
+            raise UserError(f"{needs}: pip install 'antishortcut[export]'") from None
+    return found
 
 
 def outputs(embedding: bool) -> list[str]:
@@ -207,29 +223,18 @@ def _shapes(opened: Opened) -> dict[str, dict[int, Any]]:
 
 @contextmanager
 def _tracing(opened: Opened) -> Iterator[None]:
-    """Without the tracer's talk; what it cannot follow is said in a line."""
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            yield
-    except OSError:
-        raise
-    except Exception as error:  # a network of somebody's own may fail in any way
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(
-            f"torch.export cannot follow {opened.run.model.name} for any batch size ({reason.strip()}); "
-            "--to safetensors gives its weights"
-        ) from error
+    """A network of somebody's own may be one that cannot be followed, in any way."""
+    any_size = "any batch size" + ", height and width" * opened.maps
+    with saying(f"torch.export cannot follow {opened.run.model.name} for {any_size}", OTHER), _quiet():
+        yield
 
 
-def _needed(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        needs = f"--to onnx needs {error.name}, which is not installed"
-        raise UserError(f"{needs}: pip install 'antishortcut[export]'") from None
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the tracer's talk."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _no_embedding(wanted: bool, form: str, instead: str) -> None:
@@ -243,5 +248,5 @@ def _bare(opened: Opened) -> nn.Module:
     return body.module if isinstance(body, Tapped) else body
 
 
-def _plain(module: nn.Module) -> Mapping[str, Tensor]:
+def _plain(module: nn.Module) -> dict[str, Tensor]:
     return {key: value.contiguous() for key, value in module.state_dict().items()}

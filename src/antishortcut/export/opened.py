@@ -17,12 +17,15 @@ from antishortcut.data.sources import IN_MEMORY
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.models import Network, probe
+from antishortcut.models.weights import complain
 from antishortcut.models.weights import read as read_weights
 from antishortcut.run import ModelSettings, Run
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import Sets
+from antishortcut.types import ImageSet, Sets
 
-LARGEST = 5  # images of the largest batch that is checked
+BATCHES = (1, 2, 5)  # that are checked; it is traced with two
+SMALLEST = 16  # pixels of a side, where images may have any size
+ODD = (3, 5)  # pixels that the last batch lacks where images may have any size: no multiple of a stride
 USUAL = 224  # the side of images in a folder, unless a recipe says another
 
 
@@ -51,10 +54,20 @@ class Opened:
         height, width = (min(image.shape[side] for image in chosen) for side in (1, 2))
         return torch.stack([image[:, :height, :width] for image in chosen])
 
+    def tried(self) -> list[Tensor]:
+        """Batches to check with; where images may have any size, the last is of an odd one."""
+        batches = [self.batch(size) for size in BATCHES]
+        if self.maps:
+            height, width = (max(batches[-1].shape[2 + at] - less, SMALLEST) for at, less in enumerate(ODD))
+            batches[-1] = batches[-1][:, :, :height, :width].contiguous()
+        return batches
+
 
 def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
     """A finished run's student, or a state of a teacher. `sets`: its data, None where they are not here."""
     run, _ = folder.read()
+    if sets is not None and sets.fingerprint != run.fingerprint:
+        raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
     if run.keep:
         trajectory = Trajectory(folder)
         path, weights = folder.snapshots / trajectory.entry(state)["file"], trajectory.weights(state)
@@ -67,35 +80,51 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     classes = len(sets.classes) if sets else _classes(blank, weights, side)
     network = network_of(blank, classes, side)
-    network.load_state_dict(weights)
+    complain(path, network.state_dict(), weights)
+    network.load_state_dict(weights, strict=False)  # complain() was strict
     network.requires_grad_(False).eval()
     maps = probe(network, side).maps
-    images, source = _images(sets) if sets else _noise(side, maps)
+    images, source = _images(sets, maps) if sets else _noise(side, maps)
     return Opened(
         folder, run, state, path, network, classes, sets.classes if sets else (), side, maps,
-        1.0 if side <= IN_MEMORY else MARGIN, images, source,
+        _margin(sets, side), images, source,
     )  # fmt: skip
 
 
 def _classes(model: ModelSettings, weights: dict[str, Tensor], side: int) -> int:
     """How many, by the weights alone: what would have another shape if there were two."""
     two = network_of(model, 2, side).state_dict()
-    found = {len(weights[key]) for key in two if key in weights and weights[key].shape != two[key].shape}
-    if len(found) > 1:
+    other = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
+    found = {len(weight) if weight.ndim else 0 for weight in other}
+    if len(found) > 1 or 0 in found:
         raise UserError("the weights do not tell how many classes there are; give the data's place as --data-root")
     return found.pop() if found else 2
 
 
-def _images(sets: Sets) -> tuple[tuple[Tensor, ...], str]:
-    """A few of the first test set, the same every time."""
+def _margin(sets: Sets | None, side: int) -> float:
+    """Files are made larger than the centre that is cut out of them; what is kept in memory is not."""
+    in_memory = isinstance(next(iter(sets.tests.values())), ImageSet) if sets else side <= IN_MEMORY
+    return 1.0 if in_memory else MARGIN
+
+
+def _images(sets: Sets, maps: bool) -> tuple[tuple[Tensor, ...], str]:
+    """A few of the first test set, the same every time; of large scenes a part, which costs no gigabytes."""
     name, images = next(iter(sets.tests.items()))
-    few = take(images, order(len(images), 0, 0)[:LARGEST].sort().values)
+    few = take(images, order(len(images), 0, 0)[: max(BATCHES)].sort().values)
     loader = Loader(few, batch=1, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers=0)
-    return tuple(batch.image[0] for batch in loader.epoch(0)), f"{len(few)} images of the {name} set of {sets.name}"
+    most = sets.image_size * 3 // 2 if maps else sets.image_size
+    found = tuple(batch.image[0, :, :most, :most] for batch in loader.epoch(0))
+    return found, f"{len(found)} images of the {name} set of {short(sets.name)}"
 
 
 def _noise(side: int, maps: bool) -> tuple[tuple[Tensor, ...], str]:
     dice = torch.Generator().manual_seed(0)
     wider = side // 2 if maps else 0
-    images = tuple(torch.rand(3, side, side + wider, generator=dice) for _ in range(LARGEST))
-    return images, f"{LARGEST} images of noise"
+    images = tuple(torch.rand(3, side, side + wider, generator=dice) for _ in range(max(BATCHES)))
+    return images, f"{len(images)} images of noise"
+
+
+def short(data: str) -> str:
+    """The name of data; of a folder not where it lies."""
+    kind, colon, path = data.partition(":")
+    return f"{kind}{colon}{Path(path).name}"

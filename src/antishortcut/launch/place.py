@@ -135,7 +135,7 @@ def _states(there: Run, job: Job) -> Pairs:
 def _early(recipe: Recipe, teacher: Run) -> str:
     own = recipe.teacher
     rewound = own.early == "rewind"
-    return f"{rewind_run(teacher, own.rewind_epochs, own.rewind_rate).hash}/final" if rewound else own.early
+    return f"{rewind_run(teacher, own.rewind_epochs, own.rewind_rate).hash}/final" if rewound else own.early_state
 
 
 def state(job: Job, runs: Path) -> str:

@@ -82,6 +82,7 @@ class BYOT(nn.Module):
 
     roles: tuple[str, ...] = ()
     taps: tuple[str, ...] = ("stages",)
+    unmixed = "its branches learn one class for each"
 
     def __init__(
         self,

@@ -1,19 +1,18 @@
-"""Networks that are not ours: `timm:NAME`, `torchvision:NAME`, and your own as `import:package.module:function`."""
+"""Networks that are not ours: `timm:NAME`, `torchvision:NAME`, and your own as `package.module:factory`."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
 from antishortcut.errors import UserError, near
+from antishortcut.models.layers import LoneNorm
 from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour
+from antishortcut.models.own import from_own
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -26,11 +25,16 @@ class Foreign:
     size: int | None = None  # side of the images, when the network takes only one
 
 
-def from_timm(name: str, classes: int, pretrained: bool) -> Foreign:
+def from_timm(name: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
     import timm  # here and below: seconds to import, and most runs never need it
 
     if ":" not in name and not timm.is_model(name.partition(".")[0]):  # hf-hub:owner/name is timm's own business
         raise UserError(f"timm has no model {name!r}{hint(name, timm.list_models(), 'timm.list_models()')}")
+    if size is not None:
+        try:  # transformers are made for a size
+            return make_timm(name, pretrained, num_classes=classes, img_size=size)
+        except TypeError:  # others take any
+            pass
     return make_timm(name, pretrained, num_classes=classes)
 
 
@@ -42,24 +46,24 @@ def make_timm(name: str, pretrained: bool, **options: Any) -> Foreign:
         module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     except OSError as error:  # also what the download raises
         raise UserError(f"cannot fetch the weights of timm:{name}: {error}") from error
-    except RuntimeError as error:  # an unknown weight tag, or a network without weights
+    except (RuntimeError, AssertionError) as error:  # an unknown weight tag, a network without weights, an odd size
         raise UserError(f"timm cannot make {name!r}: {error}") from error
     settings = getattr(module, "pretrained_cfg", {})
     size = settings["input_size"][-1] if settings.get("fixed_input_size") else None
     return Foreign(module, settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD), size)
 
 
-def from_torchvision(name: str, classes: int, pretrained: bool) -> Foreign:
+def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
     from torchvision import models
 
-    known = models.list_models(module=models)
+    dense = models.list_models(module=models.segmentation)
+    known = [*models.list_models(module=models), *dense]
     if name not in known:
         raise UserError(
-            f"torchvision has no classifier {name!r}{hint(name, known, 'torchvision.models.list_models()')}"
+            f"torchvision has no classifier or segmentation network {name!r}"
+            f"{hint(name, known, 'torchvision.models.list_models()')}"
         )
-    # both of them would warn about their slow initialisation; the others do not know the option
-    options = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    module: nn.Module = models.get_model(name, weights=None, num_classes=classes, **options)
+    module: nn.Module = models.get_model(name, weights=None, num_classes=classes, **_options(name, name in dense, size))
     if pretrained:
         try:
             weights = models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
@@ -69,36 +73,26 @@ def from_torchvision(name: str, classes: int, pretrained: bool) -> Foreign:
         # the classifier keeps its fresh weights when the number of classes differs
         fitting = {key: w for key, w in weights.items() if key in own and own[key].shape == w.shape}
         module.load_state_dict(fitting, strict=False)
-    size = getattr(module, "image_size", None)
-    return Foreign(module, IMAGENET_MEAN, IMAGENET_STD, size if isinstance(size, int) else None)
+    if name.startswith("deeplabv3"):
+        pooling = module.get_submodule("classifier.0.convs.4")
+        assert isinstance(pooling, nn.Sequential)
+        pooling[2] = LoneNorm.like(pooling[2])
+    own_size = getattr(module, "image_size", None)
+    return Foreign(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
 
 
-def from_import(place: str, classes: int, pretrained: bool) -> Foreign:
-    """`package.module:function`, called with num_classes; the current folder is searched too."""
+def _options(name: str, dense: bool, size: int | None) -> dict[str, Any]:
+    if dense:  # no download of a backbone; the auxiliary head of those that have one
+        return {"weights_backbone": None} | ({} if name.startswith("lraspp") else {"aux_loss": True})
+    # both of them would warn about their slow initialisation; the others do not know the option
+    options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    return options | ({"image_size": size} if size is not None and name.startswith("vit_") else {})
+
+
+def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
     if pretrained:
-        raise UserError(f"import:{place} loads its own weights; leave pretrained off")
-    where, _, name = place.partition(":")
-    if not where or not name:
-        raise UserError(f"import:{place} names no function; write import:package.module:function")
-    sys.path.append(os.getcwd())
-    try:
-        found = importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        raise UserError(f"cannot import {where!r} for import:{place}: {error}") from error
-    finally:
-        sys.path.pop()
-    factory: Callable[..., object] | None = getattr(found, name, None)
-    if not callable(factory):
-        public = [word for word in vars(found) if not word.startswith("_")]
-        raise UserError(f"{where!r} has no function {name!r}{near(name, public)}")
-    try:
-        inspect.signature(factory).bind(num_classes=classes)
-    except TypeError as error:
-        raise UserError(f"import:{place} must be callable with num_classes alone: {error}") from error
-    module = factory(num_classes=classes)
-    if not isinstance(module, nn.Module):
-        raise UserError(f"import:{place} returned {type(module).__name__}; wanted a torch.nn.Module")
-    return Foreign(module, CIFAR_MEAN, CIFAR_STD)
+        raise UserError(f"{place} loads its own weights; leave pretrained off, or name a file: weights = FILE")
+    return Foreign(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
 
 
 def hint(name: str, known: Iterable[str], listing: str) -> str:
@@ -107,4 +101,27 @@ def hint(name: str, known: Iterable[str], listing: str) -> str:
     return words if words.startswith("; did") else f"; see {listing}"
 
 
-SOURCES = {"timm": from_timm, "torchvision": from_torchvision, "import": from_import}
+Source = Callable[[str, int, bool, int | None], Foreign]
+SOURCES: dict[str, Source] = {"timm": from_timm, "torchvision": from_torchvision, "import": from_import}
+
+
+def source_of(name: str) -> tuple[Source, str] | None:
+    """Who makes the network of that name, and what it is called there; None when it is one of ours."""
+    source, colon, rest = name.partition(":")
+    if not colon or not source or not rest:
+        return None
+    if source in SOURCES:
+        return SOURCES[source], rest
+    return _own_or_misspelt, name
+
+
+def _own_or_misspelt(name: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
+    """`package.module:factory`, unless there is no such module and another source was meant."""
+    source, _, rest = name.partition(":")
+    meant = get_close_matches(source, SOURCES, n=1, cutoff=0.6)
+    try:
+        return from_import(name, classes, pretrained, size)
+    except UserError as error:
+        if meant and str(error).startswith(f"cannot import {source!r}"):
+            raise UserError(f"unknown model {name!r}; did you mean '{meant[0]}:{rest}'?") from None
+        raise

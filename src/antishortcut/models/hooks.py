@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from antishortcut.models.outputs import tensor_in
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,3 @@ def silent(module: nn.Module) -> Iterator[None]:
         for part, mode in modes:
             part.training = mode
         torch.clear_autocast_cache()  # older torch would reuse casts made here, which carry no gradient
-
-
-def tensor_in(output: Any) -> Tensor | None:
-    """The tensor itself, the one under 'logits', or the first of several."""
-    if isinstance(output, Tensor):
-        return output
-    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        return named
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    return next((part for part in parts if isinstance(part, Tensor)), None)

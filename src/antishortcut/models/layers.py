@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.types import Features
@@ -25,6 +26,23 @@ def conv_bn(
     conv = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2 * dilation, dilation, groups, bias)
     norm = nn.BatchNorm2d(c_out)
     return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
+
+
+class LoneNorm(nn.BatchNorm2d):
+    """Batch norm of pooled maps (B, D, 1, 1): a lone image has no batch statistics and gets the running ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+    @classmethod
+    def like(cls, norm: nn.Module) -> LoneNorm:
+        """One with the weights of another batch norm."""
+        assert isinstance(norm, nn.BatchNorm2d)
+        lone = cls(norm.num_features, norm.eps, norm.momentum)
+        lone.load_state_dict(norm.state_dict())
+        return lone
 
 
 def init_convs(net: nn.Module) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.foreign import Foreign, make_timm
+from antishortcut.models.layers import LoneNorm
 from antishortcut.types import Features
 
 BACKBONES = {
@@ -44,15 +44,6 @@ class DeepLab(nn.Module):
         logits = self.classifier(maps[-1])  # (B, C, h, w)
         aux = self.aux_classifier(maps[-2]) if self.training and self.aux_classifier is not None else None
         return Features(logits, maps[-1], maps, aux)
-
-
-class LoneNorm(nn.BatchNorm2d):
-    """Batch norm of pooled maps (B, D, 1, 1): a lone image has no batch statistics and gets the running ones."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and len(x) == 1:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(x)
 
 
 def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:

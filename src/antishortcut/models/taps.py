@@ -3,7 +3,7 @@
 What to read is found once, by a small silent pass in evaluation mode, and remembered as module paths: nothing that a
 deep copy, a state_dict or a second thread could trip over.
 """
-# B batch, C classes, D embedding, T tokens, H × W pixels
+# B batch, C classes, D embedding, T tokens, H × W pixels, h × w locations of a map
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, near
-from antishortcut.models.hooks import Call, recording, silent, tensor_in
-from antishortcut.models.maps import as_map, find_stages
+from antishortcut.models.hooks import Call, recording, silent
+from antishortcut.models.makers import Maker, find_maker
+from antishortcut.models.maps import Stage, as_map, channels_last, find_stages
+from antishortcut.models.outputs import logits_in, named_in
+from antishortcut.models.vectors import as_embedding, joined
 from antishortcut.types import Features
+
+SCRIPT = "a TorchScript module shows nothing of what is inside it; give the nn.Module it was made of"
+SELF = "let it return {'logits': …, 'embedding': …}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to read, as (module path, turn)."""
+    """What to read."""
 
-    head: tuple[str, int] | None  # the layer whose result is the logits
-    stages: tuple[tuple[str, int], ...]
+    maker: Maker | None  # the layers whose input is the embedding
+    stages: tuple[Stage, ...]
+    last: frozenset[str]  # paths of maps whose channels come last
+    maps: bool  # whether the logits are maps
     hint: str  # paths that could serve as embedding
 
 
@@ -46,32 +55,59 @@ class Tapped(nn.Module):
 
     embedding: by default the input of the layer that makes the logits; or the path of a module, whose output is pooled.
     stages: by default the last map at every resolution, shallow to deep; or the paths of modules.
+    classes: how many logits there must be, which tells them from other tensors.
     """
 
-    def __init__(self, module: nn.Module, embedding: str | None = None, stages: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        embedding: str | None = None,
+        stages: Sequence[str] | None = None,
+        classes: int | None = None,
+    ) -> None:
         super().__init__()
-        self.module = module
+        self.module = unwrapped(module)
         self.embedding = embedding
         self.stages = None if stages is None else tuple(stages)
+        self.classes = classes
         self._plan: Plan | None = None
         for path in self._named():
-            check_path(module, path)
+            check_path(self.module, path)
 
     @property
     def head(self) -> nn.Linear | None:
         """The linear layer that makes the logits; known after the first call."""
-        if self._plan is None or self._plan.head is None:
+        if self._plan is None or self._plan.maker is None or not self._plan.maker.inputs:
             return None
-        head = self.module.get_submodule(self._plan.head[0])
+        paths = {path for path, _ in self._plan.maker.calls}
+        head = self.module.get_submodule(min(paths)) if len(paths) == 1 else None
         return head if isinstance(head, nn.Linear) else None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Paths of the layers that make the logits; known after the first call."""
+        maker = None if self._plan is None else self._plan.maker
+        return tuple(dict.fromkeys(path for path, _ in maker.calls)) if maker is not None and maker.inputs else ()
+
+    @property
+    def found(self) -> str:
+        """In words, where embedding and stages are read; known after the first call."""
+        if self._plan is None:
+            return "nothing yet: call it with images first"
+        maker = self._plan.maker
+        embedding = self.embedding or ("what the network calls so" if maker is None else str(maker))
+        return f"embedding: {embedding}; stages: {', '.join(path for path, _, _ in self._plan.stages) or 'none'}"
 
     def forward(self, x: Tensor) -> Features:
         plan = self._plan or self._find(x)
-        taps = plan.stages if plan.head is None else (*plan.stages, plan.head)
-        with recording(self.module, {*self._named(), *(path for path, _ in taps)}) as calls:
+        makers = () if plan.maker is None else plan.maker.calls
+        taps = {*self._named(), *(path for path, _ in makers), *(path for path, _, _ in plan.stages)}
+        with recording(self.module, taps) as calls:
             output = self.module(x)
         seen = Seen({(call.path, call.turn): call for call in calls}, {call.path: call for call in calls}, x)
-        return Features(logits_in(output), self._embedding(plan, seen, output), self._stages(plan, seen, output))
+        logits = logits_in(output, None, self.classes, plan.maps)
+        aux = named_in(output, "aux") if plan.maps and self.training else None
+        return Features(logits, self._embedding(plan, seen, output), self._stages(plan, seen, output), aux)
 
     def _named(self) -> list[str]:
         return [path for path in (self.embedding, *(self.stages or ())) if path is not None]
@@ -79,51 +115,105 @@ class Tapped(nn.Module):
     def _embedding(self, plan: Plan, seen: Seen, output: Any) -> Tensor:
         if self.embedding is not None:
             call = seen.latest.get(self.embedding)
-            vector = None if call is None else as_vector(call.result, seen.image, self.module)
+            result = None if call is None else call.result
+            vector = as_embedding(result, seen.image, self.module, plan.maps, self.embedding in plan.last)
             if vector is None:
-                raise UserError(
-                    f"{self.embedding!r} gives no vector, map or tokens; name another: embedding = … ({plan.hint})"
-                )
+                kinds = "map or tokens" if plan.maps else "vector, map or tokens"
+                raise UserError(f"{self.embedding!r} gives no {kinds}; name another: embedding = … ({plan.hint})")
             return vector
         if isinstance(output, Features):
             return output.embedding
-        call = None if plan.head is None else seen.turns.get(plan.head)
-        if call is None or call.given is None:
+        if (own := named_in(output, "embedding")) is not None:
+            vector = as_embedding(own, seen.image, self.module, plan.maps, False)
+            if vector is None:
+                raise UserError(f"the network returns an 'embedding' of shape {tuple(own.shape)}; wanted: (batch, D)")
+            return vector
+        calls = [seen.turns.get(each) for each in plan.maker.calls] if plan.maker is not None else []
+        if plan.maker is None or any(call is None for call in calls):
+            if isinstance(self.module, torch.jit.ScriptModule):
+                raise UserError(f"{SCRIPT}, or {SELF}")
             raise UserError(f"cannot tell which layer's input is the embedding; name it: embedding = … ({plan.hint})")
-        return call.given.flatten(1)  # (B, D), also from the (B, D, 1, 1) of a 1 × 1 convolution
+        read = [call for call in calls if call is not None]
+        return joined(self.module, plan.maker, read, seen.image, plan.maps, plan.last)
 
     def _stages(self, plan: Plan, seen: Seen, output: Any) -> tuple[Tensor, ...]:
         if self.stages is None and isinstance(output, Features):
             return output.stages
-        if self.stages is None:
-            wanted = [(path, seen.turns.get((path, turn))) for path, turn in plan.stages]
-        else:
-            wanted = [(path, seen.latest.get(path)) for path in self.stages]
         maps = []
-        for path, call in wanted:
-            found = None if call is None else as_map(call.result, seen.image, smallest=1)  # smaller images than probed
-            if found is None:
-                raise UserError(f"{path!r} gives no map (B, C, H, W), so it cannot be a stage; name others: stages = …")
-            maps.append(found)
+        for path, turn, last in plan.stages:
+            call = seen.turns.get((path, turn))
+            if call is None or call.result is None:
+                raise UserError(f"{path!r} was not used this time, so it cannot be a stage; name others: stages = …")
+            maps.append(call.result.permute(0, 3, 1, 2) if last else call.result)  # (B, C, h, w)
         return tuple(maps)
 
     def _find(self, x: Tensor) -> Plan:
         with _probing:
             if self._plan is None:
-                paths = [path for path, _ in self.module.named_modules() if path]
-                with silent(self.module), recording(self.module, paths) as calls:
-                    few = x[:2]
+                few = x[:2]
+                paths = visible(self.module)
+                with silent(self.module), recording(self.module, {*paths, *self._named()}) as calls:
                     output = self.module(few)
+                logits = logits_in(output, few.shape[0], self.classes)
+                tells = isinstance(output, Features) or named_in(output, "embedding") is not None
+                maker = None if tells else find_maker(self.module, calls, logits, few)
+                made = set() if maker is None or not maker.inputs else set(maker.calls)
                 self._plan = Plan(
-                    find_head(self.module, calls, logits_in(output)),
-                    find_stages(self.module, [(c.path, c.turn, c.result) for c in calls], few),
+                    maker,
+                    self._find_stages(calls, few, made),
+                    frozenset(call.path for call in calls if channels_last(call.result, few)),
+                    logits.ndim == 4,
                     candidates(calls, len(few)),
                 )
             return self._plan
 
+    def _find_stages(self, calls: Sequence[Call], image: Tensor, made: set[tuple[str, int]]) -> tuple[Stage, ...]:
+        if self.stages is None:
+            # maps of logits are no features, whoever hands them on
+            drawn = {place(call.result) for call in calls if (call.path, call.turn) in made} - {0}
+            others = [call for call in calls if place(call.result) not in drawn]
+            return find_stages(self.module, [(c.path, c.turn, c.result) for c in others], image)
+        latest = {call.path: call for call in calls}
+        for path in self.stages:
+            if path not in latest or as_map(latest[path].result, image, smallest=1) is None:
+                maps = dict.fromkeys(call.path for call in calls if as_map(call.result, image) is not None)
+                some = ", ".join([*maps][-6:])
+                hint = f" (maps: {some})" if maps else ""
+                raise UserError(
+                    f"{path!r} gives no map (B, C, H, W), so it cannot be a stage; name others: stages = …{hint}"
+                )
+        return tuple((path, latest[path].turn, channels_last(latest[path].result, image)) for path in self.stages)
+
+
+def place(result: Tensor | None) -> int:
+    """Where its values lie; 0 for nowhere."""
+    return 0 if result is None or result.is_meta else result.data_ptr()
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module itself: hooks do not fire within what torch.compile has made, nor need DataParallel's copies them."""
+    while isinstance(module, nn.DataParallel) or hasattr(module, "_orig_mod"):
+        module = module.module if isinstance(module, nn.DataParallel) else module._orig_mod  # type: ignore[assignment]
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    for part in module.modules():
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            part._compiled_call_impl = None
+    for name, child in list(module.named_children()):
+        if (bare := unwrapped(child)) is not child:
+            setattr(module, name, bare)
+    return module
+
+
+def visible(module: nn.Module) -> list[str]:
+    """Paths of the submodules that Python calls, so that hooks fire."""
+    hidden = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    inside = tuple(f"{path}." if path else "" for path in hidden)
+    return [path for path, _ in module.named_modules() if path and not (inside and path.startswith(inside))]
+
 
 def check_path(module: nn.Module, path: str) -> None:
-    paths = [known for known, _ in module.named_modules() if known]
+    paths = [known for known, _ in module.named_modules(remove_duplicate=False) if known]
     if path not in paths:
         hint = near(path, paths)
         if not hint.startswith("; did"):  # nothing is near: the outermost modules are a short enough list
@@ -131,50 +221,8 @@ def check_path(module: nn.Module, path: str) -> None:
         raise UserError(f"the network has no module {path!r}{hint}")
 
 
-def logits_in(output: Any) -> Tensor:
-    logits = tensor_in(output)
-    if logits is None or logits.ndim != 2:
-        got = type(output).__name__ if logits is None else f"a tensor of shape {tuple(logits.shape)}"
-        raise UserError(f"the network returns {got}; wanted: logits (batch, classes), alone, first, or under 'logits'")
-    return logits
-
-
-def find_head(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> tuple[str, int] | None:
-    """The linear layer or 1 × 1 convolution whose output is the logits."""
-    fitting = []
-    for call in calls:
-        part = module.get_submodule(call.path)
-        pointwise = isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1)
-        shape = None if call.result is None else call.result.shape
-        if (isinstance(part, nn.Linear) or pointwise) and shape in (logits.shape, (*logits.shape, 1, 1)):
-            fitting.append(call)
-    same = [call for call in fitting if call.result is not None and call.result.data_ptr() == logits.data_ptr()]
-    # logits that were scaled, cast or normalised afterwards: sure only when one layer can have made them
-    chosen = same[-1] if same else fitting[0] if len(fitting) == 1 else None
-    return None if chosen is None else (chosen.path, chosen.turn)
-
-
 def candidates(calls: Sequence[Call], batch: int) -> str:
     """The last few modules that give something a batch of vectors can be made of."""
     paths = [c.path for c in calls if c.result is not None and c.result.ndim in (2, 3, 4) and len(c.result) == batch]
     last = list(dict.fromkeys(reversed(paths)))[:6]
     return "candidates: " + ", ".join(last) if last else "it has no submodule that gives one"
-
-
-def as_vector(result: Tensor | None, image: Tensor, module: nn.Module) -> Tensor | None:
-    """The output of a module named as embedding, pooled to (B, D)."""
-    if result is None or result.ndim not in (2, 3, 4):
-        return None
-    if result.ndim == 4:
-        found = as_map(result, image)  # channels may come last; a (B, D, 1, 1) is no map
-        return (result if found is None else found).mean(dim=(2, 3))  # (B, D)
-    return pool_tokens(module, result) if result.ndim == 3 else result
-
-
-def pool_tokens(module: nn.Module, tokens: Tensor) -> Tensor:
-    """(B, T, D) → (B, D): the class token where the network classifies by it, else the mean of the image's tokens."""
-    names = {name.rpartition(".")[2] for name, _ in module.named_parameters()}
-    if names & {"cls_token", "class_token"} and getattr(module, "global_pool", "token") == "token":
-        return tokens[:, 0]  # (B, D)
-    extra = getattr(module, "num_prefix_tokens", 0)  # timm: class and register tokens are no part of the mean
-    return tokens[:, extra:].mean(dim=1)  # (B, D)

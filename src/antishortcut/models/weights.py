@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
+from antishortcut.models.checkpoints import read
 from antishortcut.models.segmentation import DeepLab, backbone_state
+from antishortcut.models.taps import Tapped
+
+__all__ = ["complain", "load_weights", "read", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
 HEADS = ("classifier.4.", "classifier.", "aux_classifier.4.", "aux_classifier.")
 
 
-def load_weights(network: nn.Module, path: str | Path) -> None:
-    """Load a .safetensors, .pt or .pth file; the keys may be the network's or those of the bare body inside it.
+def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -> None:
+    """Load a file of weights; the keys may be the network's or those of the bare body inside it.
 
+    A word before every key that the network does not have, or that only the network has, is no matter.
+    start: the weights are to start from, not finished, so that a classifier for other classes may stay as it is.
     A DeepLab also takes a classifier's file for its backbone, and a DeepLab's whose heads are of other classes or not
     there; what does not fit of its heads then stays as it is.
     """
@@ -40,19 +44,110 @@ def load_weights(network: nn.Module, path: str | Path) -> None:
             target, state = body.backbone, bare
         fresh, state = without_unfit_heads(target.state_dict(), state)
         also = "; wanted: all of a DeepLab like this, or a timm or torchvision classifier with its backbone"
+    else:
+        target, state = aligned(targets, state, path)
     own = target.state_dict()
+    if start:
+        state, left = fitting(own, state, class_layers(network, target))
+        own = {key: value for key, value in own.items() if key not in left}
     complain(path, {key: own[key] for key in own if _head(key) not in fresh}, state, also)
     if fresh:
         names = ", ".join(head.rstrip(".") for head in HEADS if head in fresh)
         warnings.warn(f"nothing in {path} fits these parts, which start fresh: {names}", stacklevel=2)
+    if start and left:
+        names = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in left))
+        warnings.warn(f"{path} has no weights for these classes, so these layers start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
+
+
+def aligned(
+    targets: list[nn.Module], state: dict[str, Tensor], path: Path
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Whose keys these are, and the file's under the names they have there."""
+    ways = [(way, target) for target in targets for way in renamings(target.state_dict(), state)]
+    scores = [matching(target.state_dict(), way[1]) for way, target in ways]
+    best = max(scores)
+    tied = {way[0]: target for (way, target), score in zip(ways, scores, strict=True) if score == best and way[0]}
+    (word, renamed), target = next(each for each, score in zip(ways, scores, strict=True) if score == best)
+    if best == (0, 0) or not word:
+        return target, state
+    if len(tied) > 1 and word.startswith("-"):
+        words = " and ".join(repr(each.lstrip("-")) for each in tied)
+        raise UserError(f"{path} holds more than one network that would fit, under {words}; save one of them alone")
+    return target, renamed
+
+
+def renamings(own: Mapping[str, Tensor], state: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The file's keys as they are, without a beginning that many have ("-model."), with one that ours have ("+net.")."""
+    yield "", state
+    for word in beginnings(state):
+        yield f"-{word}", {key.removeprefix(word): value for key, value in state.items() if key.startswith(word)}
+    for word in beginnings(own):
+        yield f"+{word}", {word + key: value for key, value in state.items()}
+
+
+def beginnings(state: Mapping[str, Any]) -> list[str]:
+    """What keys begin with, up to three words."""
+    found: dict[str, None] = {}
+    for key in state:
+        words = key.split(".")[:-1]
+        for count in range(1, min(len(words), 3) + 1):
+            found[".".join(words[:count]) + "."] = None
+    return list(found)
+
+
+def matching(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[int, int]:
+    """How many keys are the same, in name and shape, and in name."""
+    both = own.keys() & state.keys()
+    return sum(own[key].shape == state[key].shape for key in both), len(both)
+
+
+def class_layers(network: nn.Module, target: nn.Module) -> tuple[list[str], int]:
+    """Beginnings of the classifier's keys in the target, and how many classes it has."""
+    body = getattr(network, "body", network)
+    heads = [f"module.{path}" for path in body.heads] if isinstance(body, Tapped) else ["head"]
+    layers = [f"body.{head}" for head in heads if body is not network] + heads
+    layers += [head.removeprefix("module.") for head in heads]
+    known = dict(target.named_modules())
+    found = [layer for layer in layers if layer in known]
+    weight = next((getattr(known[layer], "weight", None) for layer in found), None)
+    return [f"{layer}." for layer in found], len(weight) if isinstance(weight, Tensor) else 0
+
+
+def fitting(
+    own: Mapping[str, Tensor], state: dict[str, Tensor], heads: tuple[list[str], int]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The file without a classifier for other classes, and which keys of ours stay as they are for that.
+
+    Layers as wide as there are classes that differ in that width alone, and the classifier itself where the file has
+    none; all else must be there. Keys that are nowhere else wanted then belong to the file's own classifier.
+    """
+    begin, classes = tuple(heads[0]), heads[1]
+    left = [
+        key
+        for key, value in own.items()
+        if (key not in state and begin and key.startswith(begin))
+        or (
+            key in state
+            and value.ndim == state[key].ndim > 0
+            and value.shape[1:] == state[key].shape[1:]
+            and len(value) == classes != len(state[key])
+        )
+    ]
+    if not left or any(key not in state and key not in left and not counts(key) for key in own):
+        return state, []
+    return {key: value for key, value in state.items() if key in own and key not in left}, left
+
+
+def counts(key: str) -> bool:
+    return key.endswith("num_batches_tracked")
 
 
 def without_unfit_heads(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[set[str], dict[str, Tensor]]:
     """Which parts of a DeepLab's heads the file does not fill, and the file without what does not fit in them."""
 
     def shapes(of: Mapping[str, Tensor], head: str) -> dict[str, torch.Size]:
-        return {key: of[key].shape for key in of if _head(key) == head and not key.endswith("num_batches_tracked")}
+        return {key: of[key].shape for key in of if _head(key) == head and not counts(key)}
 
     unfit = {head for head in HEADS if shapes(own, head) != shapes(state, head)}
     kept = {key: value for key, value in state.items() if _head(key) not in unfit}
@@ -67,24 +162,9 @@ def overlap(module: nn.Module, state: Mapping[str, Tensor]) -> int:
     return len(module.state_dict().keys() & state.keys())
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"no weights at {path}")
-    try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise UserError(f"{path} holds no plain tensors; save a state_dict: {str(error).splitlines()[0]}") from error
-    for key in ("state_dict", "model"):
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f"{path} holds no state_dict; wanted a dict of tensors, alone or under 'state_dict' or 'model'")
-    return dict(content)
-
-
 def strip(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what wrappers put before keys; torch.compile may have wrapped a part alone."""
+    state = {key.replace("._orig_mod.", "."): value for key, value in state.items()}
     for prefix in WRAPPERS:
         if state and all(key.startswith(prefix) for key in state):
             return strip({key.removeprefix(prefix): value for key, value in state.items()})
@@ -93,7 +173,7 @@ def strip(state: dict[str, Any]) -> dict[str, Any]:
 
 def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor], also: str = "") -> None:
     """Raise when keys or shapes differ, naming a few of each; also: what to say besides."""
-    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
+    missing = [key for key in own if key not in state and not counts(key)]
     unexpected = [key for key in state if key not in own]
     shapes = [
         f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
@@ -106,4 +186,18 @@ def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor],
         if keys
     ]
     if parts:
-        raise UserError(f"the weights in {path} are of another network: " + "; ".join(parts) + also)
+        words = "; ".join(parts) + spelt(missing, unexpected) + also
+        raise UserError(f"the weights in {path} are of another network: {words}")
+
+
+def spelt(missing: list[str], unexpected: list[str]) -> str:
+    """Where the same keys seem to be there under other names: a word before them, or the nearest."""
+    if not missing or not unexpected:
+        return ""
+    for ours, theirs, whose in ((missing, unexpected, "in the file"), (unexpected, missing, "of the network")):
+        for word in beginnings(dict.fromkeys(theirs)):
+            with_word = [key for key in ours if word + key in theirs]
+            if len(with_word) > len(ours) / 2:
+                return f"; keys {whose} have {word!r} before them"
+    close = get_close_matches(missing[0], unexpected, n=1, cutoff=0.7)
+    return f"; {missing[0]!r} may be {close[0]!r} in the file" if close else ""

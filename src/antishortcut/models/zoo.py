@@ -1,7 +1,8 @@
-"""Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME` or `import:package.module:function`."""
+"""Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME`, your own as `package.module:factory`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.models import dense, mobilenet, plain, resnet, segmentation, shufflenet, vgg, wrn
-from antishortcut.models.foreign import SOURCES
+from antishortcut.models.foreign import Foreign, source_of
 from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
 from antishortcut.models.taps import Tapped
+from antishortcut.models.trial import try_out
 from antishortcut.models.weights import load_weights
 
 __all__ = ["NAMES", "Network", "build", "describe", "load_weights", "probe"]
@@ -69,40 +71,40 @@ def build(
     stem: str = "cifar",
     mean: Colour | None = None,
     std: Colour | None = None,
+    size: int | None = None,
     embedding: str | None = None,
+    stages: Sequence[str] | None = None,
     pretrained: bool = False,
 ) -> Network:
     """The network of that name for raw images of that size; those for segmentation take any size and give maps.
 
     mean, std: by default CIFAR-100's, for timm, torchvision and DeepLab those of their published weights.
+    size: side that images are brought to, where the network takes only one; timm and torchvision say theirs.
     embedding: path of the module whose output is the embedding, where the classifier's input is not wanted.
+    stages: paths of the modules whose outputs are the stages, where the last map at every resolution is not wanted.
     """
     if classes < 1:
         raise UserError(f"classes must be at least 1, got {classes}")
     if stem not in ("cifar", "imagenet") or (stem == "imagenet" and name not in resnet.BIG):
         raise UserError(f"no stem {stem!r} for {name}; stem = imagenet is for {', '.join(resnet.BIG)}, all else cifar")
-    if embedding is not None and name.startswith(("deeplabv3-", "dense-")):
-        raise UserError(f"embedding = {embedding!r} is not for {name}: its embedding is the map its head reads")
-    source, _, rest = name.partition(":")
+    named = {"embedding": embedding, "stages": stages}
+    for what, paths in named.items():
+        if paths is not None and name.startswith(("deeplabv3-", "dense-")):
+            raise UserError(f"{what} = {paths!r} is not for {name}: its embedding is the map its head reads")
+    source = source_of(name)
     if name in DEEPLAB:
         other = segmentation.deeplab(name, classes, pretrained)
-        body: nn.Module = other.module
-        network = Network(body, mean or other.mean, std or other.std)
-    elif source in SOURCES and rest:
-        other = SOURCES[source](rest, classes, pretrained)
-        body = Tapped(other.module, embedding)
-        network = Network(body, mean or other.mean, std or other.std, other.size)
+    elif source is not None:
+        other = source[0](source[1], classes, pretrained, size)
     else:
         if pretrained:
             raise UserError(f"nobody publishes weights for {name}; train it, or use a timm: or torchvision: network")
-        own = make(name, classes, stem)
-        body = own if embedding is None else Tapped(own, embedding)
-        network = Network(body, mean or CIFAR_MEAN, std or CIFAR_STD)
-    if isinstance(body, Tapped):
-        try:
-            probe(network, image_size)  # finds the taps now, so that what is wrong is said before training
-        except RuntimeError as error:
-            raise UserError(f"{name} cannot read images of {image_size} pixels: {error}") from error
+        other = Foreign(make(name, classes, stem), CIFAR_MEAN, CIFAR_STD)
+    tapped = source is not None or embedding is not None or stages is not None
+    body = Tapped(other.module, embedding, stages, classes) if tapped else other.module
+    network = Network(body, mean or other.mean, std or other.std, size or other.size)
+    if tapped:  # what is wrong is said before training
+        try_out(network, name, image_size, own=not name.startswith(("timm:", "torchvision:")))
     return network
 
 

@@ -10,6 +10,7 @@ from antishortcut.report.collect import Found, Student
 from antishortcut.stats import Summary, summary
 
 HEAD = ("network", "is", "parameters", "MB", "ms", "smaller", "faster", "runs")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 TEACHER = "teacher_"
 Key = tuple[str | None, str, str]  # hash of the teacher, machine, name of the network
 
@@ -53,20 +54,25 @@ class SizeTable:
         return list(dict.fromkeys(row.machine for row in self.rows if row.ms is not None))
 
     def head(self) -> list[str]:
-        return [*HEAD, *["measured on"] * (len(self._machines) > 1)]
+        return [*HEAD, *["on"] * (len(self._machines) > 1)]
 
     def texts(self) -> list[list[str]]:
+        """Machines have long names: a letter each, where there are several."""
+        letters = dict(zip(self._machines, LETTERS, strict=False))
         several = len(self._machines) > 1
-        return [[*row.texts(), *[row.machine or "–"] * several] for row in self.rows]
+        return [[*row.texts(), *[letters.get(row.machine, "–") if row.ms else "–"] * several] for row in self.rows]
 
     def told(self) -> str:
         """How to read it."""
         if not self.measured:
             return "Size on disk and latency: asd evaluate --on cost measures them."
-        where = f" Measured on {self._machines[0]}." if len(self._machines) == 1 else ""
+        machines = self._machines
+        named = [f"{letter}: {machine}" for letter, machine in zip(LETTERS, machines, strict=False)]
+        where = machines[0] if len(machines) == 1 else "; ".join(named)
         return (
             "ms: milliseconds for one image at a time, teacher and student in turns; a median in each run, here the "
-            f"mean of its runs ± standard deviation. smaller, faster: how many times, than its teacher.{where}"
+            "mean of its runs ± standard deviation. smaller, faster: how many times, than its teacher. "
+            f"Measured on {where or 'a machine unknown'}."
         )
 
 

@@ -1,0 +1,103 @@
+"""A teacher that was trained elsewhere: files of weights, or the states that Snapshots kept, as a teacher's folder.
+
+From then on it is a teacher like any other: its states have names and checksums, and know how well they do here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from antishortcut.data import Loader, to_device
+from antishortcut.data.parts import limited
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder, read_json
+from antishortcut.models import Network, load_weights
+from antishortcut.run import Run, TeacherSettings
+from antishortcut.tasks import task_of
+from antishortcut.teachers import Trajectory, network_of
+from antishortcut.types import Sets
+
+IMAGES = 2_000  # that say how good a state is
+
+
+class State(NamedTuple):
+    labels: list[str]
+    step: int  # of training; of files, which do not tell, their place
+    file: Path
+    share: float | None = None  # of training that was done
+    sha256: str | None = None  # of the file when it was written
+
+
+def states_of(teacher: TeacherSettings) -> list[State]:
+    """The states a teacher was given with, in the order they were reached; the last is final."""
+    assert teacher.final is not None
+    path = Path(teacher.final).expanduser()
+    if path.is_dir():
+        return list(_kept(path))
+    early = [State(["early"], 1, Path(teacher.early).expanduser())] if teacher.early_file else []
+    return [*early, State(["final"], 2, path)]
+
+
+def _kept(folder: Path) -> Iterator[State]:
+    """As Snapshots and `asd teach` lay them out."""
+    manifest = folder / "manifest.json"
+    try:
+        for entry in sorted(read_json(manifest)["states"], key=lambda entry: int(entry["step"])):
+            file = folder / "snapshots" / Path(str(entry["file"])).name
+            labels = [str(label) for label in entry["labels"]]
+            yield State(labels, int(entry["step"]), file, float(entry["fraction"]), str(entry["sha256"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({error!r})") from None
+
+
+def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric: Fabric) -> Iterator[str]:
+    """Check every state, score it, and keep it in the teacher's folder; says a line about each."""
+    network = network_of(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)
+    trajectory, headline = Trajectory(folder), task_of(sets).headline
+    states = states_of(teacher)
+    for state in states:
+        if state.sha256 not in (None, _digest(state.file)):
+            raise UserError(f"{state.file} is missing or damaged: it is not the file that was kept; restore it")
+        load_weights(network, state.file)
+        scores = _scores(network, sets, fabric)
+        epoch = None if state.share is None or not run.epochs else state.share * run.epochs
+        trajectory.keep(state.labels, state.step, epoch, states[-1].step, scores, network)
+        yield f"{state.file} is {' = '.join(state.labels)}: {headline} {scores[headline]:.3f} here"
+    last = {key: value for key, value in trajectory.entries[-1].items() if key in scores} | {"epoch": epoch}
+    if headline == "accuracy" and scores[headline] < 2 / len(sets.classes):
+        yield (
+            "That is hardly better than guessing: are its classes in the order of yours, "
+            f"{', '.join(sets.classes[:3])}{', …' if len(sets.classes) > 3 else ''}?"
+        )
+    result: dict[str, Any] = {"set": _judged(sets)[0], "headline": headline, "last": last, "best": last}
+    size = sum(parameter.numel() for parameter in network.parameters())
+    folder.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def _judged(sets: Sets) -> tuple[str, Any]:
+    return ("val", sets.val) if sets.val is not None else next(iter(sets.tests.items()))
+
+
+@torch.no_grad()
+def _scores(network: Network, sets: Sets, fabric: Fabric) -> dict[str, float]:
+    task, images = task_of(sets), limited(_judged(sets)[1], IMAGES, 0)
+    loader = Loader(
+        images, batch=task.together, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers="auto"
+    )
+    network.to(fabric.device).eval()
+    tally: list[Tensor] = [
+        task.tally(network(batch.image), batch.label) for batch in to_device(loader.epoch(0), fabric.device)
+    ]
+    network.cpu()
+    return task.scores(torch.stack(tally).sum(dim=0).cpu()) | {"images": len(images)}

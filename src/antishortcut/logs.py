@@ -1,0 +1,112 @@
+"""Where the numbers of a training go besides its folder: TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from antishortcut.errors import UserError
+from antishortcut.run import Run
+
+
+class Log(Protocol):
+    """Opened as Log(run, folder, step the run goes on from)."""
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in tensorboard/; those of steps that are going to be repeated are dropped."""
+
+    def __init__(self, run: Run, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """A run of Weights & Biases with this run's hash as its id, so that it goes on where the run does.
+
+    Steps that are repeated give the numbers that are there already, which wandb passes over. WANDB_MODE, WANDB_PROJECT
+    and the like are heeded; offline files lie in the run's folder.
+    """
+
+    def __init__(self, run: Run, folder: Path, step: int) -> None:
+        import wandb
+
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "antishortcut"),
+            id=run.hash,
+            name=f"{run.suite}/{run.name}-s{run.seed}",
+            group=run.suite,
+            dir=str(folder),
+            config=run.model_dump(mode="json"),
+            resume="allow",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+KINDS: dict[str, Callable[[Run, Path, int], Log]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+
+
+def check_logs(names: Sequence[str]) -> None:
+    """A package that is missing is said before anything is trained."""
+    for name in names:
+        if find_spec(name) is None:
+            raise UserError(f"--log {name}: the package {name} is not installed; pip install 'antishortcut[{name}]'")
+
+
+class Logs:
+    """All of a run's logs. One that fails is left out from then on, and training goes on without it."""
+
+    def __init__(self, names: Sequence[str], run: Run, folder: Path, step: int, say: Callable[[str], None]) -> None:
+        self._say, self._open = say, dict[str, Log]()
+        for name in names:
+            try:
+                self._open[name] = KINDS[name](run, folder, step)
+            except Exception as error:  # not logged in, no network, a folder that cannot be written
+                self.close()
+                raise UserError(f"--log {name}: {_line(error)}; leave it out, or see to that first") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        self._each(lambda log: log.add(numbers, step))
+
+    def close(self) -> None:
+        self._each(lambda log: log.close())
+        self._open = {}
+
+    def _each(self, do: Callable[[Log], None]) -> None:
+        for name, log in list(self._open.items()):
+            try:
+                do(log)
+            except Exception as error:  # a full disk, a lost network: no reason to lose a training
+                del self._open[name]
+                self._say(f"log {name}: {_line(error)}; training goes on without it")
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

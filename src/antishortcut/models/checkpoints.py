@@ -1,0 +1,103 @@
+"""Files of weights: safetensors, whole or in parts, and torch checkpoints that hold nothing but tensors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from antishortcut.errors import UserError
+
+# where training scripts put the weights; those of an average only where there are no others
+PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
+AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
+ALONE = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file by name, out of whatever they are packed in."""
+    if not path.is_file():
+        raise UserError(f"no weights at {path}")
+    with path.open("rb") as file:
+        start = file.read(64)
+    if path.name.endswith(".index.json"):
+        return sharded(path)
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is only a pointer of Git LFS; fetch the weights themselves: git lfs pull")
+    if not start or start.lstrip()[:1] == b"<":
+        what = "is a web page" if start else "is empty"
+        raise UserError(f"{path} {what}, it holds no plain tensors; fetch the weights again")
+    if path.suffix == ".safetensors" or start[8:10] in (b'{"', b"{ "):
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise UserError(f"{path} is cut short or damaged, it holds no plain tensors: {line(error)}") from error
+    return unpacked(loaded(path), path)
+
+
+def loaded(path: Path) -> Any:
+    """The content of a torch file, old or new, as long as it runs no code."""
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):  # settings beside the weights; holds, does nothing
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
+            raise UserError(
+                f"{path} wants to make a {found[1] or found[2]} when it is opened, which could run any code; {ALONE}"
+            ) from error
+        raise UserError(f"{path} is damaged or no checkpoint of torch; {ALONE}") from error
+    except (EOFError, RuntimeError, ValueError, KeyError, UnicodeDecodeError, OSError) as error:
+        if "TorchScript" in str(error):
+            raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}") from error
+        raise UserError(f"{path} is cut short or damaged; fetch it again, or {ALONE}: {line(error)}") from error
+
+
+def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
+    """The weights among what a training script saved."""
+    if isinstance(content, Mapping):
+        inside = [key for key in (*PLAIN, *AVERAGED) if isinstance(content.get(key), Mapping)]
+        if inside:
+            averaged = [key for key in inside if key in AVERAGED]
+            if averaged and inside[0] not in AVERAGED:
+                warnings.warn(
+                    f"{path} holds {inside[0]!r} and {averaged[0]!r}: the first is taken; save the other alone to use it",
+                    stacklevel=2,
+                )
+            return unpacked(content[inside[0]], path)
+        tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+        if tensors:
+            return tensors
+    holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
+    raise UserError(
+        f"{path} holds no state_dict but {holds or 'nothing'}; wanted a dict of tensors, alone or under one of "
+        f"{', '.join(PLAIN[:3])}"
+    )
+
+
+def sharded(path: Path) -> dict[str, Tensor]:
+    """Weights in several files, as `model.safetensors.index.json` lists them."""
+    try:
+        places: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(places.values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is no index of weights; wanted a 'weight_map' from names to files") from None
+    state: dict[str, Tensor] = {}
+    for file in files:
+        state |= read(path.parent / file)
+    if lost := [key for key in places if key not in state]:
+        raise UserError(f"{path} promises {lost[0]!r} in {places[lost[0]]}, which has none; fetch the files again")
+    return state
+
+
+def line(error: BaseException) -> str:
+    return next((text.strip()[:200] for text in str(error).splitlines() if text.strip()), type(error).__name__)

@@ -1,0 +1,211 @@
+"""A recipe for someone's own images and two networks: every choice follows from what is there, and says why.
+
+    asd distill --data folder:photos --teacher timm:resnet50 --student timm:mobilenetv3_small_100
+
+The recipe is written beside the runs made from it; from then on it is what counts, and may be edited.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antishortcut.data.checks import open_finding, usual_augment
+from antishortcut.data.checks.finding import Finding
+from antishortcut.data.pictures import size_of
+from antishortcut.errors import UserError
+from antishortcut.models.published import published
+from antishortcut.types import FileSet
+
+STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
+EPOCHS, FEWEST = (30, 100), 16  # at least and at most; steps that an epoch should have
+BATCH = (16, 128)
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
+OWN = ("folder:", "groups:")  # data whose images may have any size
+SEEN = {f"data.{name}" for name in ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")}
+LOOKED_AT = 200  # images whose size is asked for
+RATE, FINE = 1e-3, 0.2  # of AdamW at 64 images a step, from scratch; the share of it for published weights
+WARM, EARLY = 0.05, 1 / 12  # shares of training: warm-up of the rate, and of the method's terms (20 of the paper's 240)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the person said."""
+
+    data: str
+    teacher: str
+    student: str
+    final: str | None = None  # the teacher is already trained: its weights
+    early: str | None = None  # and those of its early state, or "rewind"
+    epochs: int | None = None
+    pretrained: bool | None = None  # None: where weights are published and can be had
+
+    @property
+    def name(self) -> str:
+        """Of the folder of its runs."""
+        where = Path(self.data.partition(":")[2] or self.data).expanduser().resolve().name
+        words = (where, *(network.rpartition(":")[2] for network in (self.teacher, self.student)))
+        return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.") or "data" for word in words)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Settings that were asked for by name, which a recipe that is there must agree with."""
+        known = {
+            "data.name": self.data,
+            "teacher.name": self.teacher,
+            "student.name": self.student,
+            "teacher.final": self.final,
+            "teacher.early": self.early,
+            "epochs": self.epochs,
+        }
+        return {key: value for key, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting and why it is so."""
+
+    key: str  # "epochs" or "optim.rate"
+    value: Any
+    why: str = ""
+
+
+def data_name(text: str) -> str:
+    """A plain folder is one of images."""
+    return f"folder:{text}" if ":" not in text and Path(text).expanduser().is_dir() else text
+
+
+def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Line]:
+    """The settings of the recipe, in order; those given are as they were, and others follow from them."""
+    own = {key.removeprefix("data."): value for key, value in given.items() if key in SEEN}
+    own.setdefault("image_size", _side(wanted, root))
+    finding = open_finding(wanted.data, root, **own)
+    if finding.refusal:
+        raise UserError(f"{finding.refusal} (asd check {wanted.data} tells more)")
+    images = len(finding.parts["train"])
+    batch = _batch(images)
+    ready = {who: _weights(wanted, network) for who, network in _learning(wanted).items()}
+    epochs, why = _epochs(wanted, images, batch)
+    lines = [
+        Line("title", f"{wanted.teacher} → {wanted.student} on {wanted.data}"),
+        Line("epochs", epochs, why),
+        *_data(wanted, finding),
+        *_teacher(wanted, ready, epochs, batch),
+        Line("student.name", wanted.student),
+        *_student(ready),
+        Line("optim.name", "adamw", "suits transformers and convolutions alike"),
+        Line("optim.rate", _rate(batch, ready["student"] is True)),
+        Line("optim.weight_decay", 0.05),
+        Line("optim.decay", "weights", "none of biases and norms"),
+        Line("optim.batch", batch, f"{images:,} training images: {math.ceil(images / batch):,} steps an epoch"),
+        Line("optim.warmup", round(WARM * epochs, 2), "epochs in which the rate rises"),
+    ]
+    rise = round(EARLY * epochs, 2)
+    lines.append(Line("methods.asd.warmup", rise, "epochs in which its terms rise: the paper's share"))
+    return as_given([*lines, Line("methods.contrast+tc.warmup", rise)], given)
+
+
+def as_given(lines: list[Line], given: Mapping[str, Any]) -> list[Line]:
+    """With settings that the person gave in their places, or below the last of their section."""
+    lines = [Line(line.key, given[line.key], "as you said") if line.key in given else line for line in lines]
+    for key in given.keys() - {line.key for line in lines}:
+        section = key.rpartition(".")[0]
+        place = max((at for at, line in enumerate(lines) if line.key.rpartition(".")[0] == section), default=-1)
+        lines.insert(place + 1 if place >= 0 else len(lines), Line(key, given[key], "as you said"))
+    return lines
+
+
+def _learning(wanted: Wanted) -> dict[str, str]:
+    return {"student": wanted.student} | ({"teacher": wanted.teacher} if wanted.final is None else {})
+
+
+def _weights(wanted: Wanted, network: str) -> bool | None:
+    """As `published`, unless the person decided."""
+    if wanted.pretrained is not None:
+        return wanted.pretrained and network.partition(":")[0] in ("timm", "torchvision")
+    return published(network)
+
+
+def _data(wanted: Wanted, finding: Finding) -> list[Line]:
+    kind, own = usual_augment(finding), wanted.data.startswith(OWN)
+    side = [Line("data.image_size", finding.image_size, "the images are no smaller")] if own else []
+    whys = {"imagenet": "random resized crop, flip, colour", "crop-flip": "shift and flip"}
+    return [Line("data.name", wanted.data), *side, Line("data.augment", kind, whys.get(kind, ""))]
+
+
+def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: int) -> list[Line]:
+    lines = [Line("teacher.name", wanted.teacher)]
+    if wanted.final is not None:
+        lines.append(Line("teacher.final", wanted.final, "already trained"))
+        return lines + ([] if wanted.early is None else [Line("teacher.early", wanted.early)])
+    if ready["teacher"]:
+        short = max(min(math.ceil(epochs / 2), 30), 1)
+        lines += [
+            Line("teacher.pretrained", True, "fine-tuned from published weights"),
+            Line("teacher.epochs", short),
+        ]
+    lines.append(Line("teacher.rate", _rate(batch, ready["teacher"] is True)))
+    return [*lines, Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training")]
+
+
+def _student(ready: dict[str, bool | None]) -> list[Line]:
+    return [Line("student.pretrained", True, "begins with published weights")] if ready["student"] else []
+
+
+def _rate(batch: int, fine: bool) -> float:
+    return float(f"{RATE * math.sqrt(batch / 64) * (FINE if fine else 1):.2g}")
+
+
+def _batch(images: int) -> int:
+    """The largest power of two with which an epoch has steps enough."""
+    least, most = BATCH
+    return min(max(1 << int(math.log2(max(images / FEWEST, 1))), least), most)
+
+
+def _epochs(wanted: Wanted, images: int, batch: int) -> tuple[int, str]:
+    if wanted.epochs is not None:
+        return wanted.epochs, ""
+    least, most = EPOCHS
+    return min(max(round(STEPS * batch / images), least), most), f"about {STEPS:,} steps, from {least} to {most} epochs"
+
+
+def _side(wanted: Wanted, root: Path | None) -> int | None:
+    """What fits the images of a folder: enlarging them shows no more; None leaves it to the data set."""
+    if not wanted.data.startswith(OWN):
+        return None
+    finding = open_finding(wanted.data, root)
+    train = finding.parts["train"]
+    if finding.dense or not isinstance(train, FileSet):
+        return None
+    step = max(len(train) // LOOKED_AT, 1)
+    shorter = [min(size) for path in train.paths[::step] if (size := size_of(path)) is not None]
+    middle = statistics.median(shorter) if shorter else SIDES[-1]
+    return max((side for side in SIDES if side <= middle), default=SIDES[0])
+
+
+def written(lines: list[Line], head: str) -> str:
+    """The recipe as TOML, with the reasons as comments."""
+    text, table = [f"# {line}" for line in head.splitlines()], ""
+    for line in lines:
+        *parents, key = line.key.split(".") if not line.key.startswith("methods.") else _method_key(line.key)
+        if (name := ".".join(_bare(parent) for parent in parents)) != table:
+            text += ["", f"[{name}]"]
+            table = name
+        setting = f"{_bare(key)} = {json.dumps(line.value, ensure_ascii=False)}"
+        text.append(f"{setting:<34} # {line.why}" if line.why else setting)
+    return "\n".join(text) + "\n"
+
+
+def _method_key(key: str) -> list[str]:
+    first, rest = key.split(".", 1)
+    return [first, *rest.rsplit(".", 1)]
+
+
+def _bare(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)

@@ -1,0 +1,170 @@
+"""Teachers that were trained elsewhere: two files, one file and a rewound state, or the states Snapshots kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from antishortcut import Snapshots
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.given import states_of
+from antishortcut.models import build
+from antishortcut.run import Recipe, TeacherSettings, teach_run, with_settings
+from antishortcut.teachers import Trajectory, network_of
+from antishortcut.workflow import Workshop, distill, teach
+
+
+@pytest.fixture
+def school(recipe: Recipe, shop: Workshop, tmp_path: Path) -> Folder:
+    """A teacher trained here, whose states then come from elsewhere; in a shop of its own."""
+    apart = Workshop(tmp_path / "elsewhere", execution=shop.execution, quiet=True)
+    return Folder(teach(with_settings(recipe, ["teacher.epochs=3"]), apart).folder(apart.runs))
+
+
+@pytest.fixture
+def files(school: Folder, recipe: Recipe, tmp_path: Path) -> tuple[Path, Path]:
+    """Final and early weights as people save them: a bare state_dict, and one wrapped by Lightning and DDP."""
+    trajectory = Trajectory(school)
+    bare = {key.removeprefix("body."): value for key, value in trajectory.weights("final").items()}
+    torch.save(bare, tmp_path / "last.pt")
+    wrapped = {f"module.{key.removeprefix('body.')}": value for key, value in trajectory.weights("15%").items()}
+    torch.save({"epoch": 1, "state_dict": wrapped}, tmp_path / "first.pth")
+    return tmp_path / "last.pt", tmp_path / "first.pth"
+
+
+def given(recipe: Recipe, final: Path, early: object = None) -> Recipe:
+    return with_settings(recipe, [f"teacher.final={final}", *([] if early is None else [f"teacher.early={early}"])])
+
+
+def test_two_files_are_a_teacher(
+    recipe: Recipe, shop: Workshop, school: Folder, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.quiet = False
+    run = distill(given(recipe, *files), shop, method="asd", seed=1, suite="own")
+    assert run.roles == {"final": "final", "early": "early"}
+    assert run.early == "early"
+    folder = Folder(teach(given(recipe, *files), shop).folder(shop.runs))
+    there, here = Trajectory(school), Trajectory(folder)
+    for mine, theirs in (("final", "final"), ("early", "15%")):
+        own, other = here.weights(mine), there.weights(theirs)
+        assert all(torch.equal(own[key], other[key]) for key in own)
+        assert own.keys() == other.keys()
+    assert here.entry("final")["accuracy"] == pytest.approx(school.result()["last"]["accuracy"])
+    assert [entry["epoch"] for entry in here.entries] == [None, None]  # nobody knows
+    told = capsys.readouterr().err
+    assert "last.pt is final: accuracy" in told
+    assert "first.pth is early: accuracy" in told
+
+
+def test_students_of_a_given_teacher_are_those_of_the_same_taught_here(
+    recipe: Recipe, shop: Workshop, school: Folder, files: tuple[Path, Path]
+) -> None:
+    """The same weights teach the same, wherever they came from."""
+    apart = Workshop(school.path.parent.parent, execution=shop.execution, quiet=True)
+    here = distill(given(recipe, *files), shop, method="kd", seed=1, suite="own")
+    there = distill(with_settings(recipe, ["teacher.epochs=3"]), apart, method="kd", seed=1, suite="own")
+    one, two = (load_file(Folder(run.folder(s.runs)).student) for run, s in ((here, shop), (there, apart)))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert here.hash != there.hash  # told apart all the same: one is known by its training, the other by its weights
+
+
+def test_content_counts_and_the_path_does_not(recipe: Recipe, files: tuple[Path, Path], tmp_path: Path) -> None:
+    moved = shutil.copy(files[0], tmp_path / "moved.pt")
+    one, two = (teach_run(given(recipe, Path(file), files[1]), "x") for file in (files[0], moved))
+    assert one.hash == two.hash
+    assert one.kind == "given"
+    others = (teach_run(given(recipe, files[1], files[1]), "x"), teach_run(given(recipe, files[0]), "x"))
+    assert len({one.hash, *(other.hash for other in others)}) == 3
+
+
+def test_one_file_wants_a_second_or_is_rewound(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"no state '15%'; teacher.early wants a file of weights too, or \"rewind\""):
+        distill(given(recipe, files[0]), shop, method="asd", seed=1, suite="own")
+    assert not shop.runs.exists()
+    distill(given(recipe, files[0]), shop, method="kd", seed=1, suite="own")  # wants no early state
+    shop.quiet = False
+    rewound = with_settings(given(recipe, files[0], "rewind"), ["teacher.rewind_epochs=1"])
+    run = distill(rewound, shop, method="asd", seed=1, suite="own")
+    assert "no better than plain KD (80.18 against 80.22 on P1)" in capsys.readouterr().err
+    assert run.roles["early"].endswith("/final")
+    assert run.roles["early"] != "final"
+
+
+def test_states_of_ones_own_loop_keep_their_names(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    """What Snapshots kept in someone's loop: all methods that look along a trajectory can use it."""
+    network = build("cnn-4-16", 10)
+    snapshots = Snapshots(tmp_path / "states", total_steps=40, keep=(0, 15, 50))
+    for step in range(41):
+        snapshots(network, step)
+        torch.nn.init.normal_(next(network.parameters()), std=0.1)
+    own = with_settings(recipe, [f"teacher.final={tmp_path / 'states'}", "teacher.name=cnn-4-16"])
+    assert [state.labels for state in states_of(own.teacher)] == [["0%"], ["15%"], ["50%"], ["100%", "final"]]
+    run = distill(own, shop, method="asd", seed=1, suite="own")
+    assert run.roles == {"final": "final", "early": "15%"}
+    entries = Trajectory(Folder(shop.runs / "teachers" / str(run.teacher))).entries
+    assert [entry["epoch"] for entry in entries] == [0.0, 0.3, 1.0, 2.0]
+    with pytest.raises(UserError, match="no state '20%'"):
+        distill(with_settings(own, ["teacher.early=20%"]), shop, method="asd", seed=2, suite="own")
+
+
+@pytest.mark.parametrize("harm", ["cut", "other", "manifest", "gone"])
+def test_damage_is_one_line_and_leaves_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path, harm: str) -> None:
+    snapshots = Snapshots(tmp_path / "states", total_steps=1, keep=(15,))
+    snapshots(build("cnn-2-16" if harm == "other" else "cnn-4-32", 10), 1)
+    kept = next((tmp_path / "states" / "snapshots").iterdir())
+    if harm == "cut":
+        kept.write_bytes(kept.read_bytes()[:-10])
+    if harm == "gone":
+        kept.unlink()
+    if harm == "manifest":
+        (tmp_path / "states" / "manifest.json").write_text(json.dumps({"states": [{"step": 1}]}))
+    own = with_settings(recipe, [f"teacher.final={tmp_path / 'states'}", "teacher.name=cnn-4-32"])
+    with pytest.raises(UserError) as caught:
+        teach(own, shop)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "states") in str(caught.value)
+    assert not list(shop.runs.glob("teachers/*"))
+
+
+def test_classes_in_another_order_are_noticed(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = torch.load(files[0], weights_only=True)
+    for key in ("head.weight", "head.bias"):
+        state[key] = state[key].roll(5, dims=0)
+    torch.save(state, tmp_path / "rolled.pt")
+    shop.quiet = False
+    teach(given(recipe, tmp_path / "rolled.pt"), shop)
+    assert "are its classes in the order of yours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"early": "first.pt"}, "final must be one too"),
+        ({"final": "last.pt", "pretrained": True}, "leave pretrained and weights off"),
+        ({"final": "last.pt", "weights": "other.pt"}, "leave pretrained and weights off"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TeacherSettings(name="cnn-8", **settings)
+
+
+def test_a_given_teacher_is_brought_once(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = given(recipe, *files)
+    first = teach(own, shop)
+    monkeypatch.setattr("antishortcut.workflow.bring", lambda *_: pytest.fail("brought again"))
+    assert teach(own, shop).hash == first.hash
+    assert network_of(first.model, 10, 32).training  # its own file still builds it

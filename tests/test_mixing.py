@@ -1,0 +1,151 @@
+"""Mixed images: their shares and labels by hand, what refuses them, and that neither parts nor processes matter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.methods import METHODS
+from antishortcut.mixing import mix_of, mixed
+from antishortcut.run import Execution, OptimSettings, load_recipe
+from antishortcut.tasks import Classification
+from antishortcut.types import Batch, Features, Unmixed
+from antishortcut.workflow import Workshop, distill
+from tests.test_contract import Setting
+
+SMALL = ["data.options.count=16", "data.options.test_count=8"]
+BOTH = OptimSettings(mixup=0.4, cutmix=1.0)
+
+
+def batch_of(count: int = 5) -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    return Batch(torch.rand(count, 3, 8, 12, generator=draw), torch.arange(count) % 3, torch.arange(count) + 10)
+
+
+def test_mixup_by_a_loop() -> None:
+    batch, optim = batch_of(), OptimSettings(mixup=0.4)
+    found, share = mixed(batch, optim, 3, 7), mix_of(optim, 3, 7, (8, 12)).share
+    for row in range(5):
+        expected = share * batch.image[row] + (1 - share) * batch.image[4 - row]
+        assert torch.allclose(found.image[row], expected, atol=1e-7)
+    assert found.other is not None
+    assert found.share is not None
+    assert found.other.tolist() == batch.label.flip(0).tolist()
+    assert found.share.tolist() == pytest.approx([share] * 5)
+    assert torch.equal(found.label, batch.label)
+    assert torch.equal(found.index, batch.index)
+
+
+def test_cutmix_by_counting_pixels() -> None:
+    batch, optim = replace(batch_of(2), image=torch.stack([torch.zeros(3, 8, 12), torch.ones(3, 8, 12)])), OptimSettings(
+        cutmix=1.0
+    )  # fmt: skip
+    sizes = set()
+    for step in range(40):
+        found = mixed(batch, optim, 1, step)
+        assert found.share is not None
+        own = float((found.image[0] == 0).float().mean())
+        assert own == pytest.approx(float(found.share[0]), abs=1e-6)
+        assert torch.equal(found.image[0], 1 - found.image[1])
+        where = (found.image[0, 0] == 1).nonzero()
+        if len(where):  # one box
+            (top, left), (bottom, right) = where.min(dim=0).values.tolist(), where.max(dim=0).values.tolist()
+            assert len(where) == (bottom - top + 1) * (right - left + 1)
+        sizes.add(round(own, 3))
+    assert len(sizes) > 10
+
+
+def test_shares_follow_their_beta_and_both_kinds_come_equally_often() -> None:
+    drawn = [mix_of(OptimSettings(mixup=0.4), 5, step, (32, 32)).share for step in range(2000)]
+    assert stats.kstest(drawn, stats.beta(0.4, 0.4).cdf).pvalue > 0.01
+    cut = [mix_of(BOTH, 5, step, (32, 32)).box is not None for step in range(2000)]
+    assert np.mean(cut) == pytest.approx(0.5, abs=0.05)
+    assert mix_of(BOTH, 5, 9, (32, 32)) == mix_of(BOTH, 5, 9, (32, 32)) != mix_of(BOTH, 6, 9, (32, 32))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("mixing", [True, False])
+def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) -> None:
+    draw = torch.Generator().manual_seed(1)
+    batch = batch_of()
+    if mixing:
+        batch = replace(batch, other=batch.label.flip(0), share=torch.rand(5, generator=draw))
+    logits = torch.randn(5, 3, generator=draw, dtype=torch.float64)
+    total = 0.0
+    for row in range(5):
+        target = [smoothing / 3] * 3
+        share = float(batch.share[row]) if batch.share is not None else 1.0
+        target[int(batch.label[row])] += (1 - smoothing) * share
+        if batch.other is not None:
+            target[int(batch.other[row])] += (1 - smoothing) * (1 - share)
+        norm = math.log(sum(math.exp(float(z)) for z in logits[row]))
+        total -= sum(q * (float(z) - norm) for q, z in zip(target, logits[row], strict=True))
+    found = Classification(label_smoothing=smoothing).loss(Features(logits, logits), batch)["task"]
+    assert float(found) == pytest.approx(total / 5, abs=1e-10)
+
+
+def test_an_image_mixed_with_nothing_is_itself() -> None:
+    batch = batch_of()
+    logits = torch.randn(5, 3, dtype=torch.float64)
+    whole = replace(batch, other=batch.label.flip(0), share=torch.ones(5))
+    task = Classification(label_smoothing=0.1)
+    one, two = (float(task.loss(Features(logits, logits), each)["task"]) for each in (batch, whole))
+    assert one == pytest.approx(two, abs=1e-12)
+    assert mixed(batch, OptimSettings(), 1, 1) is batch
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: str) -> None:
+    found = []
+    for turn in (0, 1):
+        setting = Setting(name, "same-width")
+        for step in (0, 1):  # the second time with a memory of the first
+            torch.manual_seed(step)
+            label = setting.batch.label if turn == 0 else setting.batch.label[torch.randperm(16)]
+            torch.manual_seed(step)
+            terms = setting.terms(replace(setting.batch, label=label, index=(setting.batch.index + step) % 200))
+        found.append(terms)
+    one, two = ({key: value for key, value in each.items() if key != "task"} for each in found)
+    looks = any(not torch.equal(one[key], two[key]) for key in one)
+    assert looks == isinstance(setting.method, Unmixed)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "said"),
+    [
+        ("crd", [], r"optim\.mixup: crd cannot learn from mixed images, since it compares"),
+        ("dkd", ["optim.cutmix=1"], r"optim\.mixup and cutmix: dkd cannot"),
+    ],
+)
+def test_a_method_that_needs_whole_images_is_refused_before_anything_is_trained(
+    tiny: Path, shop: Workshop, method: str, more: list[str], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        distill(load_recipe(str(tiny), ["optim.mixup=0.2", *more]), shop, method=method, seed=1, suite="s")
+    assert not shop.runs.exists()
+
+
+def test_maps_are_not_mixed(shop: Workshop) -> None:
+    with pytest.raises(UserError, match="a class for every pixel are not mixed"):
+        distill(load_recipe("cues-seg", [*SMALL, "optim.mixup=0.2"]), shop, method="kd", seed=1, suite="s")
+
+
+def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, shop: Workshop) -> None:
+    recipe = load_recipe(str(tiny), ["optim.cutmix=1.0", "epochs=1"])
+    how = {"accelerator": "cpu", "threads": 1}
+    shop.execution = Execution.model_validate(how | {"cache_teachers": "auto"})
+    run = distill(recipe, shop, method="kd", seed=1, suite="auto")
+    assert Folder(run.folder(shop.runs)).read()[1]["cache_teachers"] is False
+    assert not list(shop.runs.glob("teachers/*/cache"))
+    shop.execution = Execution.model_validate(how | {"cache_teachers": True})
+    with pytest.raises(UserError, match="--cache-teachers: teachers are asked about mixed images"):
+        distill(recipe, shop, method="kd", seed=1, suite="yes")
+    assert not (shop.runs / "yes" / "kd-s1").exists()

@@ -1,0 +1,201 @@
+"""asd distill without a recipe: what is planned for someone's folder, and that it is carried out."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antishortcut.cli import main
+from antishortcut.models.published import answers, published
+from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
+from antishortcut.run import recipe_from
+from tests.data.official import make_folder, make_masked, picture
+
+Ask = Callable[..., tuple[str, str, int]]
+PAIR = ("--teacher", "cnn-8", "--student", "cnn-4-8")
+
+
+@pytest.fixture
+def asd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    def run(*words: object) -> tuple[str, str, int]:
+        monkeypatch.setattr(sys, "argv", ["asd", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        return told.out, told.err, int(caught.value.code or 0)
+
+    return run
+
+
+def planned(folder: Path, given: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
+    """The settings of a plan, by name."""
+    wanted = Wanted(f"folder:{folder}", "cnn-8", "cnn-4", **words)
+    return {line.key: line.value for line in plan(wanted, None, given or {})}
+
+
+@pytest.mark.parametrize(
+    ("side", "sees", "augment"),
+    [(500, 224, "imagenet"), (100, 96, "imagenet"), (70, 64, "crop-flip"), (20, 32, "crop-flip")],
+)
+def test_networks_see_no_more_than_the_images_show(tmp_path: Path, side: int, sees: int, augment: str) -> None:
+    for name in ("ape", "bat"):
+        for at in range(2):
+            picture(tmp_path / name / f"{at}.png", size=(side + 30 * at, side))
+    found = planned(tmp_path)
+    assert (found["data.image_size"], found["data.augment"]) == (sees, augment)
+
+
+def test_batches_epochs_and_rates_follow_from_the_images(tmp_path: Path) -> None:
+    few = planned(make_folder(tmp_path / "few", per_class=4))
+    assert (few["optim.batch"], few["epochs"]) == (16, EPOCHS[1])
+    many = planned(make_folder(tmp_path / "many", per_class=300))
+    assert (many["optim.batch"], many["epochs"]) == (32, EPOCHS[1])
+    assert many["optim.rate"] == pytest.approx(few["optim.rate"] * 2**0.5, rel=0.02)
+    assert planned(tmp_path / "many", {"data.train_limit": 40})["optim.batch"] == 16  # what is left counts
+    short = planned(tmp_path / "few", epochs=12)
+    assert (short["epochs"], short["methods.asd.warmup"]) == (12, 1.0)
+
+
+def test_a_plan_is_a_recipe_that_says_why(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "my photos")
+    lines = plan(Wanted(f"folder:{folder}", "cnn-8", "cnn-4"), None, {"data.val_fraction": 0.2, "teacher.seed": 3})
+    text = written(lines, "a head")
+    recipe = recipe_from(text, tmp_path)
+    assert (recipe.data.val_fraction, recipe.teacher.seed, recipe.teacher.early) == (0.2, 3, "15%")
+    assert recipe.methods == {"asd": {"warmup": 8.33}, "contrast+tc": {"warmup": 8.33}}
+    assert text.startswith("# a head\n")
+    assert "steps an epoch" in text
+    assert text.count("# as you said") == 2
+
+
+def test_what_was_given_keeps_its_section() -> None:
+    lines = [Line("epochs", 1), Line("data.name", "cues"), Line("optim.rate", 0.1)]
+    given = {"data.seed": 7, "optim.rate": 0.2, "task.rows": 5}
+    tree = tomllib.loads(written(as_given(lines, given), ""))
+    assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"rate": 0.2}, "task": {"rows": 5}}
+
+
+def test_masks_are_planned_for_too(tmp_path: Path) -> None:
+    found = planned(make_masked(tmp_path))
+    assert found["data.augment"] == "scale-crop-flip"
+
+
+@pytest.mark.parametrize("weights", [True, None, False])
+def test_published_weights_are_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool | None) -> None:
+    """What a hub has is asked of it; here the answer is set, not the asking."""
+    monkeypatch.setattr("antishortcut.plan.published", lambda name: weights)
+    found = planned(make_folder(tmp_path))
+    assert found.get("teacher.pretrained", False) is found.get("student.pretrained", False) is (weights is True)
+    assert found["teacher.rate"] == pytest.approx(0.0001 if weights else 0.0005)
+    assert found.get("teacher.epochs") == (30 if weights else None)
+
+
+def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antishortcut.plan.published", lambda name: pytest.fail("nobody asked"))
+    wanted = Wanted(f"folder:{make_folder(tmp_path)}", "timm:resnet18", "cnn-8", pretrained=True)
+    found = {line.key: line.value for line in plan(wanted, None, {})}
+    assert found["teacher.pretrained"] is True
+    assert "student.pretrained" not in found  # nobody publishes ours
+    assert "teacher.pretrained" not in planned(tmp_path, pretrained=False)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_address[1]}"
+        found.shutdown()
+
+
+def test_a_hub_that_answers_is_in_reach(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answers(server)  # whatever it says
+    assert not answers("http://127.0.0.1:1/nobody")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert not answers(server)
+
+
+def test_weights_on_this_machine_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antishortcut.models.published.answers", lambda url: False)
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    assert published("torchvision:resnet18") is None
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "resnet18-f37072fd.pth").touch()
+    assert published("torchvision:resnet18") is True
+    assert published("torchvision:resnet19") is published("cnn-8") is published("my.module:net") is False
+    assert published("timm:resnet18") in (None, True)
+    assert published("timm:test_byobnet") in (None, True)
+    assert published("timm:no_such_network") is False
+
+
+def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Student, report: nothing prepared, nothing written by hand; a second student shares teacher and plan."""
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "photos", held=None, per_class=12)
+    words = ("distill", "--data", "photos", *PAIR, "--epochs", 2, "--set", "data.image_size=16")
+    out, err, code = asd(*words, "--dry-run")
+    assert code == 0
+    assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
+    assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
+    assert not (tmp_path / "runs").exists()
+    out, err, code = asd(*words)
+    assert code == 0, err
+    suite = tmp_path / "runs" / "photos-cnn-8-cnn-4-8"
+    run = suite / "asd-s1"
+    assert str(run.relative_to(tmp_path)) in out
+    assert {path.stem for path in (run / "scores").glob("*.json")} >= {"test", "hard", "mechanism", "cost"}, err
+    assert f"asd export {run.relative_to(tmp_path)} --to onnx" in err
+    recipe = (suite / "recipe.toml").read_text()
+    out, err, code = asd(*words, "--method", "kd", "--json")
+    assert code == 0
+    assert json.loads(out)["run"] == str((suite / "kd-s1").relative_to(tmp_path))
+    assert len(list((tmp_path / "runs" / "teachers").iterdir())) == 1
+    out, err, code = asd("distill", suite / "recipe.toml", "--method", "ce", "--json")
+    assert json.loads(out)["run"] == str((suite / "ce-s1").relative_to(tmp_path))
+    assert (suite / "recipe.toml").read_text() == recipe
+    out, err, code = asd("distill", "--data", "photos", *PAIR, "--epochs", 3)
+    assert (code, out) == (2, "")
+    assert "says epochs = 2, not 3" in err
+    assert asd("report", suite)[2] == 0
+    page = (suite / "report.html").read_text()
+    assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("asd", "kd", "ce"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "--data, --teacher, --student is missing"),
+        (("--data", "photos", "--teacher", "cnn-8"), "--student is missing"),
+        (("cues", "--data", "photos"), "stand for a recipe"),
+        (("cues", "--dry-run"), "stand for a recipe"),
+        (("--data", "nowhere", *PAIR), "unknown data set 'nowhere'"),
+        (("--data", "folder:nowhere", *PAIR), "no folder nowhere"),
+        (("--data", "photos", *PAIR, "--set", "optim.rat=1"), "unknown setting 'optim.rat'; did you mean 'rate'"),
+        (("--data", "photos", "--teacher", "cnn-x", "--student", "cnn-8"), "unknown model 'cnn-x'"),
+        (("--data", "photos", *PAIR, "--early", "old.pt"), "goes with --final"),
+        (("--data", "photos", *PAIR, "--final", "gone.pt"), "gone.pt: cannot be read"),
+    ],
+)
+def test_what_is_missing_is_said_and_nothing_is_left(
+    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "photos")
+    out, err, code = asd("distill", *words)
+    assert (code, out) == (2, "")
+    assert says in err.splitlines()[-1]
+    assert {path.name for path in tmp_path.glob("runs/*")} <= {"steps.json"}  # what a step costs here stays true
