@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -22,6 +22,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
 test: lint
 	$(WORKERS) -m 'not slow'
 
@@ -29,4 +32,4 @@ test-slow: lint
 	$(WORKERS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

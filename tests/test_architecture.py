@@ -51,8 +51,10 @@ ALLOWED: dict[str, set[str]] = {
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
         "types", "tasks", "models", "methods", "data", "teachers", "scorers", "answers",
-        "fabric", "signals", "optimiser", "averaging", "mixing", "memory", "logs",
+        "fabric", "signals", "optimiser", "averaging", "mixing", "memory", "logs", "machine",
     },
+    "given": {"run", "folder", "types", "tasks", "models", "data", "teachers"},
+    "plan": {"types", "models", "data"},
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
         "run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace",
@@ -62,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"run", "folder", "stats", "paper"},
     "workflow": {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
-        "train", "fabric", "mixing",
+        "train", "fabric", "mixing", "given", "machine",
     },
     "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
     "targets": {"folder", "types", "data", "methods", "teachers"},

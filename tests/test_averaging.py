@@ -27,14 +27,14 @@ def test_the_mean_is_the_one_of_a_loop_in_float64() -> None:
         network(torch.randn(4, 2, dtype=torch.float64))  # statistics move
         with torch.no_grad():
             for parameter in network.parameters():
-                parameter += torch.randn_like(parameter)
+                parameter.add_(torch.randn_like(parameter))
         average.update(network, step)
         decay = min(0.9, (1 + step) / (10 + step))
         for name, value in network.state_dict().items():
             slow[name] = value.clone() if value.dtype == torch.int64 else decay * slow[name] + (1 - decay) * value
     for name, value in average.network.state_dict().items():
         assert torch.allclose(value, slow[name], atol=1e-10), name
-    assert int(average.network[1].num_batches_tracked) == 30  # type: ignore[index, arg-type]
+    assert int(average.network[1].num_batches_tracked) == 30  # type: ignore[index]
     assert not average.network.training
     assert not any(parameter.requires_grad for parameter in average.network.parameters())
 
@@ -64,7 +64,12 @@ def test_the_mean_is_judged_saved_and_logged_beside_the_raw(
 ) -> None:
     kept: list[loop.Training] = []
     original = loop.Training._finish
-    monkeypatch.setattr(loop.Training, "_finish", lambda self: (kept.append(self), original(self))[1])
+
+    def finish(self: loop.Training) -> None:
+        kept.append(self)
+        original(self)
+
+    monkeypatch.setattr(loop.Training, "_finish", finish)
     run = distill(load_recipe(str(tiny), ["optim.ema=0.9"]), shop, method="ce", seed=1, suite="mean")
     plain = distill(load_recipe(str(tiny)), shop, method="ce", seed=1, suite="plain")
     folder, other = Folder(run.folder(shop.runs)), Folder(plain.folder(shop.runs))
@@ -97,19 +102,18 @@ def test_stopped_and_resumed_equals_uninterrupted_with_everything_on(
 ) -> None:
     whole = Folder(distill(averaged, shop, method="asd", seed=1, suite="whole").folder(shop.runs))
     original = loop.Training._step
-    stops = iter([3, 8, 16])  # inside an epoch, at its end, at the very end
+    stops = [3, 8, 16]  # inside an epoch, at its end, at the very end
 
     def step(self: loop.Training, batch: Any) -> float:
         rate = original(self, batch)
-        if self.done == stop_at:
+        if self.done in stops:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
     monkeypatch.setattr(loop.Training, "_step", step)
-    for stop_at in stops:
+    for _ in stops:
         with pytest.raises(loop.Stopped):
             distill(averaged, shop, method="asd", seed=1, suite="parts")
-    stop_at = -1
     parts = Folder(distill(averaged, shop, method="asd", seed=1, suite="parts").folder(shop.runs))
     for name in ("student", "method"):
         one, two = load_file(getattr(whole, name)), load_file(getattr(parts, name))

@@ -139,7 +139,7 @@ def test_what_is_repaired_is_no_longer_told(ask: Ask, pets: Path) -> None:
     assert ask(pets, "--set", "data.image_size=22")[0]["sizes"]["smaller"] == 2  # those of 20 × 24
     advice = "\n".join(found["advice"])
     assert not any(words in advice for words in ("training images too", "two classes", "image_size", "valid/"))
-    assert found["next"].startswith("asd init")
+    assert found["next"].startswith("asd distill --data ")
     assert str(pets) in found["next"]
 
 

@@ -6,10 +6,12 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from antishortcut.export.measured import EVALUATIONS as KNOWN
 from antishortcut.folder import UMASK, Folder, write_json
 from antishortcut.models import Network
 from antishortcut.report import make_report
+from antishortcut.report.collect import collect
+from antishortcut.report.sizes import size_table
 from antishortcut.run import DataSettings, Execution, ModelSettings, OptimSettings, Recipe, Run, load_recipe
 from antishortcut.teachers import Trajectory, network_of, save_weights
 from antishortcut.workflow import Workshop, distill, teach
@@ -236,12 +240,12 @@ def test_the_lines_of_the_card_run_where_it_lies(
     (block,) = re.findall(r"```python\n(.*?)```", (made.place / "README.md").read_text(), re.DOTALL)
     assert len(block.splitlines()) == 5
     assert block.splitlines()[: len(made.record["load"])] == made.record["load"]
+    monkeypatch.chdir(made.place)
     if made.record["recipe"] is None:  # others need no package of ours
-        elsewhere(block, made.place)
-    else:
-        monkeypatch.chdir(made.place)
-        names: dict[str, Any] = {}
-        exec(compile(block, form, "exec"), names)
+        monkeypatch.setitem(sys.modules, "antishortcut", None)
+    names: dict[str, Any] = {}
+    exec(compile(block, form, "exec"), names)
+    if "logits" in names:
         assert tuple(names["logits"].shape) == (1, 10)
     assert not [path for path in made.place.parent.iterdir() if path.name.startswith(".")]
 
@@ -287,11 +291,8 @@ def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Work
 
     made = export(student, "torch", None, out=tmp_path / "t")
     held = ModelCard.load(made.place / "README.md").data
-    assert (held.library_name, held.pipeline_tag, held.tags[1:]) == (
-        "torch",
-        "image-classification",
-        ["knowledge-distillation", "kd"],
-    )
+    assert (held.library_name, held.pipeline_tag) == ("torch", "image-classification")
+    assert held.tags == ["antishortcut", "knowledge-distillation", "kd"]
     found = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
     scores = student.scores()
     assert found["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
@@ -422,15 +423,14 @@ def test_what_others_raise_is_said_in_a_line(student: Folder, tmp_path: Path, mo
         UserError, match=r"^what was exported does not run on 1 of 5 images .* \(no kernel for it\); nothing"
     ):
         export(student, "onnx", None, out=tmp_path / "o")
-    monkeypatch.setattr("timm.create_model", fails)
     small_one = fresh(tmp_path / "run", TIMM, 32)
-    monkeypatch.undo()
     monkeypatch.setattr("timm.models.save_for_hf", fails)
     with pytest.raises(UserError, match=r"timm does not load what it saved .* \(no kernel for it\); --to safetensors"):
         export(small_one, "timm", None, out=tmp_path / "t")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [24, 176])
 def test_a_network_of_one_size_resizes_by_itself(side: int, tmp_path: Path) -> None:
     """Smaller and larger images than it takes; its embedding is named elsewhere."""
@@ -447,6 +447,56 @@ def test_a_network_of_one_size_resizes_by_itself(side: int, tmp_path: Path) -> N
     assert "resized to 160 × 160 bilinearly" in card
     assert f"the shorter side {side if side == 24 else 201}" in card  # 256/224 of it, of files
     assert "/x" not in card  # where the folder of images lies
+
+
+@pytest.mark.parametrize(("model", "size"), [("timm:test_vit", 96), (TIMM, 40), ("cnn-2-16", 40)])
+def test_what_a_recipe_says_of_a_network_is_kept(model: str, size: int, tmp_path: Path) -> None:
+    """Its size, which a transformer is made for, and the colours it wants to see."""
+    more: dict[str, Any] = {"size": size, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
+    folder = fresh(tmp_path / "run", model, 32, **more)
+    made = export(folder, "safetensors", None, out=tmp_path / "s")
+    assert json.loads((made.place / "export.json").read_text())["recipe"]["student"] == {
+        "name": model, "weights": "model.safetensors", "size": size, "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7]
+    }  # fmt: skip
+    names: dict[str, Any] = {}
+    exec("\n".join(made.record["load"]).replace('"model.', f'"{made.place}/model.'), names)
+    image = torch.rand(2, 3, 32, 32)
+    wanted = network_of(folder.read()[0].model, 3, 32)
+    wanted.load_state_dict(load_file(folder.student))
+    wanted.eval()
+    close(names["student"](image).logits.detach(), wanted(image).logits)
+    if model.startswith("timm:"):
+        place = export(folder, "timm", None, out=tmp_path / "t").place
+        config: Any = timm.create_model(f"local-dir:{place}", pretrained=True).pretrained_cfg
+        assert (config["input_size"], config["mean"]) == ([3, size, size], pytest.approx([0.1, 0.2, 0.3]))
+
+
+class OneSize(nn.Module):
+    """Gives maps of scenes of 32 × 32 pixels, and of no others."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(3, num_classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.head(x.reshape(x.shape[0], 3, 32, 32))
+        return maps
+
+
+def test_scenes_of_one_size_alone_are_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fresh(tmp_path / "run", "import:tests.test_export:OneSize", 32, classes=5)
+    monkeypatch.setattr("antishortcut.export.opened._noise", lambda side, maps: ((torch.rand(3, 32, 32),) * 5, "noise"))
+    monkeypatch.setattr(sys, "argv", ["asd", "export", str(folder.path), "--to", "onnx"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    line, place = capsys.readouterr().out.strip().splitlines()[-2:]
+    said = "torch.export cannot follow import:tests.test_export:OneSize for any height and width ("
+    assert line.startswith(f"takes scenes of 32 × 32 alone: {said}")
+    assert runtime(Path(place)).get_inputs()[0].shape == ["batch", 3, 32, 32]
+    assert "It takes scenes of one size alone" in (Path(place) / "README.md").read_text()
 
 
 def test_differences() -> None:
@@ -487,7 +537,7 @@ def test_a_folder_that_is_there_stays_there(student: Folder, tmp_path: Path, mon
     replace = os.replace
 
     def full(source: Path, target: Path) -> None:
-        if target == place / "model.safetensors" and "old" not in str(source):
+        if target == place / "model.safetensors" and source.parent.name == "new":
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
@@ -670,3 +720,50 @@ def test_the_report_shows_size_and_latency(student: Folder, shop: Workshop, tmp_
         assert (row["ms"], row["bytes"], row["machine"]) == (None, None, None)
         assert row["parameters"] > 0
     assert "asd evaluate --on cost" in (suite / "table.md").read_text()
+
+
+def test_the_report_names_machines_by_letters_where_there_are_several(
+    student: Folder, shop: Workshop, tmp_path: Path
+) -> None:
+    suite = tmp_path / "runs" / "s"
+    shutil.copytree(shop.runs / "teachers", tmp_path / "runs" / "teachers")
+    for seed, machine in ((3, "one"), (4, "one"), (5, "another")):
+        shutil.copytree(student.path, suite / f"kd-s{seed}")
+        known = json.loads((suite / f"kd-s{seed}" / "run.json").read_text())
+        write_json(suite / f"kd-s{seed}" / "run.json", known | {"run": known["run"] | {"seed": seed}})
+        score = student.scores()["cost"]
+        changed = {"machine": machine, "values": score["values"] | {"ms": float(seed)}}
+        write_json(suite / f"kd-s{seed}" / "scores" / "cost.json", score | changed)
+    held = size_table(collect(suite))
+    assert held is not None
+    assert held.head()[-2:] == ["runs", "on"]
+    rows = [(row[1], row[4], *row[-2:]) for row in held.texts() if row[1] == "student"]
+    assert rows == [("student", "3.5 ± 0.71", "2", "A"), ("student", "5", "1", "B")]
+    assert held.told().endswith("Measured on A: one; B: another.")
+
+
+def test_every_block_of_the_page_runs(shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "export.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["sh", "py", "py", "toml", "sh"]
+    monkeypatch.chdir(tmp_path)
+    few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16", "teacher.keep=[15]"]
+    here = Workshop(Path("runs"), execution=shop.execution, quiet=True)
+    run = distill(load_recipe("cues", few), here, method="asd", seed=1, suite="cues")
+    names: dict[str, Any] = {}
+    for kind, block in blocks:
+        if kind == "py":
+            exec(compile(block, "docs/export.md", "exec"), names)
+            assert tuple(names["logits"].shape) == (3, 10)
+        elif kind == "toml":
+            model = ModelSettings.model_validate(tomllib.loads(block)["student"])
+            weights = network_of(model, 10, 32).state_dict()
+            kept = load_file(Folder(run.folder(Path("runs"))).student)
+            assert all(torch.equal(weights[key], value) for key, value in kept.items())
+        else:
+            for line in block.replace("<hash>", str(run.teacher)).splitlines():
+                words = shlex.split(line, comments=True)[1:]
+                result = CliRunner().invoke(app, words, catch_exceptions=False)
+                assert result.exit_code == 0, result.output
+    assert tuple(names["embedding"].shape) == (3, 64)
+    assert "Size and latency" in Path("runs/cues/table.md").read_text()

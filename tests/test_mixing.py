@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy import stats
 
 from antishortcut.errors import UserError
@@ -20,6 +21,7 @@ from antishortcut.tasks import Classification
 from antishortcut.types import Batch, Features, Unmixed
 from antishortcut.workflow import Workshop, distill
 from tests.test_contract import Setting
+from tests.test_distributed import NETWORK, asd
 
 SMALL = ["data.options.count=16", "data.options.test_count=8"]
 BOTH = OptimSettings(mixup=0.4, cutmix=1.0)
@@ -45,9 +47,8 @@ def test_mixup_by_a_loop() -> None:
 
 
 def test_cutmix_by_counting_pixels() -> None:
-    batch, optim = replace(batch_of(2), image=torch.stack([torch.zeros(3, 8, 12), torch.ones(3, 8, 12)])), OptimSettings(
-        cutmix=1.0
-    )  # fmt: skip
+    batch = replace(batch_of(2), image=torch.stack([torch.zeros(3, 8, 12), torch.ones(3, 8, 12)]))
+    optim = OptimSettings(cutmix=1.0)
     sizes = set()
     for step in range(40):
         found = mixed(batch, optim, 1, step)
@@ -149,3 +150,27 @@ def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, shop: Wo
     with pytest.raises(UserError, match="--cache-teachers: teachers are asked about mixed images"):
         distill(recipe, shop, method="kd", seed=1, suite="yes")
     assert not (shop.runs / "yes" / "kd-s1").exists()
+
+
+def test_parts_and_processes_do_not_matter(
+    tmp_path: Path, tiny: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """265 images: the last batch, 9, is shared as 5 and 4. Mixed, averaged, for a student without batch statistics."""
+    (tmp_path / "bare.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = ["data.options.count=265", "student.name=import:bare:net", "optim.rate=0.02", "epochs=1"]
+    settings += ["optim.mixup=0.4", "optim.cutmix=1.0", "optim.ema=0.9", "optim.decay=weights"]
+    for name, parts in (("one", 1), ("parts", 3)):
+        shop.execution = Execution(accelerator="cpu", threads=1, parts=parts)
+        distill(load_recipe(str(tiny), settings), shop, method="ce", seed=1, suite=name)
+    words = [word for text in settings for word in ("--set", text)]
+    words += ["--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2", "--suite", "two"]
+    asd(tmp_path, "distill", str(tiny), *words, "--runs", str(shop.runs))
+    one, parted, two = (Folder(shop.runs / name / "ce-s1") for name in ("one", "parts", "two"))
+    losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, parted)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert one.result()["raw"] == pytest.approx(two.result()["raw"], abs=0.021)
+    for folder in (parted, two):
+        others = load_file(folder.student)
+        for key, value in load_file(one.student).items():
+            assert torch.allclose(value, others[key], atol=1e-5, rtol=1e-4), key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
-from timm.optim import param_groups_weight_decay
+from timm.optim._param_groups import param_groups_weight_decay
 from torch import nn
 
 from antishortcut.errors import UserError
@@ -19,7 +19,7 @@ WEIGHTS = OptimSettings(name="adamw", decay="weights", weight_decay=0.05)
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet18"])
 def test_spared_are_those_that_timm_spares(name: str) -> None:
     network = timm.create_model(name, num_classes=5)
-    listed = getattr(network, "no_weight_decay", set)()
+    listed: set[str] = getattr(network, "no_weight_decay", set)()
     groups = param_groups_weight_decay(network, 0.05, no_weight_decay_list=listed)
     theirs = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
     assert {id(p) for key, p in network.named_parameters() if key in spared(network)} == theirs

@@ -90,7 +90,7 @@ def _extras(needs: list[Need]) -> dict[str, dict[str, Any]]:
     """What each extra brings that is there or not, and the line that brings the rest. Not what developers need."""
     found: dict[str, dict[str, Any]] = {}
     for name, _, extra in needs:
-        if extra and extra != "dev":
+        if extra and extra not in ("dev", "docs"):
             line = f"pip install 'antishortcut[{extra}]'"
             entry = found.setdefault(extra, {"there": [], "missing": [], "install": line})
             entry["missing" if _there(name) is None else "there"].append(name)

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from antishortcut.errors import UserError, near
 from antishortcut.settings import Execution as Execution
+from antishortcut.settings import ModelSettings as ModelSettings
 from antishortcut.settings import OptimSettings as OptimSettings
 from antishortcut.settings import Settings as Settings
 
@@ -37,15 +38,6 @@ class DataSettings(Settings):
         0, ge=0, lt=2**31
     )  # of limits and splits, and of generated images; the same for all runs that are to be compared
     options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
-
-
-class ModelSettings(Settings):
-    name: str
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    embedding: str | None = None  # module path of the embedding, found by probing when not given
-    pretrained: bool = False  # weights from the hub of timm or torchvision
-    weights: str | None = None  # weights from a file
-    digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
 
 
 class TaskSettings(Settings):
@@ -168,6 +160,8 @@ class Run(Settings):
                 science.pop(name)
         if self.data.views is None:
             science["data"].pop("views")
+        for name in {"stages", "mean", "std", "size"} - self.model.given.keys():
+            science["model"].pop(name)
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -17,6 +17,28 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+Positive = Annotated[float, Field(gt=0)]
+BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
+
+
+class ModelSettings(Settings):
+    name: str
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    embedding: str | None = None  # module path of the embedding, found by probing when not given
+    stages: tuple[str, ...] | None = Field(None, min_length=1)  # module paths of the feature maps, likewise
+    mean: tuple[float, float, float] | None = None  # of the images it wants to see, in [0, 1]; its own when not given
+    std: tuple[Positive, Positive, Positive] | None = None
+    size: int | None = Field(None, ge=8)  # side that images are brought to, where it takes only one
+    pretrained: bool = False  # weights from the hub of timm or torchvision
+    weights: str | None = None  # weights from a file
+    digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is said of how the network is built, besides its name."""
+        return {key: value for key in BUILT if (value := getattr(self, key)) != type(self).model_fields[key].default}
+
+
 class OptimSettings(Settings):
     name: Literal["sgd", "adamw"] = "sgd"
     rate: float = Field(0.05, gt=0)

@@ -31,6 +31,7 @@ from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.logs import Logs, check_logs
 from antishortcut.memory import NoMemory, settle_parts, shortages
+from antishortcut.machine import versions
 from antishortcut.methods import make_method
 from antishortcut.mixing import check_mixing, mixed
 from antishortcut.models import probe
@@ -74,7 +75,7 @@ def train(
                     shutil.rmtree(folder.path)  # what cannot be trained leaves nothing behind
                 raise
             if fabric.is_global_zero:
-                folder.begin(run, training.how(), _versions())
+                folder.begin(run, training.how(), versions())
             fabric.barrier()
             try:
                 training.carry_out(quiet)
@@ -367,8 +368,3 @@ def _parts(batch: Batch, count: int) -> list[Batch]:
     tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
     pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
     return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]
-
-
-def _versions() -> dict[str, str]:
-    names = ("antishortcut", "torch", "torchvision", "timm", "numpy", "lightning-fabric")
-    return {"python": platform.python_version(), "platform": platform.platform()} | {n: version(n) for n in names}

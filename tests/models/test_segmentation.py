@@ -18,7 +18,8 @@ from torchvision.models import segmentation as theirs
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build, load_weights, probe
-from antishortcut.models.segmentation import LoneNorm, backbone_state
+from antishortcut.models.layers import LoneNorm
+from antishortcut.models.segmentation import backbone_state
 from antishortcut.models.zoo import DEEPLAB
 from tests.models import one_thread as one_thread
 

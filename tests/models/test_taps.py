@@ -205,20 +205,24 @@ def test_a_network_that_gives_features_itself_is_left_alone() -> None:
     assert len(features.stages) == 1
 
 
+def test_a_classifier_that_pools_last() -> None:
+    squeeze = torchvision.models.squeezenet1_1(num_classes=5).eval()  # convolution, ReLU, mean
+    features = Tapped(squeeze)(IMAGE)
+    torch.testing.assert_close(features.embedding, squeeze.features(IMAGE).mean(dim=(2, 3)))
+    torch.testing.assert_close(Tapped(squeeze, embedding="features")(IMAGE).embedding, features.embedding)
+    assert features.stages[-1].shape[1] == 512
+
+
 def test_errors_name_what_could_be_meant() -> None:
     with pytest.raises(UserError, match=r"no module 'layer5'; did you mean .*'layer4'"):
         Tapped(torchvision.models.resnet18(), embedding="layer5")
     with pytest.raises(UserError, match="no module 'zzz'; known: one, two, relu, drop, fc"):
         Tapped(Small(), stages=["zzz"])
-    squeeze = torchvision.models.squeezenet1_1(num_classes=5)  # pools after its classifier
-    with pytest.raises(UserError, match=r"name it: embedding = … \(candidates: .*features"):
-        Tapped(squeeze)(IMAGE)
-    assert Tapped(squeeze, embedding="features")(IMAGE).embedding.shape == (2, 512)
     with pytest.raises(UserError, match="cannot be a stage"):
         Tapped(Small(), stages=["fc"])(IMAGE)
-    for form, words in (("map", "shape"), ("text", "returns str")):
+    for form, words in (("map", "6 logits, but there are 5 classes"), ("text", "returns str")):
         with pytest.raises(UserError, match=words):
-            Tapped(Small(form))(IMAGE)
+            Tapped(Small(form), classes=5)(IMAGE)
 
     class Skips(Small):
         def __init__(self) -> None:

@@ -278,7 +278,7 @@ def test_import_of_a_users_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("my_nets_for_test:tinny", "did you mean 'tiny'"),
         ("my_nets_for_test:needy", "num_classes alone"),
         ("my_nets_for_test:wrong", "wanted a torch.nn.Module"),
-        ("my_nets_for_test", "package.module:function"),
+        ("my_nets_for_test", "package.module:factory"),
         ("no_such_module_at_all:x", "cannot import"),
     ):
         with pytest.raises(UserError, match=words):
@@ -336,7 +336,7 @@ def test_load_weights_complains_in_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no weights at"):
         load_weights(build("cnn-16", 5), tmp_path / "none.pt")
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(UserError, match="save a state_dict"):
+    with pytest.raises(UserError, match="save its state_dict alone"):
         load_weights(build("cnn-16", 5), path)
     torch.save([1, 2], path)
     with pytest.raises(UserError, match="no state_dict"):

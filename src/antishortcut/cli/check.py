@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from antishortcut.run import DataSettings
 
 BAR = 30  # characters of the longest bar
+PAIRS = {  # a pair to begin with, for classes of images and of pixels
+    False: ("timm:resnet50", "timm:mobilenetv3_small_100"),
+    True: ("deeplabv3-resnet50", "deeplabv3-mobilenetv2"),
+}
 
 
 def check(
@@ -56,7 +61,7 @@ def check(
         facts["classes"] = len(finding.classes)
     wrong = problems(facts)
     told = advice(finding, facts, settings.val_fraction)
-    following = _next(settings, recipe, wrong)
+    following = _next(settings, recipe, wrong, finding.dense)
     if out is not None:
         _draw(contact_sheet(finding, looked["train"], augment, settings.seed, _colours(facts)), out)
     more = {"augment": augment, "problems": wrong, "advice": told, "next": following, "sheet": out and str(out)}
@@ -126,7 +131,7 @@ def _draw(picture: Any, out: Path) -> None:
         picture.save(file, format={".png": "PNG", ".webp": "WEBP"}.get(out.suffix.lower(), "JPEG"))
 
 
-def _next(settings: DataSettings, recipe: str | None, wrong: list[str]) -> str:
+def _next(settings: DataSettings, recipe: str | None, wrong: list[str], dense: bool) -> str:
     """The command to run then."""
     from antishortcut.run import load_recipe, shipped_recipes
 
@@ -136,7 +141,8 @@ def _next(settings: DataSettings, recipe: str | None, wrong: list[str]) -> str:
         return f"asd distill {recipe}"
     if others := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
         return f"asd distill {others[0]}" + (f" (on the same images: {', '.join(others[1:])})" if others[1:] else "")
-    return f'asd init recipe.toml; write name = "{settings.name}" below [data]; asd distill recipe.toml'
+    teacher, student = PAIRS[dense]
+    return f"asd distill --data {shlex.quote(settings.name)} --teacher {teacher} --student {student}"
 
 
 def _show(facts: dict[str, Any]) -> None:

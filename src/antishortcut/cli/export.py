@@ -81,4 +81,6 @@ def _tell(made: Export, run: Run) -> None:
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     found = record["check"]
     print(f"differs from the original by {found['largest']:.1e} of its largest value on {found['images']}")
+    if record["note"]:
+        print(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
     print(made.place)

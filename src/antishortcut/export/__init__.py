@@ -56,7 +56,7 @@ def export(
     opened = open_run(folder, sets, state)
     with placing(place) as work:
         written = FORMATS[form](opened, work, embedding)
-        checked = check(opened, embedding, written.again)
+        checked = check(opened, embedding, written.again, opened.maps and not written.note)
         record = {"format": form, **facts(opened, written, embedding), "check": asdict(checked)}
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
         family = family_of(opened.folder, opened.run, runs)
@@ -68,13 +68,12 @@ def export(
 def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
     """What somebody must know who has the files alone."""
     run, network = opened.run, opened.network
-    sides = ["height", "width"] if opened.maps else [opened.side, opened.side]
+    sides = ["height", "width"] if opened.maps and not written.note else list(opened.traced().shape[2:])
     widths = {"logits": opened.classes, "embedding": probe(network, opened.side).embedding}
     after = ["rows", "columns"] if opened.maps else []
     return {
         "model": run.model.name,
-        "stem": run.model.stem,
-        "embedding": run.model.embedding,
+        "options": run.model.given,
         "parameters": opened.parameters,
         "classes": opened.classes,
         "names": list(opened.names) or None,
@@ -87,6 +86,7 @@ def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
         "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
         "output": {name: ["batch", widths[name], *after] for name in outputs(embedding)},
+        "note": written.note or None,
         "load": list(written.load),
         "recipe": {"student": dict(written.recipe)} if written.recipe else None,
         "run": {"suite": run.suite, "name": run.name, "seed": run.seed, "hash": run.hash, "state": opened.state},

@@ -89,7 +89,8 @@ def _facts(opened: Opened, record: Mapping[str, Any], family: Family) -> Iterato
         yield "method", ", ".join([run.method, *(f"{key} {value}" for key, value in run.options.items())])
     began = ["pretrained weights"] * run.model.pretrained + ["weights of one's own"] * (run.model.weights is not None)
     optim = f"{run.optim.name}, rate {run.optim.rate:g} ({run.optim.schedule}), batch {run.optim.batch}"
-    yield "training", ", ".join([run.length, optim, f"augmentation {run.data.augment}", *(f"from {b}" for b in began)])
+    how = [_length(run), optim, f"augmentation {run.data.augment}", *(f"from {one}" for one in began)]
+    yield "training", ", ".join(how)
     seeds = [f"training {run.seed}", f"data {run.data.seed}"]
     yield "seeds", ", ".join(seeds + ([f"teacher {family.run.seed}"] if family.run else []))
     yield "run", f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}"
@@ -132,10 +133,14 @@ def _teacher(run: Run, family: Family) -> str:
         return "none"
     told = [f"hash {run.teacher}"]
     if family.run is not None:
-        told = [f"{family.run.model.name}, {family.run.length}, {told[0]}"]
+        told = [f"{family.run.model.name}, {_length(family.run)}, {told[0]}"]
         told += [f"{family.headline[0]} {family.headline[1]:.4f} after training"] if family.headline else []
     states = [f"{role} = {state}" if role != state else role for role, state in run.roles.items()]
     return ", ".join([*told, f"states {', '.join(states)}" if states else "compared with, not learned from"])
+
+
+def _length(run: Run) -> str:
+    return run.length if run.epochs or run.iterations else "trained elsewhere"
 
 
 def _missing(opened: Opened, scores: Mapping[str, Score]) -> str:
@@ -179,6 +184,8 @@ def _limits(opened: Opened, record: Mapping[str, Any]) -> Iterator[str]:
         yield "Scenes much larger or smaller than those it learned from were not scored."
     else:
         yield f"It learned from images of {opened.side} × {opened.side} pixels, and was scored on such."
+    if record["note"]:
+        yield f"It takes scenes of one size alone: {plain(record['note'])}."
     if not opened.names:
         yield "Its data were not at hand when it was exported: it was checked on noise, and its classes have no names."
     yield "What it leans on is known only as far as it was measured above."

@@ -40,10 +40,10 @@ class Check:
     allowed: float
 
 
-def check(opened: Opened, embedding: bool, again: Again) -> Check:
-    """Compare what was written with the original, or refuse it."""
+def check(opened: Opened, embedding: bool, again: Again, free: bool) -> Check:
+    """Compare what was written with the original, or refuse it. `free`: it takes images of any size."""
     original, largest = Alone(opened.network, embedding), 0.0
-    tried = opened.tried()
+    tried = opened.tried(free)
     for image in tried:
         size = len(image)
         with torch.no_grad():

@@ -28,6 +28,10 @@ def family_of(folder: Folder, run: Run, runs: Path | None = None) -> Family:
         teacher, _ = home.read()
         final = home.snapshots / Trajectory(home).entry("final")["file"]
         size = final.stat().st_size
-        return Family(teacher, home.result().get("parameters"), size, home.headline())
+        parameters = home.result().get("parameters")
     except (UserError, OSError, KeyError):  # not here, or not whole
         return Family()
+    try:
+        return Family(teacher, parameters, size, home.headline())
+    except (KeyError, TypeError, ValueError):  # never scored
+        return Family(teacher, parameters, size)

@@ -23,6 +23,7 @@ from antishortcut.export.opened import SMALLEST, Opened
 from antishortcut.models import Tapped, build, load_weights
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # what antishortcut[export] brings, by format
+Shapes = dict[str, dict[int, Any]]  # which dimensions of the input are free
 OTHER = "--to safetensors gives its weights"
 
 
@@ -36,23 +37,26 @@ class Written:
     inside: str  # whether resizing and normalisation are part of it
     library: str  # what is needed to use it
     recipe: Mapping[str, Any] = field(default_factory=dict)  # a student of another recipe that begins with it
+    note: str = ""  # where it takes scenes of one size alone, why
 
 
 def to_onnx(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.onnx, any batch size; of segmentation any image size."""
     onnxruntime = require("onnx")["onnxruntime"]
     names = outputs(embedding)
-    with _tracing(opened):
-        program = torch.onnx.export(
+
+    def trace(shapes: Shapes) -> Any:
+        return torch.onnx.export(
             Alone(opened.network, embedding),
-            (opened.batch(2),),
+            (opened.traced(),),
             dynamo=True,
-            dynamic_shapes=_shapes(opened),
+            dynamic_shapes=shapes,
             input_names=["image"],
             output_names=names,
             verbose=False,
         )
-    assert program is not None
+
+    program, note = _followed(opened, trace)
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # where every line of source lies on this machine
     path = place / "model.onnx"
@@ -78,15 +82,19 @@ def to_onnx(opened: Opened, place: Path, embedding: bool) -> Written:
         ),
         inside="inside: it takes raw images",
         library="onnx",
+        note=note,
     )
 
 
 def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.pt2, a torch.export program that needs nothing but torch."""
-    with _tracing(opened):
-        program = torch.export.export(
-            Alone(opened.network, embedding), (opened.batch(2),), dynamic_shapes=_shapes(opened), strict=False
+
+    def trace(shapes: Shapes) -> Any:
+        return torch.export.export(
+            Alone(opened.network, embedding), (opened.traced(),), dynamic_shapes=shapes, strict=False
         )
+
+    program, note = _followed(opened, trace)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # where every line of source lies on this machine
     with saying(f"torch.export does not keep {opened.run.model.name}", OTHER), _quiet():
@@ -102,6 +110,7 @@ def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
         ),
         inside="inside: it takes raw images",
         library="torch",
+        note=note,
     )
 
 
@@ -111,11 +120,9 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
     with saying(f"safetensors does not keep {opened.run.model.name}", "nothing was written"):
         save_file(_plain(_bare(opened)), place / "model.safetensors", metadata={"format": "pt"})
     model = opened.run.model
-    more: dict[str, Any] = {"stem": model.stem} if model.stem != "cifar" else {}
-    more |= {"embedding": model.embedding} if model.embedding is not None else {}
-    network = build(model.name, opened.classes, image_size=opened.side, **more).eval()
+    network = build(model.name, opened.classes, image_size=opened.side, **model.given).eval()
     load_weights(network, place / "model.safetensors")
-    options = "".join(f", {key}={json.dumps(value)}" for key, value in more.items())
+    options = "".join(f", {key}={json.dumps(value)}" for key, value in model.given.items())
     return Written(
         again=lambda image: [network(image).logits],
         load=(
@@ -129,7 +136,7 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
         ),
         inside="inside the network these lines make; weights loaded otherwise want mean and std applied first",
         library="antishortcut",
-        recipe={"name": model.name, **more, "weights": "model.safetensors"},
+        recipe={"name": model.name, **model.given, "weights": "model.safetensors"},
     )
 
 
@@ -150,7 +157,7 @@ def to_timm(opened: Opened, place: Path, embedding: bool) -> Written:
     settings |= {
         "num_classes": opened.classes,
         "input_size": [3, side, side],
-        "fixed_input_size": network.size is not None,
+        "fixed_input_size": bool(known.get("fixed_input_size")),  # then timm makes it for that size
         "interpolation": "bilinear",
         "crop_pct": round(1 / opened.margin, 3),
         "crop_mode": "center",
@@ -213,20 +220,23 @@ def colour(value: Tensor) -> list[float]:
     return [round(float(one), 6) for one in value.flatten()]
 
 
-def _shapes(opened: Opened) -> dict[str, dict[int, Any]]:
-    """Any batch size; where the network gives maps any height and width too."""
-    free: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
+def _followed(opened: Opened, trace: Callable[[Shapes], Any]) -> tuple[Any, str]:
+    """A network traced for any batch size; where it gives maps for any height and width too, or a note that it is not.
+
+    A network of somebody's own may be one that cannot be followed, in any way.
+    """
+    batch = {0: torch.export.Dim("batch", min=1)}
+    sides = {at: torch.export.Dim(side, min=SMALLEST) for at, side in ((2, "height"), (3, "width"))}
+    name, note = opened.run.model.name, ""
     if opened.maps:
-        free |= {at: torch.export.Dim(side, min=SMALLEST) for at, side in ((2, "height"), (3, "width"))}
-    return {"image": free}
-
-
-@contextmanager
-def _tracing(opened: Opened) -> Iterator[None]:
-    """A network of somebody's own may be one that cannot be followed, in any way."""
-    any_size = "any batch size" + ", height and width" * opened.maps
-    with saying(f"torch.export cannot follow {opened.run.model.name} for {any_size}", OTHER), _quiet():
-        yield
+        try:
+            with saying(f"torch.export cannot follow {name} for any height and width", ""), _quiet():
+                opened.network(opened.tried(free=True)[-1])  # one that takes no other size would be traced all the same
+                return trace({"image": batch | sides}), ""
+        except UserError as error:
+            note = str(error).removesuffix("; ")
+    with saying(f"torch.export cannot follow {name} for any batch size", OTHER), _quiet():
+        return trace({"image": batch}), note
 
 
 @contextmanager

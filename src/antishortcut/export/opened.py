@@ -54,13 +54,22 @@ class Opened:
         height, width = (min(image.shape[side] for image in chosen) for side in (1, 2))
         return torch.stack([image[:, :height, :width] for image in chosen])
 
-    def tried(self) -> list[Tensor]:
-        """Batches to check with; where images may have any size, the last is of an odd one."""
+    def traced(self) -> Tensor:
+        """Two images of the size that all have in common."""
+        return self.batch(max(BATCHES))[:2]
+
+    def tried(self, free: bool) -> list[Tensor]:
+        """Batches to check with. `free`: images may have any size, so the last is of an odd one."""
         batches = [self.batch(size) for size in BATCHES]
-        if self.maps:
-            height, width = (max(batches[-1].shape[2 + at] - less, SMALLEST) for at, less in enumerate(ODD))
-            batches[-1] = batches[-1][:, :, :height, :width].contiguous()
-        return batches
+        height, width = batches[-1].shape[2:]
+        if free:
+            less = (max(side - odd, SMALLEST) for side, odd in zip((height, width), ODD, strict=True))
+            return [*batches[:-1], _corner(batches[-1], *less)]
+        return [_corner(batch, height, width) for batch in batches]
+
+
+def _corner(batch: Tensor, height: int, width: int) -> Tensor:
+    return batch[:, :, :height, :width].contiguous()
 
 
 def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:

@@ -48,7 +48,8 @@ def read(path: Path) -> dict[str, Tensor]:
 def loaded(path: Path) -> Any:
     """The content of a torch file, old or new, as long as it runs no code."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # settings beside the weights; holds, does nothing
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
+            warnings.simplefilter("ignore")  # an archive of TorchScript, which is refused below
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
@@ -56,7 +57,7 @@ def loaded(path: Path) -> Any:
                 f"{path} wants to make a {found[1] or found[2]} when it is opened, which could run any code; {ALONE}"
             ) from error
         raise UserError(f"{path} is damaged or no checkpoint of torch; {ALONE}") from error
-    except (EOFError, RuntimeError, ValueError, KeyError, UnicodeDecodeError, OSError) as error:
+    except Exception as error:  # half a pickle may raise anything
         if "TorchScript" in str(error):
             raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}") from error
         raise UserError(f"{path} is cut short or damaged; fetch it again, or {ALONE}: {line(error)}") from error
@@ -69,10 +70,8 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
         if inside:
             averaged = [key for key in inside if key in AVERAGED]
             if averaged and inside[0] not in AVERAGED:
-                warnings.warn(
-                    f"{path} holds {inside[0]!r} and {averaged[0]!r}: the first is taken; save the other alone to use it",
-                    stacklevel=2,
-                )
+                both = f"{inside[0]!r} and {averaged[0]!r}"
+                warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
             return unpacked(content[inside[0]], path)
         tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
         if tensors:

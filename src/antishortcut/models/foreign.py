@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.models.layers import LoneNorm
@@ -73,12 +73,19 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         # the classifier keeps its fresh weights when the number of classes differs
         fitting = {key: w for key, w in weights.items() if key in own and own[key].shape == w.shape}
         module.load_state_dict(fitting, strict=False)
+    for part in (getattr(module, path, None) for path in ("aux1", "aux2", "AuxLogits")):  # GoogLeNet's and Inception's
+        if isinstance(part, nn.Module):  # answers that nobody asks for, from maps that small images do not have
+            part.requires_grad_(False).forward = _no_answer
     if name.startswith("deeplabv3"):
         pooling = module.get_submodule("classifier.0.convs.4")
         assert isinstance(pooling, nn.Sequential)
         pooling[2] = LoneNorm.like(pooling[2])
     own_size = getattr(module, "image_size", None)
     return Foreign(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
+
+
+def _no_answer(x: Tensor) -> None:
+    return None
 
 
 def _options(name: str, dense: bool, size: int | None) -> dict[str, Any]:
@@ -122,6 +129,6 @@ def _own_or_misspelt(name: str, classes: int, pretrained: bool, size: int | None
     try:
         return from_import(name, classes, pretrained, size)
     except UserError as error:
-        if meant and str(error).startswith(f"cannot import {source!r}"):
+        if meant and (":" in rest or str(error).startswith(f"cannot import {source!r}")):
             raise UserError(f"unknown model {name!r}; did you mean '{meant[0]}:{rest}'?") from None
         raise

@@ -31,9 +31,14 @@ class Maker:
     calls: tuple[tuple[str, int], ...]
     inputs: bool = True  # or results, pooled
     join: str = "cat"  # of several: side by side, or their mean where one layer read them all
+    beside: tuple[str, ...] = ()  # layers that read the same as one of these
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(path for path, _ in self.calls), *self.beside)))
 
     def __str__(self) -> str:
-        names = " and ".join(dict.fromkeys(path for path, _ in self.calls))
+        names = " and ".join(self.paths)
         return f"what goes into {names}" if self.inputs else f"what comes out of {names}"
 
 
@@ -113,13 +118,9 @@ def joined(few: Sequence[Call]) -> Maker:
     own: dict[int, Call] = {}
     for call in sorted(few, key=lambda call: (call.path, call.turn)):
         assert call.given is not None
-        twin = next((key for key, other in own.items() if same_values(other.given, call.given)), id(call))
-        own.setdefault(twin, call)
-    return Maker(tuple((call.path, call.turn) for call in own.values()))
-
-
-def same_values(one: Tensor | None, other: Tensor) -> bool:
-    return one is not None and one.shape == other.shape and bool(torch.equal(one, other))
+        own.setdefault(call.given.data_ptr(), call)
+    beside = tuple(call.path for call in few if call not in own.values())
+    return Maker(tuple((call.path, call.turn) for call in own.values()), beside=beside)
 
 
 def returns(part: nn.Module, call: Call, logits: Tensor, x: Tensor) -> bool:

@@ -77,17 +77,14 @@ class Tapped(nn.Module):
     @property
     def head(self) -> nn.Linear | None:
         """The linear layer that makes the logits; known after the first call."""
-        if self._plan is None or self._plan.maker is None or not self._plan.maker.inputs:
-            return None
-        paths = {path for path, _ in self._plan.maker.calls}
-        head = self.module.get_submodule(min(paths)) if len(paths) == 1 else None
+        head = self.module.get_submodule(self.heads[0]) if len(self.heads) == 1 else None
         return head if isinstance(head, nn.Linear) else None
 
     @property
     def heads(self) -> tuple[str, ...]:
         """Paths of the layers that make the logits; known after the first call."""
         maker = None if self._plan is None else self._plan.maker
-        return tuple(dict.fromkeys(path for path, _ in maker.calls)) if maker is not None and maker.inputs else ()
+        return maker.paths if maker is not None and maker.inputs else ()
 
     @property
     def found(self) -> str:
@@ -157,22 +154,21 @@ class Tapped(nn.Module):
                 logits = logits_in(output, few.shape[0], self.classes)
                 tells = isinstance(output, Features) or named_in(output, "embedding") is not None
                 maker = None if tells else find_maker(self.module, calls, logits, few)
-                made = set() if maker is None or not maker.inputs else set(maker.calls)
                 self._plan = Plan(
                     maker,
-                    self._find_stages(calls, few, made),
+                    self._find_stages(calls, few, maker),
                     frozenset(call.path for call in calls if channels_last(call.result, few)),
                     logits.ndim == 4,
                     candidates(calls, len(few)),
                 )
             return self._plan
 
-    def _find_stages(self, calls: Sequence[Call], image: Tensor, made: set[tuple[str, int]]) -> tuple[Stage, ...]:
+    def _find_stages(self, calls: Sequence[Call], image: Tensor, maker: Maker | None) -> tuple[Stage, ...]:
         if self.stages is None:
-            # maps of logits are no features, whoever hands them on
-            drawn = {place(call.result) for call in calls if (call.path, call.turn) in made} - {0}
-            others = [call for call in calls if place(call.result) not in drawn]
-            return find_stages(self.module, [(c.path, c.turn, c.result) for c in others], image)
+            makers = maker.calls if maker is not None and maker.inputs else ()
+            # maps of logits, and what comes after them, are no features
+            end = next((i for i, call in enumerate(calls) if (call.path, call.turn) in makers), len(calls))
+            return find_stages(self.module, [(c.path, c.turn, c.result) for c in calls[:end]], image)
         latest = {call.path: call for call in calls}
         for path in self.stages:
             if path not in latest or as_map(latest[path].result, image, smallest=1) is None:
@@ -183,11 +179,6 @@ class Tapped(nn.Module):
                     f"{path!r} gives no map (B, C, H, W), so it cannot be a stage; name others: stages = …{hint}"
                 )
         return tuple((path, latest[path].turn, channels_last(latest[path].result, image)) for path in self.stages)
-
-
-def place(result: Tensor | None) -> int:
-    """Where its values lie; 0 for nowhere."""
-    return 0 if result is None or result.is_meta else result.data_ptr()
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

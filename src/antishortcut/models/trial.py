@@ -67,9 +67,14 @@ def given(network: Network, image: Tensor, name: str, mode: str) -> Features:
     except Exception as error:
         if takes := re.search(r"to have (\d+) channels, but got 3 channels", str(error)):
             raise UserError(f"{name} takes {takes[1]} channels; {CHANNELS}") from error
+        if isinstance(error, RuntimeError | AssertionError):  # what shapes that do not fit raise
+            raise UserError(
+                f"{name} cannot read images of {side} pixels{mode}: {blame(error)}; give larger ones "
+                "(data.image_size), or those it is made for (size = … beside its name)"
+            ) from error
         raise UserError(
-            f"{name} cannot read images of {side} pixels{mode}: {blame(error)}; give larger ones (data.image_size), "
-            "or those it is made for (size = … beside its name)"
+            f"{name} failed{mode}: {blame(error)}; networks are called with images (B, 3, H, W) alone: correct it, "
+            "or wrap it in a module that calls it"
         ) from error
     if not features.embedding.is_floating_point():
         kind = str(features.embedding.dtype).removeprefix("torch.")

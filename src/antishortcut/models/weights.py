@@ -39,9 +39,9 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     target = max(targets, key=lambda t: overlap(t, state))
     also, fresh = "", set[str]()
     if isinstance(body, DeepLab):
-        bare = backbone_state(state)
-        if overlap(body.backbone, bare) > overlap(target, state):
-            target, state = body.backbone, bare
+        backbone = backbone_state(state)
+        if overlap(body.backbone, backbone) > overlap(target, state):
+            target, state = body.backbone, backbone
         fresh, state = without_unfit_heads(target.state_dict(), state)
         also = "; wanted: all of a DeepLab like this, or a timm or torchvision classifier with its backbone"
     else:
@@ -55,31 +55,36 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
         names = ", ".join(head.rstrip(".") for head in HEADS if head in fresh)
         warnings.warn(f"nothing in {path} fits these parts, which start fresh: {names}", stacklevel=2)
     if start and left:
-        names = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in left))
+        bare = (key.removeprefix("body.").removeprefix("module.") for key in left)
+        names = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in bare))
         warnings.warn(f"{path} has no weights for these classes, so these layers start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
 
 
-def aligned(
-    targets: list[nn.Module], state: dict[str, Tensor], path: Path
-) -> tuple[nn.Module, dict[str, Tensor]]:
+def aligned(targets: list[nn.Module], state: dict[str, Tensor], path: Path) -> tuple[nn.Module, dict[str, Tensor]]:
     """Whose keys these are, and the file's under the names they have there."""
-    ways = [(way, target) for target in targets for way in renamings(target.state_dict(), state)]
-    scores = [matching(target.state_dict(), way[1]) for way, target in ways]
-    best = max(scores)
-    tied = {way[0]: target for (way, target), score in zip(ways, scores, strict=True) if score == best and way[0]}
-    (word, renamed), target = next(each for each, score in zip(ways, scores, strict=True) if score == best)
-    if best == (0, 0) or not word:
-        return target, state
-    if len(tied) > 1 and word.startswith("-"):
-        words = " and ".join(repr(each.lstrip("-")) for each in tied)
+    owns = [target.state_dict() for target in targets]
+    plain = [matching(own, state) for own in owns]
+    at = plain.index(max(plain))
+    if all(key in state or counts(key) for key in owns[at]):
+        return targets[at], state
+    best, found = plain[at], [("", targets[at], state)]
+    for target, own in zip(targets, owns, strict=True):
+        for word, renamed in renamings(own, state):
+            score = matching(own, renamed)
+            if score[1] > len(own) / 2 and score >= best:
+                found = [*(found if score == best else []), (word, target, renamed)]
+                best = score
+    word, target, renamed = found[0]
+    others = [other for other, _, _ in found if not (other.startswith(word) or word.startswith(other))]
+    if others and word.startswith("-"):
+        words = f"{word[1:]!r} and {others[0][1:]!r}"
         raise UserError(f"{path} holds more than one network that would fit, under {words}; save one of them alone")
     return target, renamed
 
 
 def renamings(own: Mapping[str, Tensor], state: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """The file's keys as they are, without a beginning that many have ("-model."), with one that ours have ("+net.")."""
-    yield "", state
+    """The file's keys without a beginning that many have ("-model."), or with one that many of ours have ("+net.")."""
     for word in beginnings(state):
         yield f"-{word}", {key.removeprefix(word): value for key, value in state.items() if key.startswith(word)}
     for word in beginnings(own):

@@ -1,0 +1,128 @@
+"""Networks of timm and torchvision, many kinds at several sizes, without a download."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from antishortcut.errors import UserError
+from antishortcut.models import Tapped, build, probe
+from tests.models import one_thread as one_thread
+
+# name: (side, width of the embedding, channels and side of every stage)
+QUICK: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
+    "timm:mobilenetv3_small_100": (32, 1024, [(16, 16), (16, 8), (24, 4), (48, 2)]),
+    "timm:efficientnet_b0": (32, 1280, [(16, 16), (24, 8), (40, 4), (112, 2)]),
+    "timm:convnext_atto": (96, 320, [(40, 24), (80, 12), (160, 6), (320, 3)]),
+    "timm:regnetx_002": (32, 368, [(32, 16), (24, 8), (56, 4), (152, 2)]),
+    "timm:ghostnet_100": (64, 1280, [(16, 32), (24, 16), (40, 8), (112, 4), (960, 2)]),
+    "timm:edgenext_xx_small": (224, 168, [(24, 56), (48, 28), (88, 14), (168, 7)]),  # attention between channels
+    "timm:pvt_v2_b0": (64, 256, [(32, 16), (64, 8), (160, 4), (256, 2)]),  # attention to fewer places
+    "torchvision:mobilenet_v3_small": (96, 1024, [(16, 48), (16, 24), (24, 12), (48, 6), (576, 3)]),
+    "torchvision:googlenet": (32, 1024, [(64, 16), (192, 8), (480, 4), (832, 2)]),
+}
+SLOW: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
+    "timm:resnet50": (224, 2048, [(64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7)]),
+    "timm:vit_tiny_patch16_224": (64, 192, []),
+    "timm:mixer_s32_224": (96, 512, []),
+    "timm:swin_tiny_patch4_window7_224": (32, 768, [(96, 56), (192, 28), (384, 14), (768, 7)]),
+    "timm:fastvit_t8": (64, 768, [(48, 32), (48, 16), (96, 8), (192, 4), (768, 2)]),
+    "timm:mobileone_s0": (96, 1024, [(48, 48), (48, 24), (128, 12), (256, 6), (1024, 3)]),
+    "timm:efficientformer_l1": (224, 448, [(24, 112), (48, 56), (96, 28), (224, 14), (448, 7)]),
+    "timm:levit_128s": (224, 768, [(16, 112), (32, 56), (64, 28), (128, 14)]),
+    "torchvision:vit_b_16": (32, 768, []),
+    "torchvision:swin_t": (96, 768, [(96, 24), (192, 12), (384, 6), (768, 3)]),
+    "torchvision:inception_v3": (96, 2048, [(32, 47), (64, 45), (80, 22), (192, 20), (288, 9), (768, 4)]),
+}
+
+
+def check(name: str, side: int, width: int, stages: list[tuple[int, int]]) -> None:
+    torch.manual_seed(0)
+    network = build(name, 7, image_size=side)
+    shape = probe(network, side)
+    assert shape.embedding == width
+    assert shape.stages == tuple((channels, s, s) for channels, s in stages)
+    features = network.train()(torch.rand(2, 3, side, side))
+    assert features.logits.shape == (2, 7)
+    assert features.embedding.shape == (2, width)
+    features.logits.square().sum().backward()
+    if network.head is not None:
+        torch.testing.assert_close(network.head(features.embedding), features.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_embedding_and_stages(name: str) -> None:
+    check(name, *QUICK[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_embedding_and_stages_of_larger_ones(name: str) -> None:
+    check(name, *SLOW[name])
+
+
+def test_two_heads_of_a_distilled_transformer_are_read_side_by_side() -> None:
+    torch.manual_seed(0)
+    network = build("timm:deit_tiny_distilled_patch16_224", 7, image_size=32, size=32).eval()
+    assert isinstance(network.body, Tapped)
+    assert network.body.found == "embedding: what goes into head and head_dist; stages: none"
+    with torch.no_grad():
+        features = network(torch.rand(2, 3, 32, 32))
+        net = network.body.module
+        first, second = features.embedding.chunk(2, dim=1)
+        mean = (net.get_submodule("head")(first) + net.get_submodule("head_dist")(second)) / 2
+    torch.testing.assert_close(mean, features.logits)
+    assert network.head is None  # there are two
+
+
+def test_transformers_are_made_for_the_size_that_is_named() -> None:
+    small = build("timm:deit_tiny_patch16_224", 5, image_size=32, size=64)
+    assert small.size == 64
+    assert isinstance(small.body, Tapped)
+    assert small.body.module.get_parameter("pos_embed").shape[1] == 1 + 16
+    resized = build("timm:resnet10t", 5, image_size=32, size=48)  # takes any: images are brought to it
+    assert resized.size == 48
+    assert resized(torch.rand(2, 3, 32, 32)).stages[0].shape[2] == 24
+
+
+def test_auxiliary_answers_nobody_asks_for_are_not_computed() -> None:
+    network = build("torchvision:googlenet", 5, image_size=32)
+    assert any("aux1.fc2.weight" in key for key in network.state_dict())  # its checkpoints still fit
+    network.train()(torch.rand(2, 3, 32, 32)).logits.sum().backward()
+    assert all(p.grad is not None for p in network.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "aux"),
+    [
+        ("torchvision:lraspp_mobilenet_v3_large", 168, False),
+        pytest.param("torchvision:fcn_resnet50", 512, True, marks=pytest.mark.slow),
+        pytest.param("torchvision:deeplabv3_resnet50", 256, True, marks=pytest.mark.slow),
+    ],
+)
+def test_segmentation_networks_of_torchvision(name: str, width: int, aux: bool) -> None:
+    torch.manual_seed(0)
+    network = build(name, 7, image_size=64)
+    shape = probe(network, 64)
+    assert (shape.maps, shape.embedding) == (True, width)
+    assert all(channels != 7 for channels, _, _ in shape.stages)
+    features = network.eval()(torch.rand(2, 3, 48, 64))
+    assert features.logits.shape == (2, 7, 48, 64)
+    assert features.embedding.shape == (2, width, 6, 8)
+    assert features.aux is None
+    learning = network.train()(torch.rand(1 if "deeplab" in name else 2, 3, 64, 64))  # one image alone
+    assert (learning.aux is not None) is aux
+    if aux:
+        assert learning.aux is not None
+        assert learning.aux.shape[1] == 7
+    assert not isinstance(network.head, nn.Linear)
+
+
+def test_unknown_names_are_answered_with_near_ones() -> None:
+    with pytest.raises(
+        UserError, match=r"no classifier or segmentation network 'fcn_resnet5'; did you mean 'fcn_resnet50'"
+    ):
+        build("torchvision:fcn_resnet5", 5)
+    with pytest.raises(UserError, match=r"cannot read images of 32 pixels: .*give larger ones \(data\.image_size\)"):
+        build("torchvision:alexnet", 5, image_size=32)

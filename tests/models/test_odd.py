@@ -1,0 +1,491 @@
+"""Odd networks: each works, with the embedding its logits are made of, or says in one line what to name or change."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.models import Network, Tapped
+from antishortcut.models.trial import try_out
+from antishortcut.types import Features
+from tests.models import one_thread as one_thread
+
+C, D = 5, 6
+IMAGE = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+class Base(nn.Module):
+    """Two maps and a pooled vector (B, D)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 4, 3, padding=1)
+        self.two = nn.Conv2d(4, D, 3, stride=2, padding=1)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(D, C)
+
+    def maps(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.one(x))))
+
+    def vector(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.pool(self.maps(x))
+        return pooled.flatten(1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(self.vector(x))
+
+    def out(self, v: Tensor) -> Any:
+        return self.fc(v)
+
+
+def made(forward: Callable[[Any, Tensor], Any], **parts: Callable[[], nn.Module | nn.Parameter]) -> Base:
+    """A Base with another forward and further parts."""
+    torch.manual_seed(0)
+    net: Base = type("Odd", (Base,), {"forward": forward})()
+    for name, part in parts.items():
+        setattr(net, name, part())
+    return net
+
+
+class Cosine(nn.Module):
+    """Not a linear layer: cosines with a direction for every class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(C, D))
+
+    def forward(self, v: Tensor) -> Tensor:
+        return 8 * F.linear(F.normalize(v), F.normalize(self.weight))
+
+
+@dataclass
+class Answer:
+    hidden: Tensor
+    logits: Tensor
+
+
+class Slotted:
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+class Named(NamedTuple):
+    features: Tensor
+    prediction: Tensor
+
+
+class ModelOutput(OrderedDict[str, Any]):
+    """Like Hugging Face's: a dict whose entries are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def twice(net: Any, x: Tensor) -> Tensor:
+    left, right = net.vector(x[..., :16]), net.vector(x[..., 16:])
+    return (net.fc(left) + net.fc(right)) / 2  # type: ignore[no-any-return]
+
+
+def two_heads(net: Any, x: Tensor) -> Tensor:
+    v = net.vector(x)
+    return net.fc(v) + net.fc2(v)  # type: ignore[no-any-return]
+
+
+class Tokens(nn.Module):
+    """A transformer without a class token, mean pooled; `form` is where the mean is taken."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.patch = nn.Conv2d(3, 8, 8, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.fc = nn.Linear(8, C)
+
+    def forward(self, x: Tensor) -> Any:
+        tokens = self.block(self.patch(x).flatten(2).transpose(1, 2))  # (B, T, 8)
+        if self.form == "maps":
+            return self.fc(tokens).transpose(1, 2).unflatten(2, (4, 4))
+        return self.fc(tokens.mean(1)) if self.form == "before" else self.fc(tokens).mean(1)
+
+
+class Last(nn.Module):
+    """Maps with channels last, all the way."""
+
+    def __init__(self, dense: bool = False) -> None:
+        super().__init__()
+        self.dense = dense
+        self.patch = nn.Conv2d(3, 8, 4, 4)
+        self.mix = nn.Linear(8, 8)
+        self.fc = nn.Linear(8, C)
+
+    def forward(self, x: Tensor) -> Any:
+        maps = self.mix(self.patch(x).permute(0, 2, 3, 1))  # (B, h, w, 8)
+        return self.fc(maps).permute(0, 3, 1, 2) if self.dense else self.fc(maps.mean((1, 2)))
+
+
+class Modes(Base):
+    """In training also what an auxiliary head says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aux = nn.Linear(D, C)
+
+    def out(self, v: Tensor) -> Any:
+        return (self.fc(v), self.aux(v)) if self.training else self.fc(v)
+
+
+class Shared(Base):
+    """One block under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = self.two
+
+    def maps(self, x: Tensor) -> Tensor:
+        return F.relu(self.again(F.relu(self.one(x))))
+
+
+def zero_heads() -> nn.Module:
+    """Two heads, averaged, that start at zero: every value is the same."""
+    net = made(lambda s, x: (s.fc(s.vector(x)) + s.fc2(s.vector(x).square())) / 2, fc2=lambda: nn.Linear(D, C))
+    for part in (net.fc, net.get_submodule("fc2")):
+        for weight in part.parameters():
+            nn.init.zeros_(weight)
+    return net
+
+
+def matmul(net: Any, x: Tensor) -> Tensor:
+    return net.vector(x) @ net.matrix  # type: ignore[no-any-return]
+
+
+def pooled_matmul(net: Any, x: Tensor) -> Tensor:
+    return net.maps(x).mean((2, 3)) @ net.matrix  # type: ignore[no-any-return]
+
+
+def matrix() -> nn.Parameter:
+    return nn.Parameter(torch.randn(D, C, generator=torch.Generator().manual_seed(1)))
+
+
+def vector(net: Any, x: Tensor) -> Tensor:
+    return net.vector(x)  # type: ignore[no-any-return]
+
+
+Expected = Callable[[Any, Tensor], Tensor]
+# name: (network, its embedding written out, number of stages)
+WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
+    "dict with logits": (lambda: made(lambda s, x: {"a": x, "logits": s.fc(s.vector(x))}), vector, 2),
+    "dict with out": (lambda: made(lambda s, x: {"features": s.vector(x), "out": s.fc(s.vector(x))}), vector, 2),
+    "dict with pred": (lambda: made(lambda s, x: {"pred": s.fc(s.vector(x))}), vector, 2),
+    "dict with another word": (lambda: made(lambda s, x: {"z": s.vector(x), "y": s.fc(s.vector(x))}), vector, 2),
+    "tuple, logits second": (lambda: made(lambda s, x: (s.vector(x), s.fc(s.vector(x)))), vector, 2),
+    "list": (lambda: made(lambda s, x: [s.fc(s.vector(x)), s.maps(x)]), vector, 2),
+    "named tuple": (lambda: made(lambda s, x: Named(x, s.fc(s.vector(x)))), vector, 2),
+    "dataclass": (lambda: made(lambda s, x: Answer(s.vector(x), s.fc(s.vector(x)))), vector, 2),
+    "slots": (lambda: made(lambda s, x: Slotted(s.fc(s.vector(x)))), vector, 2),
+    "model output": (lambda: made(lambda s, x: ModelOutput(loss=None, logits=s.fc(s.vector(x)))), vector, 2),
+    "logits of 1 × 1": (lambda: made(lambda s, x: s.fc(s.vector(x))[:, :, None, None]), vector, 2),
+    "scaled": (lambda: made(lambda s, x: s.fc(s.vector(x)).div(0.07).log_softmax(1)), vector, 2),
+    "cosine head": (lambda: made(lambda s, x: s.head(s.vector(x)), head=Cosine), vector, 2),
+    "MLP head": (
+        lambda: made(
+            lambda s, x: s.head(s.vector(x)), head=lambda: nn.Sequential(nn.Linear(D, 9), nn.ReLU(), nn.Linear(9, C))
+        ),
+        lambda s, x: F.relu(s.head[0](s.vector(x))),
+        2,
+    ),
+    "a matrix as head": (lambda: made(matmul, matrix=matrix), vector, 2),
+    "a matrix after a pooling by hand": (
+        lambda: made(pooled_matmul, matrix=matrix),
+        lambda s, x: s.two(F.relu(s.one(x))).mean((2, 3)),  # the last module's result, pooled
+        2,
+    ),
+    "head used twice": (
+        lambda: made(twice),
+        lambda s, x: (s.vector(x[..., :16]) + s.vector(x[..., 16:])) / 2,
+        0,  # maps of halves have not the image's proportions
+    ),
+    "two heads of one vector": (
+        lambda: made(two_heads, fc2=lambda: nn.Linear(D, C)),
+        vector,
+        2,
+    ),
+    "two heads of two vectors": (
+        lambda: made(lambda s, x: (s.fc(s.vector(x)) + s.fc2(s.maps(x).amax((2, 3)))) / 2, fc2=lambda: nn.Linear(D, C)),
+        lambda s, x: torch.cat([s.vector(x), s.maps(x).amax((2, 3))], 1),
+        2,
+    ),
+    "heads that start at zero": (zero_heads, lambda s, x: torch.cat([s.vector(x), s.vector(x).square()], 1), 2),
+    "pooled after the head": (
+        lambda: made(lambda s, x: s.last(s.maps(x)).mean((2, 3)), last=lambda: nn.Conv2d(D, C, 1)),
+        vector,
+        2,
+    ),
+    "tokens, mean before": (
+        lambda: Tokens("before"),
+        lambda s, x: s.block(s.patch(x).flatten(2).transpose(1, 2)).mean(1),
+        0,
+    ),
+    "tokens, mean after": (
+        lambda: Tokens("after"),
+        lambda s, x: s.block(s.patch(x).flatten(2).transpose(1, 2)).mean(1),
+        0,
+    ),
+    "channels last": (Last, lambda s, x: s.mix(s.patch(x).permute(0, 2, 3, 1)).mean((1, 2)), 1),
+    "more in training": (Modes, vector, 2),
+    "shared modules": (Shared, vector, 2),
+    "says its embedding": (
+        lambda: made(lambda s, x: {"logits": s.fc(s.vector(x)), "embedding": s.vector(x) * 2}),
+        lambda s, x: s.vector(x) * 2,
+        2,
+    ),
+    "data parallel": (lambda: nn.DataParallel(made(lambda s, x: s.fc(s.vector(x)))), vector, 2),
+}
+
+
+def tried(net: nn.Module, embedding: str | None = None, classes: int = C, side: int = 32) -> Network:
+    network = Network(Tapped(net, embedding, classes=classes), (0.0,) * 3, (1.0,) * 3)
+    try_out(network, "mine.nets:odd", side, own=True)
+    return network
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_odd_networks_that_work(name: str) -> None:
+    make, expected, stages = WORK[name]
+    torch.manual_seed(0)
+    net = make()
+    bare = net.module if isinstance(net, nn.DataParallel) else net
+    before = copy.deepcopy(net.state_dict())
+    rng = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = tried(net).eval()
+    assert torch.equal(rng, torch.get_rng_state()), "the trial drew random numbers"
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key]), f"the trial changed {key}"
+    features = network(IMAGE)
+    assert features.logits.shape == (3, C)
+    torch.testing.assert_close(features.embedding, expected(bare, IMAGE))
+    assert len(features.stages) == stages
+    network.train()
+    if network.head is not None and name not in ("scaled", "head used twice"):
+        torch.testing.assert_close(network.head(features.embedding), features.logits)
+    learning = network(IMAGE)
+    assert learning.embedding.shape == features.embedding.shape
+    learning.logits.square().sum().backward()
+    reached = [p for p in network.parameters() if p.grad is not None and p.grad.abs().sum() > 0]
+    assert reached or name == "heads that start at zero"
+    alone = network.eval()(IMAGE[:1])  # the embedding is the image's own
+    torch.testing.assert_close(alone.embedding, features.embedding[:1], rtol=1e-4, atol=1e-5)
+
+
+def grey() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, C))
+
+
+def scripted() -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, C))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(body, torch.rand(2, 3, 32, 32))  # type: ignore[no-any-return,no-untyped-call]
+
+
+class Silent(nn.Module):
+    pass
+
+
+class Moody(Base):
+    """Another width of the embedding in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(2 * D, C)
+
+    def out(self, v: Tensor) -> Any:
+        return {"logits": self.fc(v), "embedding": torch.cat([v, v], 1) if self.training else v}
+
+
+def raises(net: Any, x: Tensor) -> Tensor:
+    raise KeyError("image")
+
+
+def unknown(net: Any, x: Tensor) -> Tensor:
+    """Logits that depend on the image in two ways, neither by a layer of that width."""
+    return net.maps(x).mean((2, 3)) @ net.matrix + x.mean((2, 3)) @ net.matrix[:3]  # type: ignore[no-any-return]
+
+
+# name: (network, what the one line says)
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "no tensor": (
+        lambda: made(lambda s, x: {"logits": None, "n": 3}),
+        r"returns dict of logits, n, no tensor; wanted: l",
+    ),
+    "text": (lambda: made(lambda s, x: "cat"), "returns str, no tensor"),
+    "dict without logits": (
+        lambda: made(lambda s, x: {"z": s.vector(x)}),
+        r"6 logits, but there are 5 classes; let its",
+    ),
+    "list of maps": (lambda: made(lambda s, x: [s.one(x), s.maps(x)]), "4 logits, but there are 5 classes"),
+    "channels last maps": (
+        lambda: made(lambda s, x: s.fc(s.maps(x).permute(0, 2, 3, 1))),
+        r"channels last; return them as \.permute\(0, 3, 1, 2\)",
+    ),
+    "a vector": (lambda: made(lambda s, x: s.fc(s.vector(x))[:, 0]), r"tensor of shape \(2,\); wanted: logits"),
+    "integers": (
+        lambda: made(lambda s, x: s.fc(s.vector(x)).long()),
+        "int64 values; wanted: real logits, before argmax",
+    ),
+    "complex": (lambda: made(lambda s, x: s.fc(s.vector(x)) + 1j), "complex64 values; wanted: real logits"),
+    "grey": (grey, "takes 1 channels; networks receive 3 channels, grey images as three equal ones"),
+    "another argument": (
+        lambda: made(lambda s, x, mask: s.fc(s.vector(x))),  # type: ignore[arg-type,misc]
+        "cannot be called with images alone: missing a required argument: 'mask'; give",
+    ),
+    "wants a dict": (
+        lambda: made(lambda s, x: s.fc(s.vector(x.image))),
+        r"test_odd\.py line \d+\); networks are called with images",
+    ),
+    "raises": (lambda: made(raises), r"KeyError: 'image' \(.*test_odd\.py line \d+\)"),
+    "no forward": (Silent, "has no forward"),
+    "TorchScript": (scripted, r"TorchScript module shows nothing .* give the nn\.Module .* or let it return"),
+    "two ways": (lambda: made(unknown, matrix=matrix), r"cannot tell .* name it: embedding = … \(candidates: "),
+    "moody": (Moody, r"embedding of shape \(2, 6\) in evaluation, \(2, 12\) in training"),
+    "too small": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 40), nn.Flatten(), nn.Linear(4, C)),
+        r"cannot read images of 32 pixels: .*; give larger ones \(data\.image_size\)",
+    ),
+    "one size": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, C)),
+        r"cannot read images of 32 pixels: .*size = … beside its name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_odd_networks_that_say_what_to_change(name: str) -> None:
+    make, words = REFUSED[name]
+    with pytest.raises(UserError, match=words) as told:
+        tried(make())
+    assert "\n" not in str(told.value)
+    assert "mine.nets:odd" in str(told.value)
+
+
+def test_one_logit_for_two_classes() -> None:
+    with pytest.raises(UserError, match="one logit an image; give two"):
+        tried(made(lambda s, x: s.fc(s.vector(x))[:, :1]), classes=2)
+
+
+def test_randomness_in_evaluation_is_told() -> None:
+    net = made(lambda s, x: s.fc(F.dropout(s.vector(x), 0.5, training=True)))
+    with pytest.warns(UserWarning, match=r"differently in evaluation mode; let randomness heed self\.training"):
+        tried(net)
+
+
+def test_a_path_named_by_hand_settles_what_cannot_be_told() -> None:
+    net = made(unknown, matrix=matrix)
+    features = tried(net, "two").eval()(IMAGE)
+    torch.testing.assert_close(features.embedding, net.two(F.relu(net.one(IMAGE))).mean((2, 3)))
+    with pytest.raises(UserError, match=r"no module 'to'; did you mean 'two'"):
+        tried(made(unknown, matrix=matrix), "to")
+    torch.testing.assert_close(  # the second name of a shared module is a name too
+        tried(Shared(), "again").eval()(IMAGE).embedding.shape, torch.Size((3, D))
+    )
+
+
+def test_compiled_modules_are_read_as_they_were() -> None:
+    for wrap in ("whole", "part", "in place"):
+        net = made(lambda s, x: s.fc(s.vector(x)))
+        keys = list(net.state_dict())
+        whole: Any = net
+        if wrap == "whole":
+            whole = torch.compile(net, backend="eager")
+        elif wrap == "part":
+            net.two = torch.compile(net.two, backend="eager")  # type: ignore[assignment]
+        else:
+            net.compile(backend="eager")
+        network = tried(whole).eval()
+        torch.testing.assert_close(network(IMAGE).embedding, net.vector(IMAGE))
+        assert list(network.state_dict()) == [f"body.module.{key}" for key in keys]
+
+
+def test_a_scripted_network_may_say_its_embedding() -> None:
+    class Says(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+            self.fc = nn.Linear(4, C)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            v = self.conv(x).mean((2, 3))
+            return {"logits": self.fc(v), "embedding": v}
+
+    net = Says()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.trace(net, IMAGE, strict=False)  # type: ignore[no-untyped-call]
+    features = tried(script)(IMAGE)
+    torch.testing.assert_close(features.embedding, net.conv(IMAGE).mean((2, 3)))
+    assert features.stages == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "embedding"),
+    [
+        (lambda: made(lambda s, x: s.last(s.maps(x)), last=lambda: nn.Conv2d(D, C, 1)), lambda s, x: s.maps(x)),
+        (
+            lambda: made(
+                lambda s, x: {"out": F.interpolate(s.last(s.maps(x)), x.shape[2:], mode="bilinear"), "aux": s.side(x)},
+                last=lambda: nn.Conv2d(D, C, 3, padding=1),
+                side=lambda: nn.Conv2d(3, C, 1),
+            ),
+            lambda s, x: s.maps(x),
+        ),
+        (
+            lambda: made(lambda s, x: s.last(s.maps(x)), last=lambda: nn.ConvTranspose2d(D, C, 2, 2)),
+            lambda s, x: s.maps(x),
+        ),
+        (lambda: Last(dense=True), lambda s, x: s.mix(s.patch(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)),
+        (
+            lambda: Tokens("maps"),
+            lambda s, x: s.block(s.patch(x).flatten(2).transpose(1, 2)).transpose(1, 2).unflatten(2, (4, 4)),
+        ),
+    ],
+    ids=["convolution", "enlarged, with aux", "transposed", "channels last", "tokens"],
+)
+def test_maps_of_logits(make: Callable[[], nn.Module], embedding: Expected) -> None:
+    torch.manual_seed(0)
+    net = make()
+    network = tried(net).eval()
+    features: Features = network(IMAGE)
+    assert features.logits.ndim == 4
+    assert features.logits.shape[:2] == (3, C)
+    torch.testing.assert_close(features.embedding, embedding(net, IMAGE))
+    assert features.aux is None
+    assert all(stage.shape[1] != C for stage in features.stages)  # maps of logits are no features
+    aux = network.train()(IMAGE).aux
+    assert (aux is not None) is hasattr(net, "side")
+    if aux is not None:
+        torch.testing.assert_close(aux, net.get_submodule("side")(IMAGE))
+    if not isinstance(net, Tokens):  # whole scenes have other proportions than crops
+        wide: Features = network.eval()(torch.rand(2, 3, 32, 64))
+        assert wide.embedding.shape[3] == 2 * wide.embedding.shape[2]
+
+
+def test_a_named_embedding_of_maps_stays_a_map() -> None:
+    net = made(lambda s, x: s.last(s.maps(x)), last=lambda: nn.Conv2d(D, C, 1))
+    torch.testing.assert_close(tried(net, "one").eval()(IMAGE).embedding, net.one(IMAGE))
+    tokens = Tokens("maps")
+    assert tried(tokens, "block").eval()(IMAGE).embedding.shape == (3, 8, 4, 4)
+    with pytest.raises(UserError, match="'pool' gives no map or tokens"):
+        tried(made(lambda s, x: s.last(s.maps(x)), last=lambda: nn.Conv2d(D, C, 1)), "pool")

@@ -1,0 +1,206 @@
+"""`package.module:factory`: what a factory may take and return, and what is said when somebody's code fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.models import Tapped, build, probe
+from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run, load_recipe
+from antishortcut.teachers import network_of
+from antishortcut.workflow import Workshop, distill
+from tests.models import one_thread as one_thread
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes, width=4):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, stride=2, padding=1)
+        self.fc = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.conv(x)).mean((2, 3)))
+
+    @staticmethod
+    def make(num_classes):
+        return Net(num_classes)
+
+class Scene(Net):
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.fc = nn.Conv2d(4, num_classes, 1)
+        self.side = nn.Conv2d(4, num_classes, 1)
+
+    def forward(self, x):
+        maps = torch.relu(self.conv(x))
+        whole = nn.functional.interpolate(self.fc(maps), x.shape[2:], mode="bilinear")
+        return {"out": whole, "aux": self.side(maps)}
+
+ready = Net(6)
+same = Net(6)
+number = 3
+
+def by_num_classes(num_classes): return Net(num_classes)
+def by_classes(classes): return Net(classes)
+def by_anything(**options): return Net(options["num_classes"])
+def by_nothing(): return Net(6)
+def with_more(num_classes, width=8): return Net(num_classes, width)
+def ten(): return Net(10)
+def needy(num_classes, width): return Net(num_classes, width)
+def wrong(num_classes): return 3
+def always_the_same(): return same
+
+def fails(num_classes):
+    return deeper(num_classes)
+
+def deeper(count):
+    raise ValueError(f"no net for {count}\\nand more")
+
+def sized(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, 7), nn.Linear(7, num_classes))
+"""
+
+
+@pytest.fixture(scope="module")
+def nets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "ownnets.py").write_text(NETS)
+    (folder / "ownsyntax.py").write_text("import torch\ndef net(:\n")
+    (folder / "ownlacks.py").write_text("import torch\nimport nobody_has_this_package\n")
+    (folder / "ownraises.py").write_text("x = 1\ny = x / 0\n")
+    (folder / "ownexits.py").write_text("import sys\nsys.exit(1)\n")
+    (folder / "ownname.py").write_text("from torch import no_such_name\n")
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("own")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def here(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(nets)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Net", "Net.make", "by_num_classes", "by_classes", "by_anything", "by_nothing", "ready"],
+)
+@pytest.mark.parametrize("before", ["", "import:"])
+def test_factories(name: str, before: str) -> None:
+    path = list(sys.path)
+    network = build(f"{before}ownnets:{name}", 6)
+    assert sys.path == path
+    assert probe(network, 32) == probe(build("ownnets:Net", 6), 32)
+    assert network.head is not None
+    assert network.head.out_features == 6
+    assert isinstance(network.body, Tapped)
+    assert network.body.found == "embedding: what goes into fc; stages: conv"
+    torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.5071, 0.4867, 0.4408]))
+
+
+def test_a_network_in_place_of_a_factory_is_copied() -> None:
+    one, other = build("ownnets:ready", 6), build("ownnets:ready", 6)
+    assert not {id(p) for p in one.parameters()} & {id(p) for p in other.parameters()}
+    assert len(list(build("ownnets:with_more", 6).parameters())) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ownnets:needy", "num_classes alone, with classes alone or with nothing: missing .*'width'"),
+        ("ownnets:wrong", "returned int; wanted a torch.nn.Module"),
+        ("ownnets:number", "is int, not a function"),
+        ("ownnets:tenn", r"'ownnets' \(ownnets\.py\) has no function 'tenn'; did you mean 'ten'"),
+        ("ownnets:Net.mak", r"has no function 'Net\.mak'; did you mean 'make'"),
+        (
+            "ownnets:ten",
+            "ownnets:ten: the network returns 10 logits, but there are 6 classes; let its factory take num",
+        ),
+        ("ownnets:fails", r"\(num_classes=6\), failed: ValueError: no net for 6 \(ownnets\.py line \d+\)"),
+        ("ownsyntax:net", r"ownsyntax\.py line 2 is no Python: "),
+        ("ownlacks:net", r"needs 'nobody_has_this_package', which is not installed: .*\(ownlacks\.py line 2\)"),
+        ("ownraises:net", r"cannot be imported, correct its code: ZeroDivisionError.*\(ownraises\.py line 2\)"),
+        ("ownexits:net", r"importing 'ownexits' ends the program; put what it runs below if __name__"),
+        ("ownname:net", r"ImportError: cannot import name 'no_such_name' .*\(ownname\.py line 1\)"),
+        ("ownets:net", r"cannot import 'ownets' .* there is no 'ownets' in .* or installed; write timm:NAME"),
+        ("ownnets.inner:net", "cannot import 'ownnets.inner'|cannot be imported"),
+        ("ownnets:a:b", "write package.module:factory"),
+        ("import:ownnets", "write package.module:factory"),
+        ("tim:resnet50", r"unknown model 'tim:resnet50'; did you mean 'timm:resnet50'\?"),
+        ("torchvison:resnet18", "did you mean 'torchvision:resnet18'"),
+        ("imports:ownnets:Net", "did you mean 'import:ownnets:Net'"),
+        ("ownnets:sized", r"cannot read images of 32 pixels: .*size = … beside its name"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        build(name, 6)
+    assert "\n" not in str(told.value)
+
+
+def test_pretrained_is_for_hubs() -> None:
+    with pytest.raises(UserError, match="loads its own weights; leave pretrained off"):
+        build("ownnets:Net", 6, pretrained=True)
+
+
+def test_a_factory_that_gives_the_same_network_twice() -> None:
+    build("ownnets:always_the_same", 6)
+    with pytest.raises(UserError, match="the same network as before"):
+        build("ownnets:always_the_same", 6)
+
+
+def test_settings_name_what_a_network_wants_to_see() -> None:
+    settings = ModelSettings(name="ownnets:sized", size=28, mean=(0.0, 0.5, 1.0), std=(1.0, 2.0, 4.0), embedding="1")
+    network = network_of(settings, 6, 32)
+    assert network.size == 28
+    assert network.mean.flatten().tolist() == [0.0, 0.5, 1.0]
+    assert network.std.flatten().tolist() == [1.0, 2.0, 4.0]
+    assert probe(network, 32).embedding == 7
+    stages = network_of(ModelSettings(name="ownnets:Net", stages=("conv",)), 6, 32)
+    assert probe(stages, 32).stages == ((4, 16, 16),)
+    with pytest.raises(UserError, match=r"the network has no module 'conf'; did you mean 'conv'"):
+        network_of(ModelSettings(name="ownnets:Net", stages=("conf",)), 6, 32)
+    with pytest.raises(UserError, match=r"'fc' gives no map .* stages = … \(maps: conv\)"):
+        network_of(ModelSettings(name="ownnets:Net", stages=("conv", "fc")), 6, 32)
+    for wrong in ("student.mean=[0.5]", "student.std=[1, 1, 0]", "student.size=2", "student.stages=[]"):
+        with pytest.raises(UserError, match=wrong.partition("=")[0]):
+            load_recipe("cues", [wrong])
+    assert load_recipe("cues", ["student.mean=[0, 0, 0]"]).student.given == {"mean": (0.0, 0.0, 0.0)}
+
+
+def test_settings_are_in_the_hash_only_when_set() -> None:
+    def run(**more: object) -> Run:
+        return Run(
+            kind="distill", name="ce", seed=1, epochs=3, data=DataSettings(), fingerprint="f",
+            model=ModelSettings.model_validate({"name": "cnn-16"} | more), optim=OptimSettings(),
+        )  # fmt: skip
+
+    plain = run().hash
+    assert plain == "eacdf9c84bfee19d"  # of a run made before there were these settings
+    given = {"mean": (0, 0, 0), "std": (1, 1, 1), "size": 64, "stages": ("stages.0",)}
+    assert len({plain, *(run(**{key: value}).hash for key, value in given.items())}) == 5
+
+
+SMALL = [
+    "iterations=2", "data.image_size=32", "data.options.count=20", "data.options.test_count=10", "optim.batch=8",
+    "teacher.name=dense-4-8", "student.name=ownnets:Scene", "task.rows=64", "methods.asd.warmup=1",
+]  # fmt: skip
+
+
+def test_an_own_network_for_maps_learns_from_a_teacher(shop: Workshop) -> None:
+    run = distill(load_recipe("cues-seg", SMALL), shop, method="asd", seed=1, suite="own")
+    folder = Folder(run.folder(shop.runs))
+    assert folder.result()["steps"] == 2
+    terms = [row["terms"] for row in folder.history() if "terms" in row]
+    assert all({"task", "aux", "tc"} <= set(each) for each in terms)  # its own auxiliary head takes part
+    assert run.model.name == "ownnets:Scene"
+    with pytest.raises(UserError, match="has a class for every pixel, but the student network gives one vector"):
+        distill(load_recipe("cues-seg", [*SMALL, "student.name=ownnets:Net"]), shop, method="asd", seed=1, suite="no")

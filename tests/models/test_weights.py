@@ -1,0 +1,280 @@
+"""Files of weights as people have them: wrapped, averaged, in parts, for other classes, old, cut, dangerous."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.models import Network, Tapped, build, load_weights
+from antishortcut.models.trial import try_out
+from tests.models import one_thread as one_thread
+
+State = dict[str, Tensor]
+
+
+class Backbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.deep = nn.Conv2d(4, 6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.deep(self.norm(self.conv(x)).relu()).relu().mean((2, 3))
+
+
+class Whole(nn.Module):
+    """A backbone under a name, and a head."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.backbone = Backbone()
+        self.classifier = nn.Linear(6, classes)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.classifier(self.backbone(x))
+
+
+class Plain(Backbone):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, classes)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.fc(super().forward(x))
+
+
+def network(kind: Callable[[int], nn.Module] = Plain, classes: int = 5, seed: int = 1) -> Network:
+    torch.manual_seed(seed)
+    made = Network(Tapped(kind(classes), classes=classes))
+    try_out(made, "mine:net", 32)
+    return made
+
+
+def state(kind: Callable[[int], nn.Module] = Plain, classes: int = 5) -> State:
+    torch.manual_seed(0)
+    return kind(classes).state_dict()
+
+
+def before(word: str, of: State) -> State:
+    return {f"{word}{key}": value for key, value in of.items()}
+
+
+def loaded(content: Any, path: Path, target: Network, **options: Any) -> State:
+    torch.save(content, path)
+    load_weights(target, path, **options)
+    assert isinstance(target.body, Tapped)
+    return target.body.module.state_dict()
+
+
+WORDS = [
+    "module.",
+    "_orig_mod.",
+    "model.",
+    "net.",
+    "student.",
+    "backbone.",
+    "model.net.",
+    "module.model.",
+    "body.module.",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_before_every_key_is_no_matter(word: str, tmp_path: Path) -> None:
+    torch.testing.assert_close(loaded(before(word, state()), tmp_path / "w.pth", network()), state())
+
+
+CONTAINERS: dict[str, Callable[[State], Any]] = {
+    "Lightning": lambda s: {"epoch": 3, "state_dict": before("model.", s) | {"loss.weight": torch.ones(2)}},
+    "timm": lambda s: {
+        "epoch": 3,
+        "arch": "resnet18",
+        "state_dict": s,
+        "args": argparse.Namespace(lr=0.1),
+        "version": 2,
+    },
+    "DeiT": lambda s: {"model": s},
+    "EMA alone": lambda s: {"state_dict_ema": before("module.", s)},
+    "another EMA": lambda s: {"model_ema": s, "optimizer": {"state": {}}},
+    "tutorial": lambda s: {"model_state_dict": s, "optimizer_state_dict": {"lr": 0.1}, "loss": torch.tensor(1.0)},
+    "numbers beside": lambda s: {**s, "epoch": 3},
+    "compiled in part": lambda s: {key.replace("conv.", "conv._orig_mod."): value for key, value in s.items()},
+    "nested": lambda s: {"state_dict": {"model": s}},
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers(name: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(loaded(CONTAINERS[name](state()), tmp_path / "w.pth", network()), state())
+
+
+def test_weights_go_before_their_average_and_it_is_said(tmp_path: Path) -> None:
+    other = {key: value + 1 for key, value in state().items()}
+    with pytest.warns(UserWarning, match="holds 'state_dict' and 'state_dict_ema': the first is used; save the other"):
+        found = loaded({"state_dict_ema": other, "state_dict": state()}, tmp_path / "w.pth", network())
+    torch.testing.assert_close(found, state())
+
+
+def test_a_bare_backbone_fills_a_network_that_names_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bare = Backbone().state_dict()
+    target = network(Whole)
+    assert target.head is not None
+    fresh = target.head.weight.clone()
+    with pytest.raises(UserError, match=r"missing .*classifier"):
+        loaded(bare, tmp_path / "w.pth", target)
+    with pytest.warns(UserWarning, match="has no weights for these classes, so these layers start fresh: classifier$"):
+        found = loaded(bare, tmp_path / "w.pth", target, start=True)
+    torch.testing.assert_close({key: found[f"backbone.{key}"] for key in bare}, bare)
+    assert torch.equal(found["classifier.weight"], fresh)
+
+
+@pytest.mark.parametrize("word", ["", "model.", "body.module."])
+def test_a_classifier_for_other_classes(word: str, tmp_path: Path) -> None:
+    """To start from it will do, but for its head; a finished network must fit whole."""
+    theirs = before(word, state(classes=9))
+    target = network()
+    assert target.head is not None
+    fresh = target.head.weight.clone()
+    with pytest.raises(UserError, match=r"2 of another shape \(.*fc\.weight \(9, 6\) for \(5, 6\)"):
+        loaded(theirs, tmp_path / "w.pth", target)
+    assert torch.equal(target.head.weight, fresh)
+    with pytest.warns(UserWarning, match="so these layers start fresh: fc$"):
+        found = loaded(theirs, tmp_path / "w.pth", target, start=True)
+    assert torch.equal(found["fc.weight"], fresh)
+    torch.testing.assert_close(found["conv.weight"], state()["conv.weight"])
+
+
+def test_a_head_of_another_name_is_left_out_but_nothing_else_may_lack(tmp_path: Path) -> None:
+    theirs = {key.replace("fc.", "head.mlp."): value for key, value in state().items()}
+    with pytest.warns(UserWarning, match="start fresh: fc$"):
+        loaded(theirs, tmp_path / "w.pth", network(), start=True)
+    del theirs["deep.weight"]
+    with pytest.raises(UserError, match=r"missing \(deep\.weight, fc\.weight, fc\.bias\)"):
+        loaded(theirs, tmp_path / "w.pth", network(), start=True)
+
+
+def test_our_own_networks_start_from_other_classes_too(tmp_path: Path) -> None:
+    torch.save(build("cnn-8", 9).state_dict(), tmp_path / "w.pth")
+    with pytest.warns(UserWarning, match="start fresh: head$"):
+        load_weights(build("cnn-8", 5), tmp_path / "w.pth", start=True)
+
+
+def test_two_networks_in_one_file(tmp_path: Path) -> None:
+    both = before("student.", state()) | before("teacher.", state())
+    with pytest.raises(UserError, match=r"more than one network that would fit, under 'student\.' and 'teacher\.'"):
+        loaded(both, tmp_path / "w.pth", network())
+
+
+def test_keys_that_are_nearly_right_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    other = {key.replace("deep.", "deeper."): value for key, value in state().items()}
+    with pytest.raises(
+        UserError, match=r"2 missing .*2 unexpected .*'deep\.weight' may be 'deeper\.weight' in the file"
+    ):
+        loaded(other, path, network())
+    del other["conv.weight"]
+    with pytest.raises(UserError, match="3 missing"):
+        loaded(other, path, network())
+    half = before("trunk.", {key: value for key, value in state().items() if "deep" in key or "conv" in key})
+    rest = {key: value for key, value in state().items() if "norm" in key or "fc" in key}
+    with pytest.raises(UserError, match=r"keys in the file have 'trunk\.' before them"):
+        loaded(half | rest, path, network())
+
+
+def test_old_files_shards_and_wrong_endings(tmp_path: Path) -> None:
+    old = tmp_path / "old.pth"
+    torch.save(state(), old, _use_new_zipfile_serialization=False)
+    target = network()
+    load_weights(target, old)
+    assert isinstance(target.body, Tapped)
+    torch.testing.assert_close(target.body.module.state_dict(), state())
+    save_file(state(), tmp_path / "named.pth")  # safetensors by content
+    load_weights(network(), tmp_path / "named.pth")
+    parts: dict[str, State] = {"a.safetensors": {}, "b.safetensors": {}}
+    where = {}
+    for i, (key, value) in enumerate(state().items()):
+        name = list(parts)[i % 2]
+        parts[name][key], where[key] = value, name
+    for name, part in parts.items():
+        save_file(part, tmp_path / name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    target = network()
+    load_weights(target, index)
+    assert isinstance(target.body, Tapped)
+    torch.testing.assert_close(target.body.module.state_dict(), state())
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no weights at .*b\.safetensors"):
+        load_weights(network(), index)
+    save_file({"x": torch.ones(1)}, tmp_path / "b.safetensors")
+    with pytest.raises(UserError, match=r"promises '.*' in b\.safetensors, which has none"):
+        load_weights(network(), index)
+    index.write_text("{}")
+    with pytest.raises(UserError, match="is no index of weights"):
+        load_weights(network(), index)
+
+
+class Evil:
+    """What a pickle may do when it is opened."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("opened",))
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "w.pth"
+    for content in (Evil(), {"model": state(), "extra": Evil()}, Plain(5)):
+        for new in (True, False):
+            torch.save(content, path, _use_new_zipfile_serialization=new)
+            with pytest.raises(UserError, match=r"could run any code; save its state_dict alone") as told:
+                load_weights(network(), path)
+            assert "\n" not in str(told.value)
+    assert not (tmp_path / "opened").exists()
+
+
+def test_files_that_are_not_whole(tmp_path: Path) -> None:
+    for name, new in (("w.pth", True), ("o.pth", False), ("w.safetensors", True)):
+        path = tmp_path / name
+        if name.endswith("safetensors"):
+            save_file(state(), path)
+        else:
+            torch.save(state(), path, _use_new_zipfile_serialization=new)
+        whole = path.read_bytes()
+        for size in (len(whole) // 2, len(whole) - 40, 30, 1):
+            path.write_bytes(whole[:size])
+            with pytest.raises(UserError, match=r"cut short or damaged|is damaged") as told:
+                load_weights(network(), path)
+            assert "\n" not in str(told.value)
+    for content, words in (
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=words):
+            load_weights(network(), path)
+    script = tmp_path / "s.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(Plain(5).eval(), torch.rand(1, 3, 8, 8)).save(str(script))  # type: ignore[no-untyped-call]
+    with pytest.raises(UserError, match="TorchScript program, not weights"):
+        load_weights(network(), script)
+    torch.save({"epoch": 3, "lr": 0.1}, script)
+    with pytest.raises(UserError, match="holds no state_dict but epoch, lr; wanted a dict of tensors"):
+        load_weights(network(), script)

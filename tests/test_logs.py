@@ -1,0 +1,133 @@
+"""Logs: what is missing is said before training, what fails in its midst does not end it, wandb goes on offline."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import antishortcut.train as loop
+from antishortcut import logs
+from antishortcut.cli.options import execution_of
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder
+from antishortcut.run import Execution, Recipe, Run
+from antishortcut.workflow import Workshop, distill
+
+
+def test_a_missing_package_is_said_before_training(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.execution = Execution(accelerator="cpu", threads=1, log=("wandb",))
+    monkeypatch.setattr(logs, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"--log wandb: .* not installed; pip install 'antishortcut\[wandb\]'"):
+        distill(recipe, shop, method="ce", seed=1, suite="s")
+    assert not (shop.runs / "s" / "ce-s1").exists()
+
+
+def test_an_unknown_log_is_one_line() -> None:
+    with pytest.raises(UserError, match="--log: no log 'wand'; there are tensorboard, wandb"):
+        execution_of("cpu", 1, "auto", 1, "0", 1.0, log="wand")
+    assert execution_of("cpu", 1, "auto", 1, "0", 1.0, log="wandb, tensorboard").log == ("wandb", "tensorboard")
+
+
+class Failing:
+    """A log whose disk is full from the third entry on."""
+
+    def __init__(self, run: Run, folder: Path, step: int) -> None:
+        self.count = 0
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        self.count += 1
+        if self.count > 2:
+            raise OSError("no space left\non device")
+
+    def close(self) -> None: ...
+
+
+def test_a_log_that_fails_is_left_out_and_training_ends_as_ever(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = distill(recipe, shop, method="ce", seed=1, suite="whole")
+    shop.quiet = False
+    monkeypatch.setitem(logs.KINDS, "tensorboard", Failing)
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    one, two = (Folder(each.folder(shop.runs)) for each in (whole, run))
+    assert one.history() == two.history()
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("log tensorboard: OSError: no space left on device; training goes on without it") == 1
+
+
+def test_a_log_that_cannot_be_opened_is_said_and_may_be_left_out_when_the_run_goes_on(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: Run, folder: Path, step: int) -> Any:
+        raise ConnectionError("not logged in")
+
+    monkeypatch.setitem(logs.KINDS, "tensorboard", refuse)
+    with pytest.raises(UserError, match="--log tensorboard: ConnectionError: not logged in"):
+        distill(recipe, shop, method="ce", seed=1, suite="s")
+    shop.execution = Execution(accelerator="cpu", threads=1, log=())
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    assert Folder(run.folder(shop.runs)).finished
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+def test_wandb_offline_goes_on_as_the_same_run(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    shop.execution = Execution(accelerator="cpu", threads=1, log=("wandb", "tensorboard"))
+    original = loop.Training._step
+
+    def step(self: loop.Training, batch: Any) -> float:
+        rate = original(self, batch)
+        if self.done == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return rate
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", step)
+        with pytest.raises(loop.Stopped):
+            distill(recipe, shop, method="ce", seed=1, suite="s")
+    run = distill(recipe, shop, method="ce", seed=1, suite="s")
+    files = sorted((run.folder(shop.runs) / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert [path.name for path in files] == [f"run-{run.hash}.wandb"] * 2
+    seen = [steps_in(path) for path in files]
+    assert [steps[0] for steps in seen] == [1, 6]
+    assert sorted({number for steps in seen for number in steps}) == list(range(1, 17))
+    assert b"iid/accuracy" in files[1].read_bytes()
+    assert "traceback" not in capfd.readouterr().err.lower()
+
+
+def steps_in(path: Path) -> list[int]:
+    """The steps of an offline file, in its order."""
+    from wandb.proto import wandb_internal_pb2 as records_of
+
+    found = []
+    for data in records(path.read_bytes()):
+        record: Any = cast(Any, records_of).Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            found.append(record.history.step.num)
+    return found
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """LevelDB's log format after 7 bytes of wandb's own: checksum, length, kind; no piece crosses a block of 32 kB."""
+    place, whole = 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or its last piece
+            yield whole
+            whole = b""

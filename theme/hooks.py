@@ -1,0 +1,51 @@
+"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files outside the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.pages import Page
+
+CARDS = "methods/*"
+FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+UPWARD = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]*")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """A card joins by its line in methods/index.md, which a method has anyway; its first heading names it."""
+    config.nav = [_with_cards(entry, Path(config.docs_dir)) for entry in config.nav or []]
+    return config
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Any) -> str:
+    """Links that leave docs/ lead to the repository; broken ones stay as they are, for mkdocs to complain of.
+
+    And `a\\|b` in a table: GitHub wants the pipe escaped inside code too, Python-Markdown would show the backslash.
+    """
+    source = Path(page.file.abs_src_path or "")
+    docs = Path(config.docs_dir).resolve()
+
+    def address(link: re.Match[str]) -> str:
+        target = (source.parent / link[0]).resolve()
+        if target.is_relative_to(docs) or not (target.exists() and target.is_relative_to(docs.parent)):
+            return link[0]
+        kind = "tree" if target.is_dir() else "blob"
+        return f"{config.repo_url}/{kind}/main/{target.relative_to(docs.parent).as_posix()}"
+
+    def shown(text: str) -> str:
+        return CODE.sub(lambda code: code[0].replace("\\|", "|"), UPWARD.sub(address, text))
+
+    parts = FENCE.split(markdown)  # text and code in turns: code is shown as it is
+    return "".join(part if number % 2 else shown(part) for number, part in enumerate(parts))
+
+
+def _with_cards(entry: Any, docs: Path) -> Any:
+    if not (isinstance(entry, dict) and CARDS in entry.values()):
+        return entry
+    index = (docs / "methods" / "index.md").read_text(encoding="utf-8")
+    cards = dict.fromkeys(["index.md", *re.findall(r"\((\w+\.md)\)", index)])
+    return {title: [f"methods/{card}" for card in cards] for title in entry}
