@@ -90,7 +90,7 @@ def test_masks_are_planned_for_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", [True, None, False])
-def test_published_weights_are_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool | None) -> None:
+def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool | None) -> None:
     """What a hub has is asked of it; here the answer is set, not the asking."""
     monkeypatch.setattr("antishortcut.plan.published", lambda name: weights)
     found = planned(make_folder(tmp_path))

@@ -91,8 +91,8 @@ def _fits(job: Job, pattern: str) -> bool:
 def teacher_key(recipe: Recipe) -> str:
     """Equal for recipes that train the same teacher; which of its states is early does not matter."""
     own = recipe.teacher
-    aside = {"rewind_epochs", "rewind_rate", "keep", "epochs", "rate", "batch"} | (set() if own.early_file else {"early"})
-    teacher = own.model_dump_json(exclude=aside)
+    aside = {"rewind_epochs", "rewind_rate", "keep", "epochs", "rate", "batch"}
+    teacher = own.model_dump_json(exclude=aside if own.early_file else aside | {"early"})
     optim = recipe.optim.model_copy(
         update={"rate": own.rate or recipe.optim.rate, "batch": own.batch or recipe.optim.batch}
     )

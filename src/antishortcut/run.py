@@ -59,9 +59,7 @@ class TeacherSettings(ModelSettings):
     keep: tuple[float | str, ...] = Field(
         (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
     )  # per cent of training, or "epoch:36"
-    early: str = (
-        "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
-    )
+    early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
     rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_rate: float = Field(0.05, gt=0)
 

@@ -7,13 +7,11 @@ noise inside networks and methods of (seed, step), so the state is weights, opti
 from __future__ import annotations
 
 import math
-import platform
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,8 +28,8 @@ from antishortcut.errors import UserError
 from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.logs import Logs, check_logs
-from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.machine import versions
+from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.methods import make_method
 from antishortcut.mixing import check_mixing, mixed
 from antishortcut.models import probe

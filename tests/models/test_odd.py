@@ -352,8 +352,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: made(lambda s, x, mask: s.fc(s.vector(x))),  # type: ignore[arg-type,misc]
         "cannot be called with images alone: missing a required argument: 'mask'; give",
     ),
-    "wants a dict": (
-        lambda: made(lambda s, x: s.fc(s.vector(x.image))),
+    "an attribute that is not there": (
+        lambda: made(lambda s, x: s.fc(s.vector(s.nothing(x)))),
         r"test_odd\.py line \d+\); networks are called with images",
     ),
     "raises": (lambda: made(raises), r"KeyError: 'image' \(.*test_odd\.py line \d+\)"),
