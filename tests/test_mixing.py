@@ -152,25 +152,28 @@ def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, shop: Wo
     assert not (shop.runs / "yes" / "kd-s1").exists()
 
 
+@pytest.mark.parametrize("way", ["parts", pytest.param("processes", marks=pytest.mark.slow)])
 def test_parts_and_processes_do_not_matter(
-    tmp_path: Path, tiny: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """265 images: the last batch, 9, is shared as 5 and 4. Mixed, averaged, for a student without batch statistics."""
     (tmp_path / "bare.py").write_text(NETWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
     settings = ["data.options.count=265", "student.name=import:bare:net", "optim.rate=0.02", "epochs=1"]
     settings += ["optim.mixup=0.4", "optim.cutmix=1.0", "optim.ema=0.9", "optim.decay=weights"]
-    for name, parts in (("one", 1), ("parts", 3)):
-        shop.execution = Execution(accelerator="cpu", threads=1, parts=parts)
-        distill(load_recipe(str(tiny), settings), shop, method="ce", seed=1, suite=name)
-    words = [word for text in settings for word in ("--set", text)]
-    words += ["--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2", "--suite", "two"]
-    asd(tmp_path, "distill", str(tiny), *words, "--runs", str(shop.runs))
-    one, parted, two = (Folder(shop.runs / name / "ce-s1") for name in ("one", "parts", "two"))
-    losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, parted)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert one.result()["raw"] == pytest.approx(two.result()["raw"], abs=0.021)
-    for folder in (parted, two):
-        others = load_file(folder.student)
-        for key, value in load_file(one.student).items():
-            assert torch.allclose(value, others[key], atol=1e-5, rtol=1e-4), key
+    recipe = load_recipe(str(tiny), settings)
+    one = Folder(distill(recipe, shop, method="ce", seed=1, suite="one").folder(shop.runs))
+    other = Folder(shop.runs / "other" / "ce-s1")
+    if way == "parts":
+        shop.execution = Execution(accelerator="cpu", threads=1, parts=3)
+        distill(recipe, shop, method="ce", seed=1, suite="other")
+        losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, other)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    else:
+        words = [word for text in settings for word in ("--set", text)]
+        words += ["--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2", "--suite", "other"]
+        asd(tmp_path, "distill", str(tiny), *words, "--runs", str(shop.runs))
+    assert one.result()["raw"] == pytest.approx(other.result()["raw"], abs=0.021)
+    weights = load_file(other.student)
+    for key, value in load_file(one.student).items():
+        assert torch.allclose(value, weights[key], atol=1e-5, rtol=1e-4), key

@@ -168,7 +168,7 @@ def test_bfloat16_goes_through_the_command(recipe: Recipe, shop: Workshop) -> No
 
 
 def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, shop: Workshop) -> None:
-    for wrong, said in (("student.name=nope", "nope"), ("teacher.early=12%", "keep no state '12%'")):
+    for wrong, said in (("student.name=nope", "nope"), ("teacher.early=12%", "has no state '12%'")):
         with pytest.raises(UserError, match=said):
             distill(load_recipe(str(tiny), [wrong]), shop, method="asd", seed=1, suite="s")
     assert not shop.runs.exists()

@@ -89,7 +89,8 @@ def settle_parts(
         return -(-rows // (optim.accumulate * parts))
 
     most, why = max(rows // (2 * optim.accumulate), 1), ""  # batch norm cannot learn from one image
-    with alone(), torch.random.fork_rng(), torch.compiler.set_stance("force_eager"):
+    cards = [device] if device.type == "cuda" else []
+    with alone(), torch.random.fork_rng(cards), torch.compiler.set_stance("force_eager"):
         if device.type == "cuda" and not execution.memory:
             found = parts_for(most, lambda parts: tried(step, loss, images(parts), per_parameter, device))
             why = f"a batch of {rows} does not fit"

@@ -48,5 +48,5 @@ def spared(module: nn.Module) -> set[str]:
 
 
 def bytes_per_parameter(optim: OptimSettings) -> int:
-    """What an optimiser keeps of every float32 parameter, its gradient included."""
-    return 4 * (3 if optim.name == "adamw" else 2 if optim.momentum else 1)
+    """What is kept of every float32 parameter besides itself: gradient, optimiser's state, running mean."""
+    return 4 * ((3 if optim.name == "adamw" else 2 if optim.momentum else 1) + (optim.ema > 0))

@@ -54,13 +54,15 @@ def loaded(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
             raise UserError(
-                f"{path} wants to make a {found[1] or found[2]} when it is opened, which could run any code; {ALONE}"
+                f"{path} holds no plain tensors but a {found[1] or found[2]}, which could run any code; {ALONE}"
             ) from error
-        raise UserError(f"{path} is damaged or no checkpoint of torch; {ALONE}") from error
+        raise UserError(f"{path} is damaged or no checkpoint of torch, it holds no plain tensors; {ALONE}") from error
     except Exception as error:  # half a pickle may raise anything
         if "TorchScript" in str(error):
             raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}") from error
-        raise UserError(f"{path} is cut short or damaged; fetch it again, or {ALONE}: {line(error)}") from error
+        raise UserError(
+            f"{path} is cut short or damaged, it holds no plain tensors; fetch it again, or {ALONE}: {line(error)}"
+        ) from error
 
 
 def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
