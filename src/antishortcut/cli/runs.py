@@ -195,7 +195,10 @@ def distill(
     threads: ThreadsOption = 0,
     workers: WorkersOption = "auto",
     save_every: SaveOption = 60.0,
-    parts: PartsOption = "1",
+    parts: Annotated[
+        str | None,
+        typer.Option(help="Parts a batch is computed in; auto: as memory demands, so without a recipe [default: 1]."),
+    ] = None,
     memory: MemoryOption = 0.0,
     log: LogOption = "tensorboard",
     cache_teachers: CacheOption = False,
@@ -216,6 +219,7 @@ def distill(
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     teachers = (cache_teachers, nodes, teacher_precision, teacher_compile, compile)
     how = (device, devices, precision, threads, workers, save_every, *teachers)
+    parts = parts or ("auto" if recipe is None else "1")
     shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
     words = (data, teacher, student, final, early, epochs, pretrained)
     planned = recipe is None

@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Tensor]:
         try:
             return dict(load_file(path))
         except SafetensorError as error:
-            raise UserError(f"{path} is cut short or damaged, it holds no plain tensors: {line(error)}") from error
+            raise UserError(f"{path} holds no plain tensors: it is cut short or damaged: {line(error)}") from error
     return unpacked(loaded(path), path)
 
 
@@ -56,12 +56,12 @@ def loaded(path: Path) -> Any:
             raise UserError(
                 f"{path} holds no plain tensors but a {found[1] or found[2]}, which could run any code; {ALONE}"
             ) from error
-        raise UserError(f"{path} is damaged or no checkpoint of torch, it holds no plain tensors; {ALONE}") from error
+        raise UserError(f"{path} holds no plain tensors: it is damaged, or no checkpoint of torch; {ALONE}") from error
     except Exception as error:  # half a pickle may raise anything
         if "TorchScript" in str(error):
             raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}") from error
         raise UserError(
-            f"{path} is cut short or damaged, it holds no plain tensors; fetch it again, or {ALONE}: {line(error)}"
+            f"{path} holds no plain tensors: it is cut short or damaged; fetch it again, or {ALONE}: {line(error)}"
         ) from error
 
 
