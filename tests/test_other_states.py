@@ -45,7 +45,7 @@ def test_a_method_that_does_not_ask_for_it_is_not_given_it(recipe: Recipe, shop:
 def test_a_state_that_is_not_kept_is_said_before_and_after_the_teacher_is_trained(
     recipe: Recipe, shop: Workshop
 ) -> None:
-    with pytest.raises(UserError, match="keep no state '12%'"):
+    with pytest.raises(UserError, match="has no state '12%'"):
         distill(recipe, shop, method="contrast", seed=1, suite="s", early="12%")
     assert not shop.runs.exists()
     teach(recipe, shop)

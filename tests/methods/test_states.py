@@ -159,5 +159,5 @@ def test_generations_teach_their_own_kind(recipe: Recipe, shop: Workshop) -> Non
 def test_nothing_can_stand_between_without_a_teacher(recipe: Recipe, shop: Workshop) -> None:
     with pytest.raises(UserError, match="has no teacher"):
         distill(recipe, shop, method="ce", seed=1, suite="s", via=["cnn-3-12"])
-    with pytest.raises(UserError, match="keep no state"):
+    with pytest.raises(UserError, match="has no state"):
         distill(recipe, shop, method="snapshot", seed=1, suite="s", options={"states": "33%"})

@@ -24,7 +24,8 @@ GIVEN = {
     "imagenet-r": "imagenet-r",
     "imagenet-a": "imagenet-a",
 }
-OTHERS = (*GIVEN, "corruptions", "groups", "attack", "hard", "mechanism", "scenes")  # all but clean; a test compares
+# all but clean; a test compares
+OTHERS = (*GIVEN, "corruptions", "groups", "attack", "hard", "mechanism", "scenes", "cost")
 
 
 @dataclass(frozen=True)
