@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow torture lint clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -27,6 +27,9 @@ test: lint
 
 test-slow: lint
 	$(WORKERS)
+
+torture: $(STAMP)
+	$(BIN)/python -m torture --keep
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -16,9 +16,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, shown
+from antishortcut.files import content
+from antishortcut.files import text as text_of
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
+LARGEST = 2**20  # bytes of a recipe
+DEEPEST = 16  # sections inside sections that --set may name
+LONGEST = 10**9  # epochs or iterations; larger numbers have no place in a float's mantissa once they are steps
 Value = bool | int | float | str
 
 
@@ -96,8 +101,8 @@ class Recipe(Settings):
     """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
 
     title: str = ""
-    epochs: int = Field(0, ge=0)
-    iterations: int = Field(0, ge=0)
+    epochs: int = Field(0, ge=0, le=LONGEST)
+    iterations: int = Field(0, ge=0, le=LONGEST)
     data: DataSettings = DataSettings()
     teacher: TeacherSettings
     student: ModelSettings
@@ -225,7 +230,7 @@ def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
 
 def rewind_length(iterations: int) -> int:
     """How long a teacher is rewound unless said: ten epochs, or as large a share of its iterations as 10 in 240."""
-    return max(round(iterations / 24), 1) if iterations else 10
+    return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
 
 
 def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
@@ -280,7 +285,7 @@ def _with_digest(model: ModelSettings) -> ModelSettings:
     if model.weights is None:
         return model.model_copy(update={"digest": None})
     try:
-        data = Path(model.weights).read_bytes()
+        data = content(Path(model.weights), None)
     except OSError as error:
         raise UserError(f"weights {model.weights}: cannot be read ({error.strerror})") from None
     return model.model_copy(update={"digest": hashlib.sha256(data).hexdigest()})
@@ -318,9 +323,10 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
             raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
         path = shipped[name]
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a TOML file: {error}") from None
+        tree = tomllib.loads(text_of(path, LARGEST))
+    except (OSError, ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: not a TOML file: {reason}") from None
     if protocol:
         PROTOCOLS[protocol](tree)
     for override in overrides:
@@ -352,11 +358,13 @@ def _override(tree: dict[str, Any], text: str) -> None:
         raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value
     if key.strip() in COUNTS:  # a length takes the place of the other kind
         tree.pop(COUNTS[key.strip()], None)
-    *parents, last = key.strip().split(".")
+    *parents, last = key.strip().split(".", DEEPEST + 1)
+    if len(parents) > DEEPEST:
+        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.rate=0.1")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
@@ -369,14 +377,14 @@ def _first(error: ValidationError) -> str:
     problem = error.errors()[0]
     if problem["loc"][:1] == ("methods",) and len(problem["loc"]) > 3:  # methods.asd.queue, then a branch of the union
         setting = ".".join(map(str, problem["loc"][:3]))
-        return f"{setting}: wants one number, word or true/false, not {problem['input']!r}"
+        return f"{setting}: wants one number, word or true/false, not {shown(problem['input'])}"
     place = ".".join(str(part) for part in problem["loc"]) or "recipe"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
     if problem["type"] == "value_error":  # of a whole section, which needs no repeating
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}{more}"
-    return f"{place}: {problem['msg']}, not {problem.get('input')!r}{more}"
+    return f"{place}: {problem['msg']}, not {shown(problem.get('input'))}{more}"
 
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:

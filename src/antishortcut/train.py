@@ -10,7 +10,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from antishortcut.answers import Answers
+from antishortcut.board import Board
 from antishortcut.console import Watch
 from antishortcut.data import Loader, to_device
 from antishortcut.data.parts import limited
@@ -29,8 +30,9 @@ from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.methods import make_method
 from antishortcut.models import probe
-from antishortcut.parallel import as_the_first, gather, told
-from antishortcut.resume import clear_states, load_state, save_state
+from antishortcut.models.weights import put
+from antishortcut.parallel import as_the_first, gather, together, told
+from antishortcut.resume import clear_states, kept, load_state, needed, save_or_say, save_state
 from antishortcut.run import Execution, OptimSettings, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
@@ -69,7 +71,10 @@ def train(
             if fabric.is_global_zero:
                 folder.begin(run, training.how(), _versions())
             fabric.barrier()
-            training.carry_out(quiet)
+            with together():
+                training.carry_out(quiet)
+        elif fabric.is_global_zero:
+            clear_states(folder.path / "resume")  # of a run that was killed as it ended
         return folder.result()
 
 
@@ -93,7 +98,7 @@ class Training:
         torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
         self.student = network_of(run.model, classes, side)
         if run.kind == "rewind":
-            self.student.load_state_dict(self.teachers.weights("final"))
+            put(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
@@ -123,7 +128,7 @@ class Training:
 
     def carry_out(self, quiet: bool) -> None:
         self._restore()
-        self._board = _board(self.folder.path / "tensorboard", self.done) if self.writes else None
+        self._board = Board(self.folder.path / "tensorboard", self.done) if self.writes else None
         self.started = saved = time.monotonic()
         log_every = max(self.per_epoch // 10, 1)
         with (
@@ -146,10 +151,11 @@ class Training:
                     if self._ends or self.done in self.due:
                         self._judge()
                     if number := self._all(stop.number):
-                        self._save()
+                        with needed(self.folder):
+                            self._save()
                         raise Stopped(number, self.done)
                     if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
-                        self._save()
+                        self._save(watch.say)
                         saved = time.monotonic()
                     if self.done == self.total:
                         break
@@ -199,7 +205,8 @@ class Training:
                 self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
-            self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.student)
+            with needed(self.folder):
+                self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.student)
 
     @property
     def _ends(self) -> bool:
@@ -239,10 +246,14 @@ class Training:
         found = load_state(self.folder.path / "resume")
         if found is not None:
             self.done, state = found
-            self.step.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
-            self.last, self.best = state["last"], state["best"]
+            try:
+                self.step.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
+                self.last, self.best = state["last"], state["best"]
+            except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                where = self.folder.path
+                raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
         elif isinstance(self.method, Prepares):
             side = self.sets.image_size
             plain = Loader(
@@ -265,7 +276,8 @@ class Training:
         seen = self.teachers.features(roles, here.image)
         return self.task.rows(seen[roles[0]], seen, here)[1]
 
-    def _save(self) -> None:
+    def _save(self, say: Callable[[str], None] | None = None) -> None:
+        """A disk that fails is told to `say`, or else raised."""
         if self.writes:
             self.meter.check(self.done, self._kept)
             state = {
@@ -274,38 +286,43 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "seconds": self._seconds()}
-            save_state(self.folder.path / "resume", self.done, state | more)
+            if say is None:
+                save_state(self.folder.path / "resume", self.done, state | more)
+            else:
+                save_or_say(self.folder, self.done, state | more, say)
 
     def _kept(self) -> str:
-        states = sorted((self.folder.path / "resume").glob("*.pt"))
-        return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
+        return kept(self.folder)
 
     def _finish(self) -> None:
         """What stays: weights, result; the resume state goes."""
         if self.writes:
             if self._board is not None:
                 self._board.close()
-            if self.run.kind == "distill":
-                save_weights(self.folder.student, self.student)
-                if self.method.state_dict():
-                    save_weights(self.folder.method, self.method)
-            size = sum(p.numel() for p in self.student.parameters())
-            scores = {
-                "set": self.judge,
-                "headline": self.task.headline,
-                "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
-                "best": self.best,
-            }
-            self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
+            with needed(self.folder):
+                self._conclude()
             clear_states(self.folder.path / "resume")
         self.fabric.barrier()
+
+    def _conclude(self) -> None:
+        if self.run.kind == "distill":
+            save_weights(self.folder.student, self.student)
+            if self.method.state_dict():
+                save_weights(self.folder.method, self.method)
+        size = sum(p.numel() for p in self.student.parameters())
+        scores = {
+            "set": self.judge,
+            "headline": self.task.headline,
+            "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
+            "best": self.best,
+        }
+        self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
 
     def _log(self, row: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
         if self.writes:
             self.folder.log({"step": self.done, "epoch": self.done / self.per_epoch} | dict(row))
-            for name, value in numbers.items():
-                if self._board is not None:
-                    self._board.add_scalar(name, value, self.done)
+            if self._board is not None:
+                self._board.add(numbers, self.done)
 
     def _all(self, number: int) -> int:
         """The signal any process was sent, so that all stop after the same step."""
@@ -334,12 +351,6 @@ def _optimizer(o: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         module.parameters(), lr=o.rate, momentum=o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
     )
-
-
-def _board(path: Path, step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(path), purge_step=step + 1)
 
 
 def _versions() -> dict[str, str]:

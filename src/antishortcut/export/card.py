@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antishortcut.errors import printable
 from antishortcut.export.family import Family
 from antishortcut.export.formats import Written
 from antishortcut.export.opened import Opened
@@ -228,5 +229,6 @@ def _grid(head: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[
 
 
 def plain(text: str) -> str:
-    """Names from outside stay in their cell and start no markup."""
-    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    """Names from outside stay in their cell and start no markup: no element, link, picture or code."""
+    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("\\", "&#92;").replace("<", "&lt;")
+    return text.replace("[", "&#91;").replace("`", "&#96;").replace("|", "\\|")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import stored
 from antishortcut.models.segmentation import DeepLab, backbone_state
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
@@ -73,15 +72,29 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
+        stored(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise UserError(f"{path} holds no plain tensors; save a state_dict: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a file that is something else can make a reader raise anything
+        raise UserError(f"{path} holds no plain tensors; save a state_dict: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, Mapping) or not all(_plain(key, value) for key, value in content.items()):
         raise UserError(f"{path} holds no state_dict; wanted a dict of tensors, alone or under 'state_dict' or 'model'")
     return dict(content)
+
+
+def put(network: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
+    """Weights that were read from `where` into a network of exactly their kind."""
+    complain(Path(where), network.state_dict(), state)
+    network.load_state_dict(state, strict=False)  # complain() was strict
+
+
+def _plain(key: object, value: object) -> bool:
+    """A name, and a tensor whose numbers are in the file: none that is sparse, quantised or a mere shape."""
+    if not isinstance(key, str) or not isinstance(value, Tensor):
+        return False
+    return value.layout is torch.strided and value.device.type == "cpu" and not (value.is_quantized or value.is_nested)
 
 
 def strip(state: dict[str, Any]) -> dict[str, Any]:
