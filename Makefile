@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow torture lint docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -30,6 +30,9 @@ test: lint
 
 test-slow: lint
 	$(WORKERS)
+
+torture: $(STAMP)
+	$(BIN)/python -m torture --keep
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

@@ -11,9 +11,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "antishortcut"
 
-FREE = {"errors", "", "__version__"}  # anyone may raise a UserError and read the version
+FREE = {"errors", "files", "", "__version__"}  # anyone may raise a UserError, read a file with care, and the version
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "types": set(),
     "settings": set(),
     "run": {"settings"},
@@ -23,11 +24,14 @@ ALLOWED: dict[str, set[str]] = {
     "parallel": set(),
     "snapshots": set(),
     "console": set(),
-    "folder": {"run"},
+    "locks": set(),
+    "board": set(),
+    "log": set(),
+    "folder": {"run", "locks", "log"},
     "schedule": {"run"},
     "optimiser": {"settings"},
     "averaging": set(),
-    "logs": {"run"},
+    "logs": {"run", "board"},
     "resume": {"folder"},
     "recipes": set(),
     "tasks": {"types", "scorers", "parallel"},
@@ -43,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "signals": set(),
     "frozen": {"types", "models"},
     "fabric": {"run", "frozen", "machine"},
-    "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen"},
+    "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen", "snapshots"},
     "cache": {"run", "folder", "teachers", "types"},
     "mixing": {"settings", "types", "data", "parallel"},
     "memory": {"settings", "types", "machine", "optimiser", "parallel"},
@@ -61,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
         "console", "methods", "stylize", "attack", "mechanism", "machine",
     },
     "audit": {"run", "folder", "types", "models", "data", "scorers", "diagnose", "subspace", "mechanism", "console"},
-    "report": {"run", "folder", "stats", "paper"},
+    "report": {"run", "folder", "log", "stats", "paper"},
     "workflow": {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
         "train", "fabric", "mixing", "given", "machine",
@@ -73,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine"},
+    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals"},
     "cost": {
         "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
         "frozen", "machine",

@@ -1,79 +1,98 @@
-"""Killed without warning, the same command ends where the uninterrupted run ends, bit for bit."""
+"""Killed without warning, or asked to stop, the same command ends where the uninterrupted one ends, bit for bit.
+
+What is done to commands is `torture`'s; here a little of it, in test_torture.py all.
+"""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
+import json
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from antishortcut.errors import UserError
 from antishortcut.folder import Folder
+from antishortcut.resume import kept, load_state, needed, save_or_say, save_state
 
-ENOUGH = ["--set", "epochs=12", "--threads", "1", "--save-every", "0"]  # 96 steps, a state after each
-
-
-def command(tmp_path: Path, recipe: Path, runs: str, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "antishortcut", "distill", str(recipe)]
-    out = (tmp_path / f"{runs}.log").open("a")
-    return subprocess.Popen([*words, *ENOUGH, "--runs", str(tmp_path / runs), *more], stderr=out, stdout=out, text=True)
+ROOT = Path(__file__).parent.parent
 
 
-def steps(folder: Folder) -> int:
-    rows = folder.history()
-    return int(rows[-1]["step"]) if rows else 0
+def tortured(part: str, *words: str, minutes: float = 10) -> dict[str, Any]:
+    """What a part of the torture found; it fails where a promise does not hold."""
+    command = [sys.executable, "-m", f"torture.{part}", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * minutes, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout))
 
 
-def interrupt(process: subprocess.Popen[str], folder: Folder, at: int, number: int) -> int:
-    """Send the signal a moment after step `at`. Returns the step the log had reached."""
-    end = time.monotonic() + 120
-    while process.poll() is None and steps(folder) < at:
-        assert time.monotonic() < end, "the run does not get on"
-        time.sleep(0.005)
-    time.sleep(random.random() * 0.02)
-    reached = steps(folder)
-    os.kill(process.pid, number)
-    process.wait(timeout=60)
-    return reached
+def test_five_kills() -> None:
+    found = tortured("kills", "--kills", "5", "--only", "teach,kd,asd", "--forked-only")
+    assert found["kills"] == 5
+    assert found["identical"]
+    assert {case["method"] for case in found["cases"]} == {"", "kd", "asd"}
 
 
-def same(one: Folder, two: Folder) -> None:
-    for name in ("student", "method"):
-        weights, others = load_file(getattr(one, name)), load_file(getattr(two, name))
-        assert all(torch.equal(weights[key], others[key]) for key in weights | others)
-    assert one.history() == two.history()
+def test_signals_save_and_say_so() -> None:
+    found = tortured("signalling", "--few")
+    codes = {(case["command"], case["signal"]): case["code"] for case in found["cases"]}
+    assert codes["distill", "SIGTERM"] == 143
+    assert codes["distill", "SIGINT"] == 130
+    assert codes["distill", "SIGUSR1"] == 138
+    assert codes["distill", "SIGHUP"] == 129
+    assert codes["teach", "SIGTERM"] == codes["evaluate", "SIGTERM"] == 143
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_sigkill_at_three_random_moments(tmp_path: Path, tiny: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    whole = command(tmp_path, tiny, "whole")
-    assert whole.wait(timeout=300) == 0, (tmp_path / "whole.log").read_text()
-    folder = Folder(tmp_path / "parts" / "tiny" / "asd-s1")
-    killed = []
-    for low in (5, 35, 65):
-        process = command(tmp_path, tiny, "parts")
-        killed.append(interrupt(process, folder, low + chance.randrange(25), signal.SIGKILL))
-        assert process.returncode == -signal.SIGKILL
-        assert not folder.finished
-    assert killed == sorted(killed)
-    assert killed[0] > 0
-    assert command(tmp_path, tiny, "parts").wait(timeout=300) == 0, (tmp_path / "parts.log").read_text()
-    same(Folder(tmp_path / "whole" / "tiny" / "asd-s1"), folder)
+def test_a_flipped_bit_anywhere_in_a_state_leads_to_the_one_before(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_state(tmp_path, step, {"model": torch.full((64,), float(step))})
+    newest = sorted(tmp_path.glob("*.pt"))[-1]
+    data = newest.read_bytes()
+    for at in range(0, len(data), 7):
+        newest.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        found = load_state(tmp_path)
+        assert found is not None
+        assert found[0] == 1
+    for at in range(0, len(data), 101):
+        newest.write_bytes(data[:at])
+        found = load_state(tmp_path)
+        assert found is not None
+        assert found[0] == 1
+    newest.write_bytes(data)
+    found = load_state(tmp_path)
+    assert found is not None
+    assert found[0] == 2
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_asked_to_stop_it_saves_and_says_so(tmp_path: Path, tiny: Path, number: int, code: int) -> None:
-    folder = Folder(tmp_path / "runs" / "tiny" / "ce-s1")
-    interrupt(process := command(tmp_path, tiny, "runs", "--method", "ce"), folder, 3, number)
-    assert process.returncode == code
-    told = (tmp_path / "runs.log").read_text()
-    assert "the same command goes on" in told
-    assert "Traceback" not in told
-    assert list((folder.path / "resume").glob("*.pt"))
+def test_a_state_that_cannot_be_saved_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
+    folder, said = Folder(tmp_path), list[str]()
+    with folder.locked():
+        save_or_say(folder, 1, {"a": 1}, said.append)
+        (tmp_path / "resume").rename(tmp_path / "aside")
+        (tmp_path / "resume").write_text("a file where the states should be")
+        folder.log({"step": 2})
+        save_or_say(folder, 2, {"a": 2}, said.append)
+        (tmp_path / "resume").unlink()
+        (tmp_path / "aside").rename(tmp_path / "resume")
+        save_or_say(folder, 3, {"a": 3}, said.append)
+    assert len(said) == 1
+    assert said[0].startswith("step 2 could not be saved (")
+    assert load_state(tmp_path / "resume") == (3, {"a": 3})
+    assert kept(folder) == "the state after step 3 is kept"
+
+
+def test_a_folder_that_is_not_there_any_more_is_not_made_anew(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    with folder.locked():
+        folder.log({"step": 1})
+        folder.path.rename(tmp_path / "elsewhere")
+        folder.log({"step": 2})  # kept in mind
+        with pytest.raises(UserError, match="not there any more"), needed(folder):
+            pytest.fail("nothing may be written")
+        assert not folder.path.exists()
+        (tmp_path / "elsewhere").rename(folder.path)
+        folder.settle()
+    assert [row["step"] for row in folder.history()] == [1, 2]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from antishortcut.board import Board
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, replacing, write_json
 from antishortcut.run import Run, load_recipe, teach_run
@@ -91,3 +93,36 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
     with Folder(tmp_path).locked():
         assert "in use by process" in other()
     assert other() == "free\n"
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, 100, 3000])
+def test_a_log_is_cut_after_any_of_its_steps(tmp_path: Path, lines: int) -> None:
+    rows = [json.dumps({"step": step // 2, "text": "x" * (step % 97)}) + "\n" for step in range(2, 2 + lines)]
+    for step in {-1, 0, 1, 2, lines // 4, lines // 2, lines}:
+        folder = Folder(tmp_path)
+        folder.metrics.write_text("".join(rows) + '{"step": 1, "half')
+        folder.cut(step)
+        kept = [row for row in rows if json.loads(row)["step"] <= step]
+        assert folder.metrics.read_text() == "".join(kept)
+
+
+def test_a_line_that_the_disk_did_not_take_comes_with_the_next(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.log({"step": 1})  # there is no folder yet
+    folder.path.mkdir()
+    folder.log({"step": 2})
+    assert [row["step"] for row in folder.history()] == [1, 2]
+
+
+def test_curves_are_what_tensorboard_reads(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, values in ((0, (1.0, 2.0, 3.0)), (1, (5.0, 6.0))):  # the second begins after step 1
+        board = Board(tmp_path, start)
+        for number, value in enumerate(values, start=start + 1):
+            board.add({"loss": value, "rate": 0.5}, number)
+        board.close()
+        time.sleep(1.1)  # files are told apart, and put in order, by the second they were begun in
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(1, 1.0), (2, 5.0), (3, 6.0)]

@@ -328,7 +328,7 @@ def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) 
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
     told = first.communicate(timeout=300)[1]
-    assert first.returncode == 130, told
+    assert first.returncode == 143, told
     assert list(student.glob("resume/*.pt"))
     assert Folder(student).read()[1]["devices"] == 2
     other = begin(1)

@@ -91,6 +91,8 @@ class Rows:
         if view != self._number and not self.fault:
             file = self._file(view)
             try:
+                if not (self.path / "key.json").exists():  # never made anew where a disk was mounted before
+                    raise OSError(f"{self.path} is not there any more")
                 with Folder(self.path).locked(wait=True):
                     if not self._whole(file):  # a new file, not the old one at length: others may have that mapped
                         self._leave()

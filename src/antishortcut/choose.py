@@ -106,7 +106,7 @@ def _estimate(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) ->
     network = network_of(blank, len(sets.classes), sets.image_size).eval()
     found = []
     for entry in states:
-        network.load_state_dict(trajectory.weights(entry["labels"][0]))
+        trajectory.fill(network, entry["labels"][0])
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
             found.append(_information(network, sets))

@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from antishortcut.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -35,8 +37,10 @@ class Watch:
         self.first = 0
         self.bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
+            from rich.markup import escape
+
             self.bar = _bar()
-            self.task = self.bar.add_task(title, total=total, terms="")
+            self.task = self.bar.add_task(escape(printable(title)), total=total, terms="")
 
     def __enter__(self) -> Self:
         if self.bar is not None:
@@ -67,7 +71,9 @@ class Watch:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            (self.bar.console if self.bar is not None else console()).print(f"{self.title}: {text}", markup=False)
+            (self.bar.console if self.bar is not None else console()).print(
+                printable(f"{self.title}: {text}"), markup=False
+            )
 
 
 def _bar() -> Progress:

@@ -1,19 +1,63 @@
-"""The one exception that is meant for the person at the keyboard."""
+"""The one exception that is meant for the person at the keyboard, and how text of others is shown there."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+LONGEST = 2_000  # characters of an error; what was read may be quoted in it
+WORD = 80  # characters of a mistyped word that are compared with the known ones, which takes their square
 
 
 class UserError(ValueError):
     """Bad input: what was wrong, where, and what to do, in one line. The command prints it and exits with 2."""
 
+    def __init__(self, text: object = "") -> None:
+        super().__init__(one_line(str(text)))
+
+
+def printable(text: str) -> str:
+    """Text that names nothing to a terminal but letters: what would move the cursor or turn lines round is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(letter if _shows(letter) else _escaped(letter) for letter in text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line, with its middle left out where it is very long."""
+    if len(text) > 2 * LONGEST:  # before each letter is looked at
+        text = f"{text[:LONGEST]} … {text[-LONGEST:]}"
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 503]} … {line[-500:]}"
+
+
+def shown(value: object) -> str:
+    """A value that was refused, as far as a line has room for it."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested thousands deep, or a number of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its name where it says nothing."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
 
 def near(word: str, known: Iterable[str]) -> str:
     """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)
-    close = get_close_matches(word, words, n=3, cutoff=0.5)
+    close = get_close_matches(word[:WORD], words, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(repr(w) for w in close) + "?"
     return "; known: " + ", ".join(words)
+
+
+def _shows(letter: str) -> bool:
+    return letter == "\n" or letter.isprintable() or unicodedata.category(letter) == "Zs"
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")

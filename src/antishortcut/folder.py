@@ -8,51 +8,108 @@ scores/<set>.json, artifacts/, and the weights
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import ValidationError
-
 from antishortcut.errors import UserError
+from antishortcut.files import text
+from antishortcut.locks import Held, only_one
+from antishortcut.log import Log
 from antishortcut.run import SCHEMA, Run
 
 os.umask(UMASK := os.umask(0o022))  # it can only be read by setting it
 
+DEEPEST = 100  # lists in lists of a JSON file; ours have five
+LOG = 2**30  # bytes of metrics.jsonl that are read
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that takes the place of `path` at once and whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that takes the place of `path` at once and whole, or not at all.
+
+    Its folder is made, and where `parents` may be missing, those: not in a run, whose disk may have been unmounted.
+    """
+    path.parent.mkdir(parents=parents, exist_ok=True)
+    handle, name = _part(path)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~UMASK)  # a temporary file is private; what it becomes is not
-        os.replace(name, path)
+            os.chmod(name, 0o666 & ~UMASK)  # a temporary file is private; what it becomes is not
+            os.replace(name, path)  # while it is locked: nobody takes it for one that was left behind
+        _durable(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    with replacing(path) as file:
-        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+def _part(path: Path) -> tuple[int, str]:
+    """A file that will become `path`, locked for as long as its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        with suppress(OSError):  # where there are no locks, nothing is swept either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, name
+        os.close(handle)  # swept before it was locked
+
+
+def swept(folder: Path) -> None:
+    """Remove what processes that were killed while writing have left; what is being written is locked."""
+    for part in folder.rglob(".*.part"):
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def _durable(folder: Path) -> None:
+    """Have the names in a folder on the disk, where it can be asked for that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, value: Any, parents: bool = True) -> None:
+    try:
+        data = json.dumps(value, indent=1, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a file's name that is no UTF-8 may be the name of a class
+        data = json.dumps(value, indent=1).encode()
+    with replacing(path, parents) as file:
+        file.write(data + b"\n")
 
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); restore it or remove its folder") from None
+        return shallow(json.loads(text(path)))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: cannot be read as JSON ({reason}); restore it or remove its folder") from None
+
+
+def shallow(value: Any) -> Any:
+    """The same value, unless its lists lie too deep in each other for what is done with it next: a ValueError."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for each in level if isinstance(each, dict | list) for inner in _inside(each)]
+        if not level:
+            return value
+    raise ValueError(f"nested more than {DEEPEST} deep")
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
 
 
 class InUse(UserError):
@@ -72,6 +129,8 @@ class Folder:
         self.snapshots = path / "snapshots"
         self.student = path / "student.safetensors"
         self.method = path / "method.safetensors"
+        self._lock: int | None = None  # the inode of .lock while this process holds it
+        self._log = Log(self.metrics)
 
     def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
         """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
@@ -98,11 +157,12 @@ class Folder:
             raise UserError(f"{self.path} is not a run folder: it has no run.json")
         value = read_json(path)
         try:
-            if value["schema"] != SCHEMA:
-                raise UserError(f"{path}: written by another version (schema {value['schema']}, this one has {SCHEMA})")
-            return Run.model_validate(value["run"]), dict(value["execution"])
-        except (KeyError, TypeError, ValidationError) as error:
+            schema = value["schema"]
+            if schema == SCHEMA:
+                return Run.model_validate(value["run"]), dict(value["execution"])
+        except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
+        raise UserError(f"{path}: written by another version (schema {schema}, this one has {SCHEMA})")
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
@@ -111,56 +171,63 @@ class Folder:
         `wait` for the other to end instead of refusing, where both make the same.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError:
-                file.seek(0)
-                raise InUse(self.path, file.read().strip()) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            for part in self.path.rglob(".*.part"):  # left by a process killed while writing
-                part.unlink()
-            yield
+        try:
+            with only_one(self.path, wait) as self._lock:
+                swept(self.path)
+                yield
+        except Held as held:
+            raise InUse(self.path, str(held)) from None
+        finally:
+            self._lock = None
 
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
     def result(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "result.json"))
+        path = self.path / "result.json"
+        result = read_json(path)
+        if not isinstance(result, dict):
+            raise UserError(f"{path}: damaged (not a JSON object); restore it or remove its folder")
+        return result
 
     def headline(self) -> tuple[str, float]:
         """The score a finished run is judged by, and its last value."""
         result = self.result()
         name = str(result.get("headline", "accuracy"))  # older ones are all classification
-        return name, float(result["last"][name])
+        try:
+            return name, float(result["last"][name])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            path = self.path / "result.json"
+            raise UserError(f"{path}: damaged (no last {name}); restore it or remove its folder") from None
 
     def finish(self, result: dict[str, Any]) -> None:
-        write_json(self.path / "result.json", result)
+        write_json(self.path / "result.json", result, parents=False)
 
     def log(self, row: dict[str, Any]) -> None:
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """Add a line. One that the disk does not take is kept in mind, and written with a later one or by `settle`."""
+        self._log.add(row)
+        with suppress(OSError):
+            self._append()
+
+    def settle(self) -> None:
+        """Have the whole log on the disk, or an OSError. Comes before anything that lets its steps not be repeated."""
+        self._append()
+        self._log.sync()
+
+    def _append(self) -> None:
+        """Unless the path leads elsewhere than to the folder that was locked: to where a disk was mounted before."""
+        if self._lock is not None and _inode(self.path / ".lock") != self._lock:
+            raise OSError(errno.ENOENT, "the folder is not there any more: unmounted, moved or removed", str(self.path))
+        self._log.write()
 
     def history(self) -> list[dict[str, Any]]:
         """The logged rows; a last line cut short by a kill is left out."""
-        if not self.metrics.exists():
-            return []
-        rows = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-        return rows
+        return list(self._log.rows())
 
     def cut(self, step: int) -> None:
         """Forget what was logged after `step`: those steps are going to be repeated."""
-        rows = [row for row in self.history() if row["step"] <= step]
-        with replacing(self.metrics) as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        self._log.cut(step)
 
     def score(self, name: str) -> dict[str, Any] | None:
         """A score; None when there is none or its file is damaged: it is made again when asked for."""
@@ -193,6 +260,13 @@ class Folder:
             if self.path.is_dir() and all(path.name == ".lock" for path in self.path.iterdir()):
                 shutil.rmtree(self.path)
             copy.rename(self.path)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def twin_of(run: Run, runs: Path) -> Folder | None:

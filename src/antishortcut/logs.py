@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from antishortcut.board import Board
 from antishortcut.errors import UserError
 from antishortcut.run import Run
 
@@ -24,16 +25,13 @@ class TensorBoard:
     """Event files in tensorboard/; those of steps that are going to be repeated are dropped."""
 
     def __init__(self, run: Run, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._board = Board(folder / "tensorboard", step)
 
     def add(self, numbers: Mapping[str, float], step: int) -> None:
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
+        self._board.add(numbers, step)
 
     def close(self) -> None:
-        self._writer.close()
+        self._board.close()
 
 
 class Wandb:

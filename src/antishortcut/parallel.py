@@ -13,6 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from antishortcut.errors import UserError
+
+LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")  # in torch's words
 _apart = ContextVar("apart", default=False)
 
 
@@ -46,6 +49,20 @@ def _hosts(world: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     if dist.get_backend(world) == "gloo":
         return world
     return cast("dist.ProcessGroup | None", dist.new_group(backend="gloo"))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Work that the other processes have a part in: where one of them has ended, a line says so and all end."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world() == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)):
+            raise
+        raise UserError(
+            "another process of this run has ended (killed, out of memory, its machine gone, or it says why itself); "
+            "the same command goes on from the last saved state"
+        ) from None
 
 
 def gather(rows: Tensor) -> Tensor:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from antishortcut.errors import UserError
-from antishortcut.folder import replacing
+from antishortcut.files import content, stored
+from antishortcut.folder import Folder, replacing
 
 KEPT = 2  # the newest state, and the one before it in case the newest is damaged
 
@@ -21,10 +24,41 @@ def save_state(folder: Path, step: int, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     data = buffer.getvalue()
-    with replacing(folder / f"{step:09d}-{_digest(data)}.pt") as file:
+    with replacing(folder / f"{step:09d}-{_digest(data)}.pt", parents=False) as file:
         file.write(data)
     for path in sorted(folder.glob("*.pt"))[:-KEPT]:
         path.unlink(missing_ok=True)
+
+
+def save_or_say(folder: Folder, step: int, state: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Save a state and what was logged before it. A disk that fails for a while ends no training: it is tried again."""
+    try:
+        folder.settle()
+        save_state(folder.path / "resume", step, state)
+    except OSError as error:
+        say(f"step {step} could not be saved ({reason(error)}); {kept(folder)}; training goes on and tries again")
+
+
+@contextmanager
+def needed(folder: Folder) -> Iterator[None]:
+    """Writing without which a run cannot end well: where it fails, a line says what is left."""
+    try:
+        folder.settle()
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{folder.path}: {reason(error)}; {kept(folder)}; make room there and give the same command again"
+        ) from None
+
+
+def kept(folder: Folder) -> str:
+    """What would be gone on from."""
+    states = sorted((folder.path / "resume").glob("*.pt"))
+    return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
+
+
+def reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
 
 
 def load_state(folder: Path) -> tuple[int, dict[str, Any]] | None:
@@ -32,9 +66,15 @@ def load_state(folder: Path) -> tuple[int, dict[str, Any]] | None:
     paths = sorted(folder.glob("*.pt"), reverse=True)
     for path in paths:
         step, _, digest = path.stem.partition("-")
-        data = path.read_bytes()
-        if _digest(data) == digest:
-            return int(step), torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        try:
+            data = content(path, None)
+            if step.isdecimal() and _digest(data) == digest:
+                stored(io.BytesIO(data))
+                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                if isinstance(state, dict):
+                    return int(step), state
+        except Exception:  # what is no state can make torch raise anything; the one before may do
+            continue
     if paths:
         raise UserError(f"{folder}: every saved state is damaged; remove {folder.parent} to start again")
     return None

@@ -16,78 +16,30 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, shown
+from antishortcut.files import content
+from antishortcut.files import text as text_of
+from antishortcut.settings import DataSettings as DataSettings
 from antishortcut.settings import Execution as Execution
 from antishortcut.settings import ModelSettings as ModelSettings
 from antishortcut.settings import OptimSettings as OptimSettings
 from antishortcut.settings import Settings as Settings
+from antishortcut.settings import TaskSettings as TaskSettings
+from antishortcut.settings import TeacherSettings as TeacherSettings
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
+LARGEST = 2**20  # bytes of a recipe
+DEEPEST = 16  # sections inside sections that --set may name
+LONGEST = 10**9  # epochs or iterations; larger numbers have no place in a float's mantissa once they are steps
 Value = bool | int | float | str
-
-
-class DataSettings(Settings):
-    name: str = "cues"
-    train_limit: int | None = Field(None, ge=1)  # a class-balanced part of the training set
-    test_limit: int | None = Field(None, ge=1)
-    val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
-    image_size: int | None = Field(None, ge=8)
-    augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
-    views: int | None = Field(None, ge=1)  # of students: epoch e is augmented as e mod views; None: anew each epoch
-    seed: int = Field(
-        0, ge=0, lt=2**31
-    )  # of limits and splits, and of generated images; the same for all runs that are to be compared
-    options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
-
-
-class TaskSettings(Settings):
-    """Of dense prediction; classification has none."""
-
-    rows: int = Field(1024, ge=1)  # locations of a step that methods learn from, over all devices
-    aux: float = Field(0.4, ge=0)  # weight of the auxiliary head's loss, where a network has one
-
-
-FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
-
-
-class TeacherSettings(ModelSettings):
-    final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
-    epochs: int | None = Field(None, ge=1)  # or iterations, as the recipe counts; the recipe's number when not given
-    rate: float | None = Field(None, gt=0)  # optim.rate when not given
-    batch: int | None = Field(None, ge=1)  # optim.batch when not given
-    seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
-    keep: tuple[float | str, ...] = Field(
-        (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
-    )  # per cent of training, or "epoch:36"
-    early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
-    rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
-    rewind_rate: float = Field(0.05, gt=0)
-
-    @model_validator(mode="after")
-    def _given(self) -> Self:
-        if self.final is None and self.early_file:
-            raise ValueError(f"early = {self.early!r} is a file, so final must be one too")
-        if self.final is not None and (self.pretrained or self.weights):
-            raise ValueError("final is a teacher already trained: leave pretrained and weights off")
-        return self
-
-    @property
-    def early_file(self) -> bool:
-        """Whether the early state is a file of weights."""
-        return self.early.endswith(FILES)
-
-    @property
-    def early_state(self) -> str:
-        """What the early state is called among those of the teacher."""
-        return "early" if self.early_file else self.early
 
 
 class Recipe(Settings):
     """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
 
     title: str = ""
-    epochs: int = Field(0, ge=0)
-    iterations: int = Field(0, ge=0)
+    epochs: int = Field(0, ge=0, le=LONGEST)
+    iterations: int = Field(0, ge=0, le=LONGEST)
     data: DataSettings = DataSettings()
     teacher: TeacherSettings
     student: ModelSettings
@@ -207,7 +159,7 @@ def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
 
 def rewind_length(iterations: int) -> int:
     """How long a teacher is rewound unless said: ten epochs, or as large a share of its iterations as 10 in 240."""
-    return max(round(iterations / 24), 1) if iterations else 10
+    return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
 
 
 def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
@@ -268,7 +220,7 @@ def _digest(weights: str) -> str:
     """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
     path = Path(weights).expanduser()
     try:
-        return hashlib.sha256((path / "manifest.json" if path.is_dir() else path).read_bytes()).hexdigest()
+        return hashlib.sha256(content(path / "manifest.json" if path.is_dir() else path, None)).hexdigest()
     except OSError as error:
         raise UserError(f"weights {weights}: cannot be read ({error.strerror})") from None
 
@@ -305,9 +257,10 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
             raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
         path = shipped[name]
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a TOML file: {error}") from None
+        text = text_of(path, LARGEST)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: not a TOML file: {reason}") from None
     return recipe_from(text, path, overrides, PROTOCOLS[protocol] if protocol else lambda _: None)
 
 
@@ -317,7 +270,7 @@ def recipe_from(
     """A recipe from the text of a TOML file."""
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
         raise UserError(f"{where}: not a TOML file: {error}") from None
     change(tree)
     for override in overrides:
@@ -349,7 +302,7 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value
 
 
@@ -358,7 +311,9 @@ def _override(tree: dict[str, Any], text: str) -> None:
     key, parsed = setting(text)
     if key in COUNTS:  # a length takes the place of the other kind
         tree.pop(COUNTS[key], None)
-    *parents, last = key.split(".")
+    *parents, last = key.split(".", DEEPEST + 1)
+    if len(parents) > DEEPEST:
+        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.rate=0.1")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
@@ -371,14 +326,14 @@ def _first(error: ValidationError) -> str:
     problem = error.errors()[0]
     if problem["loc"][:1] == ("methods",) and len(problem["loc"]) > 3:  # methods.asd.queue, then a branch of the union
         setting = ".".join(map(str, problem["loc"][:3]))
-        return f"{setting}: wants one number, word or true/false, not {problem['input']!r}"
+        return f"{setting}: wants one number, word or true/false, not {shown(problem['input'])}"
     place = ".".join(str(part) for part in problem["loc"]) or "recipe"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
     if problem["type"] == "value_error":  # of a whole section, which needs no repeating
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}{more}"
-    return f"{place}: {problem['msg']}, not {problem.get('input')!r}{more}"
+    return f"{place}: {problem['msg']}, not {shown(problem.get('input'))}{more}"
 
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a network is trained, and how that is computed: settings of the optimiser and of the execution. No torch."""
+"""What can be set: data, networks, teachers, optimiser, task, and how all that is computed. No torch."""
 
 from __future__ import annotations
 
@@ -101,3 +101,59 @@ class Execution(Settings):
             if name not in LOGS:
                 raise ValueError(f"no log {name!r}; there are {', '.join(LOGS)}")
         return tuple(dict.fromkeys(names))
+
+
+class DataSettings(Settings):
+    name: str = "cues"
+    train_limit: int | None = Field(None, ge=1)  # a class-balanced part of the training set
+    test_limit: int | None = Field(None, ge=1)
+    val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
+    image_size: int | None = Field(None, ge=8)
+    augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
+    views: int | None = Field(None, ge=1)  # of students: epoch e is augmented as e mod views; None: anew each epoch
+    seed: int = Field(
+        0, ge=0, lt=2**31
+    )  # of limits and splits, and of generated images; the same for all runs that are to be compared
+    options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
+
+
+class TaskSettings(Settings):
+    """Of dense prediction; classification has none."""
+
+    rows: int = Field(1024, ge=1)  # locations of a step that methods learn from, over all devices
+    aux: float = Field(0.4, ge=0)  # weight of the auxiliary head's loss, where a network has one
+
+
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
+
+
+class TeacherSettings(ModelSettings):
+    final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
+    epochs: int | None = Field(None, ge=1)  # or iterations, as the recipe counts; the recipe's number when not given
+    rate: float | None = Field(None, gt=0)  # optim.rate when not given
+    batch: int | None = Field(None, ge=1)  # optim.batch when not given
+    seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
+    keep: tuple[float | str, ...] = Field(
+        (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
+    )  # per cent of training, or "epoch:36"
+    early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
+    rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
+    rewind_rate: float = Field(0.05, gt=0)
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if self.final is None and self.early_file:
+            raise ValueError(f"early = {self.early!r} is a file, so final must be one too")
+        if self.final is not None and (self.pretrained or self.weights):
+            raise ValueError("final is a teacher already trained: leave pretrained and weights off")
+        return self
+
+    @property
+    def early_file(self) -> bool:
+        """Whether the early state is a file of weights."""
+        return self.early.endswith(FILES)
+
+    @property
+    def early_state(self) -> str:
+        """What the early state is called among those of the teacher."""
+        return "early" if self.early_file else self.early

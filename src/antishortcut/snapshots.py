@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, first_line, near
+from antishortcut.files import text
 
 KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training: what `asd teach` keeps
 
@@ -104,7 +106,10 @@ def load_state(folder: str | Path, state: str = "final") -> dict[str, Tensor]:
     data = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(data).hexdigest() != known[state]["sha256"]:
         raise UserError(f"{path} is missing or damaged; restore it, or train again")
-    return dict(load(data))
+    try:
+        return dict(load(data))
+    except Exception as error:  # of a file that was something else when it was listed
+        raise UserError(f"{path} holds no weights ({first_line(error)}); train again") from None
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -137,9 +142,23 @@ def _first_process() -> bool:
 def _states(folder: Path) -> list[dict[str, Any]]:
     path = folder / "manifest.json"
     try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["states"]) if path.exists() else []
-    except (ValueError, KeyError, TypeError):
+        return checked(json.loads(text(path))["states"]) if path.exists() else []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path} is damaged; restore it, or remove {folder} and train again") from None
+
+
+def checked(states: Any) -> list[dict[str, Any]]:
+    """The lines of a manifest, each with what every reader asks it for; a ValueError where one is not."""
+    if not isinstance(states, list):
+        raise ValueError("its states are no list")
+    for each in states:
+        good = isinstance(each, dict) and isinstance(each.get("step"), int) and isinstance(each.get("sha256"), str)
+        labels, file = (each.get("labels"), each.get("file")) if good else (None, None)
+        if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+            raise ValueError("a state without its names, step or checksum")
+        if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]{1,200}", file) or file in (".", ".."):
+            raise ValueError("a state whose file is not in its folder")
+    return states
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -87,7 +87,7 @@ def measure(
     network = network_of(blank, len(sets.classes), sets.image_size)
     seen = {}
     for state in (*wanted, "final"):
-        network.load_state_dict(trajectory.weights(state))
+        trajectory.fill(network, state)
         seen[state] = _logits(network.eval(), images, sets.image_size)
     rows = [
         {"state": state, "strength": strength} | asdict(signs(seen["final"], seen[state], images.label, strength))

@@ -7,20 +7,25 @@ its epoch ("epoch:36"), "final", or, for a state of another teacher, "<hash>/15%
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, first_line, near
 from antishortcut.folder import Folder, read_json, replacing, write_json
 from antishortcut.frozen import Form, Frozen
 from antishortcut.models import Network, build, load_weights, probe
+from antishortcut.models.weights import put, read
 from antishortcut.run import ModelSettings, Run
+from antishortcut.snapshots import checked
 from antishortcut.types import Features, Shape
+
+NAME = re.compile(r"[0-9A-Za-z_.-]*[0-9A-Za-z_-]")  # of a teacher's folder, which no other folder's name leads to
 
 
 def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
@@ -40,7 +45,7 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
 def save_weights(path: Path, module: nn.Module) -> str:
     """Parameters and buffers as safetensors, written whole or not at all. Returns their sha256."""
     data: bytes = save({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()})
-    with replacing(path) as file:
+    with replacing(path, parents=False) as file:
         file.write(data)
     return hashlib.sha256(data).hexdigest()
 
@@ -78,7 +83,13 @@ class Trajectory:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.manifest = folder.path / "manifest.json"
-        self.entries: list[dict[str, Any]] = read_json(self.manifest)["states"] if self.manifest.exists() else []
+        self.entries: list[dict[str, Any]] = []
+        if self.manifest.exists():
+            try:
+                self.entries = checked(read_json(self.manifest)["states"])
+            except (KeyError, TypeError, ValueError) as error:  # a UserError among them
+                told = error if isinstance(error, UserError) else f"{self.manifest} is damaged ({first_line(error)})"
+                raise UserError(f"{told}; remove {folder.path} and run asd teach again") from None
 
     def keep(
         self, labels: list[str], step: int, epoch: float | None, total: int, scores: Mapping[str, float], net: nn.Module
@@ -99,7 +110,7 @@ class Trajectory:
         self.write()
 
     def write(self) -> None:
-        write_json(self.manifest, {"states": self.entries})
+        write_json(self.manifest, {"states": self.entries}, parents=False)
 
     @property
     def trained(self) -> list[dict[str, Any]]:
@@ -122,9 +133,9 @@ class Trajectory:
         if state == "final":
             return self.entries[-1]
         if state == "chosen":
-            if any("information" not in known for known in self.candidates):
+            if not self.candidates or any(_total(known) is None for known in self.candidates):
                 raise UserError(f"teacher {self.folder.path.name}: no state has been chosen yet (asd distill does it)")
-            return max(self.candidates, key=lambda known: float(known["information"]["total"]))
+            return max(self.candidates, key=lambda known: _total(known) or 0.0)
         names = [label for known in self.entries for label in known["labels"]]
         for known in self.entries:
             if state in known["labels"]:
@@ -140,7 +151,18 @@ class Trajectory:
         path = self.folder.snapshots / entry["file"]
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
             raise UserError(f"{path} is missing or damaged; remove {self.folder.path} and run asd teach again")
-        return dict(load_file(path))
+        return read(path)
+
+    def fill(self, network: nn.Module, state: str) -> None:
+        """Give a network the weights of a state, or say in what they are another's."""
+        put(network, self.weights(state), self.folder.path)
+
+
+def _total(entry: Mapping[str, Any]) -> float | None:
+    """How informative a state was found, None where it was not asked yet."""
+    found = entry.get("information")
+    total = found.get("total") if isinstance(found, dict) else None
+    return float(total) if isinstance(total, int | float) else None
 
 
 class Teachers:
@@ -159,7 +181,7 @@ class Teachers:
             network = network_of(
                 run.model.model_copy(update={"weights": None, "pretrained": False}), self.classes, self.image_size
             )
-            network.load_state_dict(trajectory.weights(state))
+            trajectory.fill(network, state)
             self._open[role] = network.requires_grad_(False).eval()
         return self._open[role]
 
@@ -178,7 +200,10 @@ class Teachers:
         early = {"early": self.run.early}
         state = (early | self.run.roles).get(role, role)
         other, _, own = state.rpartition("/")
-        folder = Folder(self.runs / "teachers" / (other or self.run.teacher))
+        name = other or self.run.teacher
+        if not NAME.fullmatch(name):
+            raise UserError(f"{name!r} is no teacher's name; a run's teacher lies in {self.runs / 'teachers'}")
+        folder = Folder(self.runs / "teachers" / name)
         if not folder.path.is_dir():
             raise UserError(
                 f"no teacher at {folder.path}; train it first: asd teach "

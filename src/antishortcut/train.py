@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,10 @@ from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.methods import make_method
 from antishortcut.mixing import check_mixing, mixed
 from antishortcut.models import probe
+from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
-from antishortcut.parallel import as_the_first, gather, told
-from antishortcut.resume import clear_states, load_state, save_state
+from antishortcut.parallel import as_the_first, gather, together, told
+from antishortcut.resume import clear_states, kept, load_state, needed, save_or_say, save_state
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
@@ -76,11 +77,14 @@ def train(
                 folder.begin(run, training.how(), versions())
             fabric.barrier()
             try:
-                training.carry_out(quiet)
+                with together():
+                    training.carry_out(quiet)
             except NoMemory:
                 if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
                     shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
                 raise
+        elif fabric.is_global_zero:
+            clear_states(folder.path / "resume")  # of a run that was killed as it ended
         return folder.result()
 
 
@@ -104,7 +108,7 @@ class Training:
         torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
         self.student = network_of(run.model, classes, side)
         if run.kind == "rewind":
-            self.student.load_state_dict(self.teachers.weights("final"))
+            put(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
         sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
         self.method = make_method(run.method, sizes, run.options)
@@ -176,10 +180,11 @@ class Training:
                     if self._ends or self.done in self.due:
                         self._judge()
                     if number := self._all(stop.number):
-                        self._save()
+                        with needed(self.folder):
+                            self._save()
                         raise Stopped(number, self.done)
                     if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
-                        self._save()
+                        self._save(watch.say)
                         saved = time.monotonic()
                     if self.done == self.total:
                         break
@@ -234,7 +239,8 @@ class Training:
                 self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
-            self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.final)
+            with needed(self.folder):
+                self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.final)
 
     @property
     def _ends(self) -> bool:
@@ -274,12 +280,16 @@ class Training:
         found = load_state(self.folder.path / "resume")
         if found is not None:
             self.done, state = found
-            self.step.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
-            self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
-            if self.average is not None:
-                self.average.network.load_state_dict(state["average"])
+            try:
+                self.step.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
+                self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
+                if self.average is not None:
+                    self.average.network.load_state_dict(state["average"])
+            except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                where = self.folder.path
+                raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
         elif isinstance(self.method, Prepares):
             side = self.sets.image_size
             plain = Loader(
@@ -302,7 +312,8 @@ class Training:
         seen = self.teachers.features(roles, here.image)
         return self.task.rows(seen[roles[0]], seen, here)[1]
 
-    def _save(self) -> None:
+    def _save(self, say: Callable[[str], None] | None = None) -> None:
+        """A disk that fails is told to `say`, or else raised."""
         if self.writes:
             self.meter.check(self.done, self._kept)
             state = {
@@ -313,11 +324,13 @@ class Training:
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
-            save_state(self.folder.path / "resume", self.done, state | more)
+            if say is None:
+                save_state(self.folder.path / "resume", self.done, state | more)
+            else:
+                save_or_say(self.folder, self.done, state | more, say)
 
     def _kept(self) -> str:
-        states = sorted((self.folder.path / "resume").glob("*.pt"))
-        return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
+        return kept(self.folder)
 
     def _advice(self) -> str:
         begun = any((self.folder.path / "resume").glob("*.pt"))
@@ -327,20 +340,24 @@ class Training:
     def _finish(self) -> None:
         """What stays: weights, result; the resume state goes."""
         if self.writes:
-            if self.run.kind == "distill":
-                save_weights(self.folder.student, self.final)
-                if self.method.state_dict():
-                    save_weights(self.folder.method, self.method)
-            size = sum(p.numel() for p in self.student.parameters())
-            scores = {
-                "set": self.judge,
-                "headline": self.task.headline,
-                "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
-                "best": self.best,
-            } | ({"raw": self.raw} if self.average is not None else {})
-            self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
+            with needed(self.folder):
+                self._conclude()
             clear_states(self.folder.path / "resume")
         self.fabric.barrier()
+
+    def _conclude(self) -> None:
+        if self.run.kind == "distill":
+            save_weights(self.folder.student, self.final)
+            if self.method.state_dict():
+                save_weights(self.folder.method, self.method)
+        size = sum(p.numel() for p in self.student.parameters())
+        scores = {
+            "set": self.judge,
+            "headline": self.task.headline,
+            "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
+            "best": self.best,
+        } | ({"raw": self.raw} if self.average is not None else {})
+        self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
 
     def _log(self, row: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
         if self.writes:

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from antishortcut.choose import choose
 from antishortcut.console import console
 from antishortcut.data import open_sets
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, printable
 from antishortcut.fabric import make_fabric
 from antishortcut.folder import Folder, InUse, twin_of
 from antishortcut.given import bring, states_of
@@ -147,7 +147,7 @@ class Workshop:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            console().print(text, markup=False)
+            console().print(printable(text), markup=False)
 
 
 def _differing(kept: Execution, wanted: Execution) -> str:

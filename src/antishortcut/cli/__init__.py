@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext, redirect_stdout
-from io import StringIO
+from io import StringIO, TextIOWrapper
+from signal import Signals
 from typing import Any, NoReturn
 
 import typer
 
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, one_line
+from antishortcut.signals import Asked, ending
 
 app = typer.Typer(
     name="asd",
@@ -44,30 +46,35 @@ app.command("list")(lists.list_)
 def main() -> None:
     """Run the command; what is wrong with the input is one line and exit code 2."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
+    heard = Asked()
     try:
-        with nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
-            sys.exit(app(standalone_mode=False))
+        with ending(heard), nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
+            code = app(standalone_mode=False)
+        sys.exit(_ended(heard) if heard.number else code)  # typer may have made a code of its own of it
     except (UserError, OSError) as error:  # a full disk, a folder that may not be written, a file in its place
-        print(f"asd: {_line(str(error))}", file=sys.stderr)
+        print(f"asd: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        sys.exit(_ended(heard) if heard.number else 130)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's: what is wrong with the words of a command
             _refuse(error)
         if type(error).__name__ != "Stopped":  # by name: importing the trainer here would cost every command seconds
             raise
-        print(f"asd: {error}", file=sys.stderr)
+        print(f"asd: {one_line(str(error))}", file=sys.stderr)
         sys.exit(getattr(error, "code", 1))
+
+
+def _ended(heard: Asked) -> int:
+    print(f"asd: stopped by {Signals(heard.number).name}; what is done is kept", file=sys.stderr)
+    return 128 + heard.number
 
 
 def _refuse(error: Any) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        print(f"asd: {_line(error.format_message()).rstrip('.')}; see --help", file=sys.stderr)
+        print(f"asd: {one_line(error.format_message()).rstrip('.')}; see --help", file=sys.stderr)
     sys.exit(error.exit_code)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

@@ -23,6 +23,7 @@ from antishortcut.cli.options import (
     ThreadsOption,
     print_json,
     table,
+    tell,
     use_threads,
 )
 from antishortcut.errors import UserError
@@ -106,7 +107,7 @@ def audit(
         print_json({"out": str(out), "page": page} | found)
         return
     _tell(found)
-    print(page or out / RESULT)
+    tell(page or out / RESULT)
 
 
 def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: str) -> tuple[dict[str, Any], str | None]:
@@ -158,7 +159,7 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
     networks = {}
     for entry in trajectory.entries:
         network = network_of(blank, len(sets.classes), sets.image_size)
-        network.load_state_dict(trajectory.weights(entry["labels"][0]))
+        trajectory.fill(network, entry["labels"][0])
         networks[names[entry["file"]]] = network
     files = {name: str(folder.snapshots / file) for file, name in names.items()}
     return Case(run.model.name, sets, networks.pop("final"), networks, asked, files)
@@ -290,7 +291,7 @@ def _page(found: dict[str, Any], work: Path) -> bool:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        print(f"no page: it needs {error.name}; pip install 'antishortcut[report]'", file=sys.stderr)
+        tell(f"no page: it needs {error.name}; pip install 'antishortcut[report]'", file=sys.stderr)
         return False
     write_page(found, work)
     return True
@@ -299,15 +300,15 @@ def _page(found: dict[str, Any], work: Path) -> bool:
 def _tell(found: dict[str, Any]) -> None:
     """Tables and plain sentences; what must be known first goes to standard error."""
     for note in found["notes"]:
-        print(f"Note: {note}", file=sys.stderr)
+        tell(f"Note: {note}", file=sys.stderr)
     table(*_states(found))
     table(*_directions(found))
     table(*_candidates(found))
     width = max(40, min(120, shutil.get_terminal_size().columns))
     for line in found["findings"]:
         beside = f" ({line['beside']})" if line["beside"] else ""
-        print(f"{line['name']}: {line['value']}{beside}")
-        print(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
+        tell(f"{line['name']}: {line['value']}{beside}")
+        tell(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
 
 
 def _states(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antishortcut.cli import complete
-from antishortcut.cli.options import JsonOption, RootOption, SetOption, print_json, table
+from antishortcut.cli.options import JsonOption, RootOption, SetOption, print_json, table, tell
 from antishortcut.errors import UserError, near
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _show(facts: dict[str, Any]) -> None:
     from antishortcut.data.checks import SHOWN
 
     side, augment = facts["image_size"], facts["augment"]
-    print(f"{facts['data']}: {facts['classes']:,} classes, networks see {side} × {side}, augmentation {augment}")
+    tell(f"{facts['data']}: {facts['classes']:,} classes, networks see {side} × {side}, augmentation {augment}")
     shown = [row | {"part": f"test ({facts['held']}/)"} if _is_held(facts, row) else row for row in facts["parts"]]
     table("parts", list(shown[0]), [tuple(row.values()) for row in shown])
     parts = [row["part"] for row in facts["parts"]]
@@ -158,7 +158,7 @@ def _show(facts: dict[str, Any]) -> None:
     else:
         _show_classes("images by class", facts["balance"], parts, SHOWN)
     for title, value in _lines(facts):
-        print(f"{title}: {value}")
+        tell(f"{title}: {value}")
     _listed("cannot be read", [f"{entry['file']}: {entry['why']}" for entry in facts["unreadable"]], SHOWN)
     _listed("the same image in two parts", [" = ".join(names) for names in facts["duplicates"]["across"]], SHOWN)
     _listed("the same image in two classes", [" = ".join(names) for names in facts["duplicates"]["two_classes"]], SHOWN)
@@ -166,10 +166,10 @@ def _show(facts: dict[str, Any]) -> None:
     strange = facts.get("masks", {}).get("strange", [])
     _listed("values that are no class", [f"{entry['file']}: {_few(entry['values'])}" for entry in strange], SHOWN)
     for line in facts["advice"]:
-        print(f"- {line}")
+        tell(f"- {line}")
     if facts["sheet"]:
-        print(f"contact sheet: {facts['sheet']}")
-    print(f"next: {facts['next']}")
+        tell(f"contact sheet: {facts['sheet']}")
+    tell(f"next: {facts['next']}")
 
 
 def _is_held(facts: dict[str, Any], row: dict[str, Any]) -> bool:
@@ -217,11 +217,11 @@ def _bar(value: float, top: float) -> str:
 def _listed(title: str, lines: list[str], most: int) -> None:
     if not lines:
         return
-    print(f"{title}:")
+    tell(f"{title}:")
     for line in lines[:most]:
-        print(f"  {line}")
+        tell(f"  {line}")
     if len(lines) > most:
-        print(f"  and {len(lines) - most:,} more")
+        tell(f"  and {len(lines) - most:,} more")
 
 
 def _few(values: list[int]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antishortcut.cli import complete
-from antishortcut.cli.options import JsonOption, RootOption, print_json, table
+from antishortcut.cli.options import JsonOption, RootOption, print_json, table, tell
 from antishortcut.errors import UserError, near
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _tell(copies: Copies, images: AnySet, chosen: list[str], as_json: bool) -> N
         return
     title = f"{copies.count:,} images of {copies.side} × {copies.side}: mean change of a value out of 255, by severity"
     table(title, ("corruption", "1", "2", "3", "4", "5"), [(row["name"], *row["change"]) for row in rows])
-    print(f"{copies.folder}, contact sheet {sheet}")
+    tell(f"{copies.folder}, contact sheet {sheet}")
 
 
 def _changes(copies: Copies, name: str, clean: NDArray[np.uint8]) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.cli.options import table
+from antishortcut.cli.options import table, tell
 
 if TYPE_CHECKING:
     from antishortcut.cost import Cost, Row
@@ -57,20 +57,20 @@ def known(suite: Suite, runs: Path) -> Cost | None:
 def print_cost(cost: Cost | None, name: str, scale: str) -> None:
     again = f"asd suite show {name}{'' if scale == 'paper' else f' --scale {scale}'} --measure"
     if cost is None:
-        print(f"hours on this machine: {again}")
+        tell(f"hours on this machine: {again}")
         return
     whole = cost.all
     if cost.rows:
         shown = [*cost.rows, whole] if len(cost.rows) > 1 else cost.rows
         table(f"estimated hours on {cost.machine}", COLUMNS, [_cells(row) for row in shown])
-        print(
+        tell(
             f"estimated {_hours(whole.hours)} h, one run after the other: students {_hours(whole.student_hours)} h, "
             f"teachers {_hours(whole.teacher_hours)} h{_done(whole)}"
         )
         when = cost.at[:16].replace("T", " ")
-        print(f"from steps measured there, {when} UTC; evaluation is not counted, nor is reading image files")
+        tell(f"from steps measured there, {when} UTC; evaluation is not counted, nor is reading image files")
         if cost.share < BUSY:
-            print(
+            tell(
                 f"the machine was busy: a core worked {cost.share:.0%} of the time on these steps; had it worked all of"
                 f" it, {_hours(cost.alone)} h; measure again when it is free: {again}"
             )
@@ -79,7 +79,7 @@ def print_cost(cost: Cost | None, name: str, scale: str) -> None:
         reasons.setdefault(why, []).append(title)
     for why, titles in reasons.items():
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-        print(f"left out: {titles[0]}{more}: {why}")
+        tell(f"left out: {titles[0]}{more}: {why}")
 
 
 def _cells(row: Row) -> tuple[str | int, ...]:

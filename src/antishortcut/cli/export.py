@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antishortcut.cli import complete
-from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, print_json, table, use_threads
+from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, print_json, table, tell, use_threads
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _sets(run: Run, data_root: Path | None) -> Sets | None:
         if sets.fingerprint == run.fingerprint:
             return sets
         reason = "those here are others than it learned from"
-    print(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
+    tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
     return None
 
 
@@ -80,7 +80,7 @@ def _tell(made: Export, run: Run) -> None:
         rows.append((f"its teacher {family.run.model.name}", family.parameters, size))
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     found = record["check"]
-    print(f"differs from the original by {found['largest']:.1e} of its largest value on {found['images']}")
+    tell(f"differs from the original by {found['largest']:.1e} of its largest value on {found['images']}")
     if record["note"]:
-        print(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
-    print(made.place)
+        tell(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
+    tell(made.place)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from antishortcut.workflow import Workshop
 
 from antishortcut.cli import complete
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, printable
 
 # what evaluate.EVALUATIONS measure, written out so that --help needs no torch; a test compares the names
 MEASURED = {
@@ -156,12 +157,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(printable(title)), title_justify="left")
     for number, column in enumerate(columns):
         numeric = any(isinstance(row[number], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(printable(_cell(value))) for value in row))
     Console().print(table)
 
 
@@ -174,4 +175,15 @@ def _cell(value: Any) -> str:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=1))
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    print(re.sub(r"[^\n\x20-\x7e]", lambda found: _letter(found[0]), text))
+
+
+def _letter(letter: str) -> str:
+    """As JSON writes it: itself, or where it would steer a terminal its number."""
+    return letter if letter.isprintable() else json.dumps(letter)[1:-1]
+
+
+def tell(text: object, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print what may hold names of files, classes and runs, which are anybody's: nothing of it steers the terminal."""
+    print(printable(str(text)), file=file, flush=flush)

@@ -33,6 +33,7 @@ from antishortcut.cli.options import (
     WorkersOption,
     print_json,
     table,
+    tell,
     workshop,
 )
 from antishortcut.errors import UserError, near
@@ -68,7 +69,7 @@ def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
     path.write_text(TEMPLATE, encoding="utf-8")
-    print(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
+    tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 
 def teach(
@@ -248,7 +249,7 @@ def distill(
     named = [name for name in result["last"] if name not in ("epoch", "images")]
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]
     table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", *named), rows)
-    print(folder.path)
+    tell(folder.path)
     if planned:
         own.following(run, runs, Path(recipe))
 
@@ -266,7 +267,7 @@ def _show_trajectory(folder: Any, as_json: bool) -> None:
         for e in trajectory.entries
     ]
     table("trajectory", ("state", "step", "epoch", *named, "on images"), rows)
-    print(folder.path)
+    tell(folder.path)
 
 
 def _slug(name: Any) -> Any:

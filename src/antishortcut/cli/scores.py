@@ -22,6 +22,7 @@ from antishortcut.cli.options import (
     places_of,
     print_json,
     table,
+    tell,
     use_threads,
 )
 from antishortcut.errors import UserError
@@ -67,7 +68,7 @@ def evaluate(
     found: list[dict[str, Any]] = []
     for path in folders:
         if len(folders) > 1 and not Folder(path).finished:  # a shell's * brings figures and unfinished runs along
-            print(f"{path}: no finished run, left out", file=sys.stderr)
+            tell(f"{path}: no finished run, left out", file=sys.stderr)
             continue
         scores = scores_of(path, runs, shop, names, places, device)
         if reference is not None:
@@ -136,10 +137,10 @@ def report(
         if as_json:
             raise UserError("--json and --serve do not go together: one ends, the other goes on")
 
-        def tell(address: str) -> None:
-            print(f"{address} (Ctrl-C ends it)", flush=True)
+        def ready(address: str) -> None:
+            tell(f"{address} (Ctrl-C ends it)", flush=True)
 
-        serve_it(folder, port, columns, tell, sweep=sweep, scatter=scatter)
+        serve_it(folder, port, columns, ready, sweep=sweep, scatter=scatter)
         return
     report = build(folder, columns, sweep=sweep, scatter=scatter)
     made = report.summary(columns)
@@ -148,14 +149,14 @@ def report(
         return
     for shown in report.tables(columns):
         table(*shown[:3])
-        print(*shown.below, sep="\n", end="\n\n")
+        tell("\n".join(shown.below) + "\n")
     for swept, _ in report.drawn.sweep:
         table(f"by {swept.key} (more in sweep.md)", swept.head(), swept.brief())
     for dotted, figure in report.drawn.scatter:
         table(figure.title, ["", "value", "over"], dotted.numbers())
     for entry in (*made["unfinished"], *made["skipped"]):
-        print(": ".join(entry.values()), file=sys.stderr)
-    print(made["page"])
+        tell(": ".join(entry.values()), file=sys.stderr)
+    tell(made["page"])
 
 
 def _flat(scores: dict[str, Any]) -> list[tuple[str, str, Any]]:

@@ -17,6 +17,7 @@ from antishortcut.cli.options import (
     ThreadsOption,
     print_json,
     table,
+    tell,
     use_threads,
     workshop,
 )
@@ -197,4 +198,4 @@ def _show(out: Path, facts: dict[str, Any], fingerprint: str, as_json: bool) -> 
         return
     names = ("set", "part", "count", "side", "weights", "styles", "alpha", "seed")
     table("stylised copies", ("", ""), [(name, str(facts[name])) for name in names])
-    print(out / "contact.png")
+    tell(out / "contact.png")

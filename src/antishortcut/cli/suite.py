@@ -32,6 +32,7 @@ from antishortcut.cli.options import (
     places_of,
     print_json,
     table,
+    tell,
 )
 from antishortcut.errors import UserError, near
 
@@ -102,9 +103,9 @@ def show(
             for name in dict.fromkeys(names)
         ]
         table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
-    print(f"{len(jobs)} students")
+    tell(f"{len(jobs)} students")
     if hours:
-        print(hours)
+        tell(hours)
     print_cost(cost or known(opened, runs), name, scale)
 
 
@@ -169,13 +170,13 @@ def run(
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
         print("asd: stopped; the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130)
+        raise typer.Exit(outcome.code)
     if outcome.failed:
         first = next(iter(outcome.failed.items()))
         raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {first[0]}: {first[1]}")
     if not as_json:
         folders = dict.fromkeys(str(runs / job.suite) for job in suite.jobs)
-        print(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
+        tell(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
 
 
 def _processes(place: Place, jobs: int) -> Engine:
@@ -216,7 +217,7 @@ def status(
     rows = [(*key, *count.values()) for key, count in groups.items()]
     table(name, ("suite", "name", *STATES), rows)
     trained = sum(found in ("finished", "not scored") for found in states.values())
-    print(f"{trained} of {len(jobs)} students are trained")
+    tell(f"{trained} of {len(jobs)} students are trained")
 
 
 def _options(job: Job) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from antishortcut.cli.options import JsonOption, RootOption, print_json, table
+from antishortcut.cli.options import JsonOption, RootOption, print_json, table, tell
 from antishortcut.errors import UserError
 
 COLUMNS = {
@@ -63,4 +63,4 @@ def targets(
     told = ", ".join(
         f"{state} {'none' if value is None else f'{value:g}'}" for state, value in found["largest"].items()
     )
-    print(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {told}")
+    tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {told}")

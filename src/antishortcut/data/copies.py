@@ -8,13 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
+from ..files import plain
 from ..types import ImageSet
 
 Bytes = NDArray[np.uint8]
@@ -47,12 +49,11 @@ def fill(path: Path, start: int, images: Bytes) -> None:
 def read_images(path: Path) -> Bytes:
     """The images of a .npy file, (N, S, S, 3), mapped into memory and checked; bad files get one line."""
     try:
-        array: Bytes = np.load(path, mmap_mode="c", allow_pickle=False)  # copy on write: torch warns of others
+        array: Bytes = _mapped(path)
     except FileNotFoundError:
         raise UserError(f"no file {path}") from None
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} is damaged or cut short ({reason}); fetch or make it again") from None
+    except Exception as error:  # numpy reads the head as Python, which can raise anything
+        raise UserError(f"{path} is damaged or cut short ({first_line(error)}); fetch or make it again") from None
     if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or 0 in array.shape:
         raise UserError(f"{path} holds {array.dtype} of shape {array.shape}, not bytes of shape (N, H, W, 3)")
     if array.shape[1] != array.shape[2]:
@@ -60,15 +61,26 @@ def read_images(path: Path) -> Bytes:
     return array
 
 
+def _mapped(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, which must be as long as its head says: mapped, no room is taken for what is not there.
+
+    Copy on write: torch warns of others.
+    """
+    plain(path)
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("an archive of arrays, not one array")
+    return array
+
+
 def read_labels(path: Path, classes: int) -> Tensor:
     """The labels of a .npy file, (N,) int64, all of them classes the student knows."""
     try:
-        label = np.load(path, allow_pickle=False)
+        label = _mapped(path)
     except FileNotFoundError:
         raise UserError(f"no file {path}; labels lie beside the images") from None
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} is damaged or cut short ({reason}); fetch or make it again") from None
+    except Exception as error:
+        raise UserError(f"{path} is damaged or cut short ({first_line(error)}); fetch or make it again") from None
     if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or len(label) == 0:
         raise UserError(f"{path} holds {label.dtype} of shape {label.shape}, not whole numbers of shape (N,)")
     if label.min() < 0 or label.max() >= classes:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
+from ..files import content
 from ..types import AnySet, FileSet
-from .layouts import lines
+from .layouts import inside, lines
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
 WANTED = ("img_filename", "y", "split")
@@ -100,17 +103,16 @@ def list_groups(folder: Path) -> Grouped:
 def _table(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     """Column names, and every row with the number of its line."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = (error.strerror or "no file") if isinstance(error, OSError) else str(error).splitlines()[0]
+        reader = csv.reader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
+        header = [name.strip() for name in next(reader, [])]
+        rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = (error.strerror or "no file") if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read {path} ({reason}); {_HINT}") from None
     missing = [name for name in WANTED if name not in header]
     if missing:
         raise UserError(f"{path} has no column {', '.join(missing)}; {_HINT}")
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise UserError(f"{path} has the column {twice[0]!r} twice; remove one")
     for at, row in rows:
@@ -139,12 +141,11 @@ def _whole(path: Path, at: int, row: Row, column: str) -> int:
 
 
 def _image(path: Path, at: int, folder: Path, name: str) -> Path:
-    inside = Path(name)
-    if inside.anchor or ".." in inside.parts:
+    if not inside(name):
         raise UserError(f"{path}, line {at}: {name[:80]!r} leads out of the folder; names are relative to {folder}")
-    if not os.path.isfile(folder / inside):
+    if not os.path.isfile(folder / name):
         raise UserError(f"{path}, line {at}: no image file {name[:80]!r} in {folder}")
-    return folder / inside
+    return folder / name
 
 
 def _classes(folder: Path, seen: set[int]) -> tuple[str, ...]:

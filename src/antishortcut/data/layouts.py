@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import UserError
+from ..files import text
 from ..types import FileSet, ImageSet
 from .pickles import read_pickle
 
@@ -55,16 +57,16 @@ def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
     folder = home(root, CIFAR)
     path = folder / "meta"
     names = read_pickle(path, *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
-    if not isinstance(names, list) or not names:
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
         raise UserError(f"{path} has no list fine_label_names; {_CIFAR_HINT}")
-    classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
     return classes, _cifar_part(folder / "train", len(classes)), _cifar_part(folder / "test", len(classes))
 
 
 def _cifar_part(path: Path, classes: int) -> ImageSet:
     loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
     try:
-        data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
+        data, label = loaded["data"], _plain(loaded["fine_labels"])
         if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or len(label) == 0:
             raise ValueError(f"data of shape {data.shape} and type {data.dtype}, {len(label)} labels")
         if label.min() < 0 or label.max() >= classes:
@@ -75,9 +77,24 @@ def _cifar_part(path: Path, classes: int) -> ImageSet:
     return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
 
 
+def _plain(values: object) -> NDArray[np.int64]:
+    """Numbers of a list or an array; lists in lists, each of them the same one, would fill the memory."""
+    if isinstance(values, list) and not all(isinstance(value, int) for value in values):
+        raise TypeError("labels that are no whole numbers")
+    found = np.asarray(values, dtype=np.int64)
+    if found.ndim != 1:
+        raise ValueError(f"labels of shape {found.shape}")
+    return found
+
+
 def tiny_wnids(root: Path) -> tuple[str, ...]:
     """The wnids of TinyImageNet in the order of its labels: sorted, as every folder-based loader does."""
-    return tuple(sorted(lines(home(root, TINY) / "wnids.txt", _TINY_HINT)))
+    path = home(root, TINY) / "wnids.txt"
+    wnids = lines(path, _TINY_HINT)
+    for wnid in wnids:
+        if not inside(wnid) or "/" in wnid:
+            raise UserError(f"{path}: {wnid[:60]!r} is not the name of a folder; {_TINY_HINT}")
+    return tuple(sorted(wnids))
 
 
 def list_tiny_imagenet(root: Path) -> Files:
@@ -91,7 +108,7 @@ def list_tiny_imagenet(root: Path) -> Files:
     paths, labels = [], []
     for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
         fields = line.split("\t")
-        if len(fields) < 2 or fields[1] not in number:
+        if len(fields) < 2 or fields[1] not in number or not inside(fields[0]):
             raise UserError(
                 f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
             )
@@ -168,6 +185,12 @@ def _undivided(folder: Path) -> Files:
     return Files(classes, listed([folder / name for name in classes], _FOLDER_HINT), None, folder)
 
 
+def inside(name: str) -> bool:
+    """Whether a name read from a file stays in the folder it is put below."""
+    path = Path(name)
+    return not (path.anchor or ".." in path.parts or "\0" in name)
+
+
 def home(root: Path, name: str) -> Path:
     """Where a release lies: below the data root, or the root itself when the person pointed right at it."""
     return root if root.name == name else root / name
@@ -182,11 +205,28 @@ def images_below(folder: Path) -> list[Path]:
     """All image files below a folder, sorted; hidden ones do not count."""
     found = sorted(
         os.path.join(where, name)
-        for where, _, names in os.walk(folder, followlinks=True)
+        for where, _, names in walked(folder)
         for name in names
         if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
     )
     return [Path(path) for path in found]
+
+
+def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """os.walk through links too, by name, each folder once: links that lead back up would double at every turn."""
+    seen: set[tuple[int, int]] = set()
+    for where, below, names in os.walk(folder, followlinks=True):
+        try:
+            here = os.stat(where)
+        except OSError:  # gone meanwhile
+            below.clear()
+            continue
+        if (here.st_dev, here.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        below.sort()
+        yield where, below, names
 
 
 def listed(places: Sequence[Path], hint: str) -> FileSet:
@@ -205,8 +245,8 @@ def listed(places: Sequence[Path], hint: str) -> FileSet:
 def lines(path: Path, hint: str) -> list[str]:
     """The lines of a text file that hold anything, stripped; at least one."""
     try:
-        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        found = [line.strip() for line in text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"cannot read {path} ({reason}); {hint}") from None
     if not found:

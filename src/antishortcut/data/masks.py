@@ -13,7 +13,7 @@ from PIL import Image, ImageFile
 
 from ..errors import UserError
 from ..types import VOID, FileSet, ImageSet
-from .pictures import cached, in_threads, read
+from .pictures import cached, in_threads, opened, read, reason
 
 NO_CLASS = 254  # in a lookup: what no mask may hold
 MOST = NO_CLASS  # classes that fit beside it and VOID
@@ -27,7 +27,7 @@ _STRETCHED = {"L;2": 85, "L;4": 17}  # how many times Pillow makes grey of two a
 def read_values(path: Path) -> NDArray[np.uint8]:
     """The numbers in a mask file, (H, W)."""
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             if picture.mode not in _PLAIN:
                 raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
             factor = _factor(picture)
@@ -36,8 +36,7 @@ def read_values(path: Path) -> NDArray[np.uint8]:
             raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")
         return values.astype(np.uint8)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot read the mask {path} ({reason}); replace or remove the file") from None
+        raise UserError(f"cannot read the mask {path} ({reason(error)}); replace or remove the file") from None
 
 
 def _factor(picture: ImageFile.ImageFile) -> int:
@@ -76,11 +75,10 @@ def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
 def size_of(path: Path) -> tuple[int, int]:
     """(H, W) of an image file, from its first bytes."""
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             return picture.size[::-1]
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+        raise UserError(f"cannot read the image {path} ({reason(error)}); replace or remove the file") from None
 
 
 def one_small_size(files: FileSet) -> tuple[int, int] | None:

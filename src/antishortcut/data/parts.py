@@ -87,14 +87,15 @@ def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
     of masks likewise, and what their values mean.
     The parts are hashed as they are after splits and limits, which thereby count too.
     """
-    seen = hashlib.sha256(kind.encode())
+    seen = hashlib.sha256(kind.encode(errors="surrogateescape"))
     for name, images in parts.items():
         seen.update(f"\n{name} {len(images)}\n".encode())
         if isinstance(images, ImageSet):
             _add(seen, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
-                seen.update(f"{path.relative_to(base).as_posix()}\0{_size(path)}\n".encode())
+                name = path.relative_to(base).as_posix()
+                seen.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
             if images.lookup is not None:
                 _add(seen, "lookup", images.lookup)
         _add(seen, "label", images.label)

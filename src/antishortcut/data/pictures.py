@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,27 +16,46 @@ import numpy as np
 import PIL
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
+from ..files import plain
 from ..machine import cores
 from ..types import FileSet, ImageSet
 
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below, which says it once
+
 CACHE = ".antishortcut-cache"
+LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
 _CHUNK = 64  # images a thread takes at once
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
     """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             if at_least is not None:
                 picture.draft(None, (at_least, at_least))
             return as_rgb(picture)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+        raise UserError(f"cannot read the image {path} ({reason(error)}); replace or remove the file") from None
+
+
+def opened(path: Path) -> ImageFile.ImageFile:
+    """An image file, its first bytes read; what only pretends to be a file, or is too large to be one, is an error."""
+    plain(path)
+    picture = Image.open(path)
+    width, height = picture.size
+    if width * height > LARGEST:
+        picture.close()
+        raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
+    return picture
+
+
+def reason(error: Exception) -> str:
+    """Why an image cannot be read, without its name, which is told beside."""
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
 
 def size_of(path: Path) -> tuple[int, int] | None:
@@ -136,16 +156,17 @@ def _key(paths: Sequence[Path], what: str) -> str:
             facts = os.stat(path)
         except OSError:
             raise UserError(f"cannot read the image {path}; replace the file") from None
-        seen.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+        seen.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
     return seen.hexdigest()[:16]
 
 
 def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     try:
-        array = np.load(store, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # absent or cut short: decode again
+        plain(store)
+        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a lying head takes no memory
+        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
+    except Exception:  # absent, cut short, or not an array at all: decode again
         return None
-    return array if array.shape == shape and array.dtype == np.uint8 else None
 
 
 def _keep(store: Path, array: NDArray[np.uint8]) -> None:

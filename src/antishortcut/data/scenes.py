@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
+from ..files import text
 from ..types import VOID, FileSet
 from .layouts import TRAIN, held_of, home, images_below, lines, part_of
 from .masks import MOST, NO_CLASS, read_values, size_of
@@ -125,14 +127,15 @@ def names_in(folder: Path) -> tuple[str, ...]:
         names = lines(path, "expected the name of a class on every line, in the order of their values")
     elif (path := folder / "classes.json").exists():
         try:
-            names = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {path} ({str(error).splitlines()[0]}); expected a list of names") from None
+            names = json.loads(text(path))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else first_line(error)
+            raise UserError(f"cannot read {path} ({reason}); expected a list of names") from None
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path} is not a list of names of classes")
     else:
         return ()
-    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise UserError(f"{path} names the class {twice!r} twice")
     return tuple(names)

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError, near
+from ..errors import UserError, first_line, near
+from ..files import text
 from ..types import FileSet
 from .layouts import images_below
 from .parts import fingerprint
@@ -83,9 +84,9 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The student's classes of every category, as a TOML file lists them; categories without any are left out."""
     try:
-        loaded = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else (str(error) or "too deep").splitlines()[0]
+        loaded = tomllib.loads(text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read the mapping {path} ({reason})") from None
     owner: dict[str, str] = {}
     for category, names in loaded.items():
@@ -95,7 +96,7 @@ def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...
             raise UserError(f"{path}: {category} wants a list of the student's classes, such as {list(classes[:2])}")
         for name in names:
             if name not in classes:
-                close = get_close_matches(name, classes, n=3, cutoff=0.5) or [*classes[:3], "…"]
+                close = get_close_matches(name[:80], classes, n=3, cutoff=0.5) or [*classes[:3], "…"]
                 raise UserError(f"{path}: the student has no class {name!r} for {category}{near(name, close)}")
             if owner.setdefault(name, category) != category:
                 raise UserError(f"{path}: {name!r} is in both {owner[name]} and {category}; it can be in one")
@@ -105,8 +106,8 @@ def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...
 @cache
 def published() -> Mapping[str, str]:
     """Category by wnid or name, as lists/sixteen.txt has it."""
-    text = (files("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
-    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    listed = (files("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
+    rows = [line.split() for line in listed.splitlines() if not line.startswith("#")]
     return {name: category for category, *names in rows for name in (category, *names)}
 
 

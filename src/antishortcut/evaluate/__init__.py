@@ -14,7 +14,7 @@ from antishortcut.evaluate.own import clean
 from antishortcut.evaluate.scenes import scenes
 from antishortcut.evaluate.shifted import attack, conflict, groups, renditions, stylized
 from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
-from antishortcut.folder import Folder, write_json
+from antishortcut.folder import Folder, swept, write_json
 
 __all__ = ["Bench", "EVALUATIONS", "Subject", "evaluate"]
 
@@ -46,6 +46,7 @@ def evaluate(
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{near(name, EVALUATIONS)}")
     subject, wrong = Subject(folder, bench, state, device), list[str]()
+    swept(folder.path)  # no lock keeps a killed evaluation's halves from lying there
     for name in on:
         try:
             _examine(subject, EVALUATIONS[name](bench))

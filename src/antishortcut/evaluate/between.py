@@ -21,6 +21,7 @@ from antishortcut.mechanism.leaning import values_of
 from antishortcut.mechanism.maps import tsne
 from antishortcut.methods import make_method
 from antishortcut.models import probe
+from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
 from antishortcut.tasks import sizes_of
 from antishortcut.teachers import Teachers
@@ -89,7 +90,7 @@ def _method(subject: Subject) -> nn.Module | None:
     student = probe(subject.network, sets.image_size)
     sizes = sizes_of(sets, student, shapes)
     method = make_method(run.method, sizes, run.options)
-    method.load_state_dict(read_weights(subject.folder.method))
+    put(method, read_weights(subject.folder.method), subject.folder.method)
     return method.eval()
 
 

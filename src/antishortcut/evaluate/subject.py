@@ -21,6 +21,7 @@ from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.mechanism.features import features
 from antishortcut.models import Network
+from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
 from antishortcut.run import Run
 from antishortcut.scorers import accuracy
@@ -177,5 +178,5 @@ def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = network_of(blank, len(sets.classes), sets.image_size)
     weights = read_weights(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
-    network.load_state_dict(weights)
+    put(network, weights, folder.path)
     return network

@@ -17,7 +17,7 @@ from antishortcut.data.sources import IN_MEMORY
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.models import Network, probe
-from antishortcut.models.weights import complain
+from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
 from antishortcut.run import ModelSettings, Run
 from antishortcut.teachers import Trajectory, network_of
@@ -89,8 +89,7 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     classes = len(sets.classes) if sets else _classes(blank, weights, side)
     network = network_of(blank, classes, side)
-    complain(path, network.state_dict(), weights)
-    network.load_state_dict(weights, strict=False)  # complain() was strict
+    put(network, weights, path)
     network.requires_grad_(False).eval()
     maps = probe(network, side).maps
     images, source = _images(sets, maps) if sets else _noise(side, maps)

@@ -7,7 +7,6 @@ of this machine, or a Ray cluster.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,11 +15,10 @@ from typing import Any, Protocol
 
 from antishortcut.launch.place import Done, Place, Say, another, check_images, finished, scored, state
 from antishortcut.run import Recipe
+from antishortcut.signals import AGAIN, Ended, handled
 from antishortcut.suites import Job, teacher_key
 
 __all__ = ["Engine", "Outcome", "Place", "another", "carry_out", "check_images", "finished", "scored", "state"]
-
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Outcome:
     done: int
     failed: dict[str, str]  # run → what was wrong
     stopped: bool
+    code: int = 130  # of the command, when stopped
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
@@ -59,7 +58,7 @@ def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Ou
     teachers = {teacher_key(recipe): recipe for job in jobs for recipe in job.teachers}
     waiting = {job.title: {teacher_key(recipe) for recipe in job.teachers} for job in jobs}
     by_title = {job.title: job for job in jobs}
-    done, stopped, started = 0, False, time.monotonic()
+    done, stopped, code, started = 0, False, 130, time.monotonic()
     todo = {job.title for job in jobs if not finished(job, place.runs)}  # the others take no time worth counting
     many = len(todo)
     with _interrupted() as asked, engine:
@@ -91,12 +90,12 @@ def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Ou
                             need.discard(key)
                 queue += [title for title, need in waiting.items() if not need]
                 waiting = {title: need for title, need in waiting.items() if need}
-        except KeyboardInterrupt:
-            stopped = True
+        except KeyboardInterrupt as signal:
+            stopped, code = True, getattr(signal, "code", code)
             say("stopping: runs save their state")
             asked.then = engine.stop
             engine.stop()
-    return Outcome(done, failed, stopped)
+    return Outcome(done, failed, stopped, code)
 
 
 def _line(told: Done, left: float) -> str:
@@ -105,21 +104,20 @@ def _line(told: Done, left: float) -> str:
 
 class _Asked:
     then: Callable[[], None] | None = None
+    at: float | None = None  # the first time
 
 
 @contextmanager
 def _interrupted() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM are a KeyboardInterrupt the first time; later ones do what was put in `then`."""
+    """A signal that asks for an end is a KeyboardInterrupt the first time; later ones do what was put in `then`."""
     asked = _Asked()
 
     def note(number: int, frame: object) -> None:
-        if asked.then is None:
-            raise KeyboardInterrupt
-        asked.then()
+        if asked.at is None:
+            asked.at = time.monotonic()
+            raise Ended(number)
+        if asked.then is not None and time.monotonic() - asked.at > AGAIN:
+            asked.then()
 
-    before = {number: signal.signal(number, note) for number in STOPS}
-    try:
+    with handled(note):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.errors import UserError
+from antishortcut.files import plain, stored
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
@@ -26,10 +27,14 @@ ALONE = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as 
 
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors in a file by name, out of whatever they are packed in."""
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"no weights at {path}")
-    with path.open("rb") as file:
-        start = file.read(64)
+    try:
+        plain(path)
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if path.name.endswith(".index.json"):
         return sharded(path)
     if start.startswith(b"version https://git-lfs"):
@@ -50,6 +55,7 @@ def loaded(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
             warnings.simplefilter("ignore")  # an archive of TorchScript, which is refused below
+            stored(path)
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
@@ -76,6 +82,8 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
                 warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
             return unpacked(content[inside[0]], path)
         tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+        if strange := next((key for key, value in tensors.items() if not _in_the_file(value)), None):
+            raise UserError(f"{path}: {strange!r} is sparse, quantised or a mere shape; save plain tensors")
         if tensors:
             return tensors
     holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
@@ -85,11 +93,16 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
     )
 
 
+def _in_the_file(value: Tensor) -> bool:
+    """Whether a tensor's numbers are all there, as plain as networks have them."""
+    return value.layout is torch.strided and value.device.type == "cpu" and not (value.is_quantized or value.is_nested)
+
+
 def sharded(path: Path) -> dict[str, Tensor]:
     """Weights in several files, as `model.safetensors.index.json` lists them."""
     try:
         places: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(places.values()))
+        files = sorted({Path(file).name for file in places.values()})  # beside it, wherever they say
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no index of weights; wanted a 'weight_map' from names to files") from None
     state: dict[str, Tensor] = {}

@@ -16,7 +16,7 @@ from antishortcut.models.checkpoints import read
 from antishortcut.models.segmentation import DeepLab, backbone_state
 from antishortcut.models.taps import Tapped
 
-__all__ = ["complain", "load_weights", "read", "strip"]
+__all__ = ["complain", "load_weights", "put", "read", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
@@ -165,6 +165,12 @@ def _head(key: str) -> str | None:
 
 def overlap(module: nn.Module, state: Mapping[str, Tensor]) -> int:
     return len(module.state_dict().keys() & state.keys())
+
+
+def put(network: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
+    """Weights that were read from `where` into a network of exactly their kind."""
+    complain(Path(where), network.state_dict(), state)
+    network.load_state_dict(state, strict=False)  # complain() was strict
 
 
 def strip(state: dict[str, Any]) -> dict[str, Any]:

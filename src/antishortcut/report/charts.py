@@ -17,6 +17,7 @@ import altair as alt
 import vl_convert
 
 from antishortcut.folder import replacing
+from antishortcut.report.reading import readable
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
@@ -97,7 +98,7 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
     """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
     due = []
     for figure in figures:
-        spec = _whole(figure)
+        spec = readable(_whole(figure))  # a letter that XML has no place for would end the process
         content = json.dumps([spec, version("vl-convert-python")]).encode()
         mark = f"<!-- {hashlib.sha256(content).hexdigest()} -->\n".encode()
         if not _drawn(folder / figure.name, mark):

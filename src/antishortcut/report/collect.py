@@ -12,7 +12,7 @@ from typing import Any
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, read_json
 from antishortcut.report.directions import Directions, home_of, read_directions
-from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, said, terms
+from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, readable, said, terms
 from antishortcut.report.scores import MECHANISM, WORD, Histogram, read_histograms, read_scores
 from antishortcut.run import Run
 
@@ -222,12 +222,19 @@ def _changed(students: list[Student]) -> Iterable[Student]:
 def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside:
     try:
         run, execution = folder.read()
+        run = _worded(run)
         if not folder.finished:
             return _progress(folder, name, run)
         return _student(folder, name, run, execution, notes)
     except ODD as error:  # a UserError among them; files that are JSON, but not ours
         told = str(error) if isinstance(error, UserError | OSError) else said(error)
         return Aside(name, f"damaged: {told}")
+
+
+def _worded(run: Run) -> Run:
+    """The same run with names that can be shown."""
+    told = run.model_dump_json()
+    return run if told.isprintable() and "\\" not in told else Run.model_validate(readable(run.model_dump(mode="json")))
 
 
 def _progress(folder: Folder, name: str, run: Run) -> Progress:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from antishortcut.files import content
 from antishortcut.report.reading import Notes, number, numbers, tree
 from antishortcut.report.scores import WORD
 from antishortcut.run import Run
@@ -255,7 +256,7 @@ def _picture(source: _Source, name: Any) -> Picture:
     size = path.stat().st_size
     if size > min(PICTURE, source.left[0]):
         raise ValueError(f"a picture of {size >> 10} kB is too large to be embedded")
-    data = path.read_bytes()
+    data = content(path, PICTURE)
     width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))  # of the IHDR chunk
     if not data.startswith(PNG) or not (0 < width <= SIDE and 0 < height <= SIDE):
         raise ValueError("a picture is no PNG")

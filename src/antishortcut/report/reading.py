@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+
+from antishortcut.errors import printable
+from antishortcut.files import content
+from antishortcut.folder import LOG, shallow
+from antishortcut.log import thinned
 
 LARGEST = 32 * 2**20  # bytes of a JSON file that is read whole
 MANY = 2_000  # lines of metrics.jsonl above which only some of the steps are read
@@ -80,12 +84,11 @@ def numbers(value: Any, most: int) -> tuple[float, ...]:
 
 def tree(path: Path) -> Row:
     """The JSON object in a file."""
-    if os.path.getsize(path) > LARGEST:
-        raise ValueError(f"larger than {LARGEST >> 20} MB")
-    found = parse(path.read_bytes())
+    data = content(path, LARGEST)
+    found = parse(data)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
-    return found
+    return dict(_clean(shallow(found), data))
 
 
 def parse(data: bytes) -> Any:
@@ -99,20 +102,39 @@ def parse(data: bytes) -> Any:
             raise ValueError("not JSON; restore or remove it") from None
 
 
+def readable(value: Any) -> Any:
+    """With words of one printable line each: what draws pictures ends the whole process at a letter no XML may have."""
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(" ".join(value.split()))
+    if isinstance(value, list):
+        return [readable(each) for each in value]
+    return {readable(key): readable(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _is_shallow(value: Any) -> bool:
+    try:
+        return bool(shallow(value) is value)
+    except ValueError:
+        return False
+
+
+def _clean(found: Any, data: bytes) -> Any:
+    """The same, where there can be anything to mend: all that is not plain is escaped in JSON, or not ASCII."""
+    return readable(found) if b"\\" in data or not data.isascii() else found
+
+
 def history(path: Path) -> list[Row]:
     """Logged rows up to the first that is damaged (a kill cuts the last one short).
 
     Of a long file all evaluations and every n-th step: 240 epochs hold thousands, a curve has BINS points.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = thinned(path, MANY, KEPT, b'"scores"', LOG)
     except OSError:
         return []
-    every = -(-len(lines) // KEPT) if len(lines) > MANY else 1
-    if every > 1:
-        last = len(lines) - 1
-        lines = [line for at, line in enumerate(lines) if (last - at) % every == 0 or b'"scores"' in line]
-    return [row for row in _rows(lines) if isinstance(row, dict)]
+    plain = all(b"\\" not in line and line.isascii() for line in lines)
+    rows = [row for row in _rows(lines) if isinstance(row, dict)]
+    return rows if plain else [readable(row) for row in rows if _is_shallow(row)]
 
 
 def _rows(lines: Sequence[bytes]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, one_line
 from antishortcut.report import Report, build
 
 HOST = "127.0.0.1"
@@ -126,12 +127,13 @@ def follow(show: Show, going: Callable[[], bool], look: float = LOOK, rest: floa
             if show.look():
                 pause = max(rest, 2 * (time.monotonic() - begin))
         except (UserError, OSError) as error:
-            print(f"asd: {' '.join(str(error).split())}", file=sys.stderr)
+            print(f"asd: {one_line(str(error))}", file=sys.stderr)
             pause = rest
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # those who dawdle fill a short one, and keep others waiting at the door
 
     def __init__(self, address: tuple[str, int], show: Show) -> None:
         super().__init__(address, _Handler)
@@ -180,6 +182,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Of requests that are none: the same headers as ever, and none of their words."""
+        self.close_connection = True
+        self._answer(HTTPStatus(code), HTTPStatus(code).phrase.encode() + b"\n")
+
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are nobody's business."""
 
@@ -189,8 +196,12 @@ def _read(path: Path) -> bytes | None:
     if path.parent.is_symlink() and path.parent.name == "figures":
         return None
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with open(path, "rb", opener=_as_it_lies) as file:
+            return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as file:
-        return file.read()
+
+
+def _as_it_lies(path: str, flags: int) -> int:
+    """No link is followed, nor is a pipe in a file's place waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

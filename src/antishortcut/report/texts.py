@@ -6,6 +6,7 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+from antishortcut.errors import printable
 from antishortcut.folder import replacing
 from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.classes import ClassTable
@@ -120,8 +121,9 @@ def grid(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Names from outside stay in their cell and start no markup."""
-    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    """Names from outside stay in their cell and start no markup: no element, link, picture or code."""
+    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("\\", "&#92;").replace("<", "&lt;")
+    return text.replace("[", "&#91;").replace("`", "&#96;").replace("|", "\\|")
 
 
 def write_latex(table: Table, path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.folder import read_json, replacing, write_json
 from antishortcut.models import Network, build
-from antishortcut.models.vgg import CONVS, VGG
+from antishortcut.models.vgg import CONVS, VGG, WIDTHS
 from antishortcut.models.weights import complain, load_weights, read, strip
 from antishortcut.stylize.nets import (
     ReferenceEncoder,
@@ -36,9 +36,10 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
     """The stylizer of naoto0804/pytorch-AdaIN from its `vgg_normalised.pth` and `decoder.pth` (or safetensors)."""
     if magnify < 1:
         raise UserError(f"--magnify is how many times images are enlarged, at least 1, not {magnify}")
+    states = {path: strip(read(path)) for path in (vgg, decoder)}  # before networks are made, which takes longer
     nets = {"vgg": (vgg, reference_vgg()), "decoder": (decoder, reference_decoder())}
     for path, net in nets.values():
-        state = strip(read(path))
+        state = states[path]
         complain(path, net.state_dict(), state)
         net.load_state_dict(state)
     digests = {"encoder": digest(vgg), "decoder": digest(decoder)}
@@ -94,16 +95,27 @@ def load(folder: Path) -> Stylizer:
     facts = read_json(folder / FACTS)
     if not isinstance(facts, dict) or facts.get("kind") != "stylizer" or facts.get("version") != VERSION:
         raise UserError(f"{folder / FACTS} is not of a stylizer of this version; train it again with --train")
+    settings, digests = _said(folder / FACTS, facts)
     for name, file in (("encoder", ENCODER), ("decoder", DECODER)):
-        if not (folder / file).exists() or digest(folder / file) != facts["digests"][name]:
+        if not (folder / file).is_file() or digest(folder / file) != digests[name]:
             raise UserError(f"{folder / file} is missing or damaged; remove {folder} and train it again with --train")
-    settings = facts["settings"]
     encoder = encoder_from(build(settings["encoder"], 1), settings["depth"])
     decoder = own_decoder(widths_of(settings["depth"]))
     load_weights(encoder, folder / ENCODER)
     load_weights(decoder, folder / DECODER)
     said = {"encoder": settings["encoder"], "depth": settings["depth"], "steps": settings["steps"]}
-    return Stylizer(_frozen(encoder), _frozen(decoder), {"weights": "own", "digests": facts["digests"]} | said)
+    return Stylizer(_frozen(encoder), _frozen(decoder), {"weights": "own", "digests": digests} | said)
+
+
+def _said(path: Path, facts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings and digests. A network's name may be any code's that is installed: only our own are taken."""
+    settings, digests = facts.get("settings"), facts.get("digests")
+    if isinstance(settings, dict) and isinstance(digests, dict):
+        depth = settings.get("depth")
+        known = isinstance(depth, int) and 0 < depth <= len(WIDTHS) and settings.get("encoder") in list(NAMES)
+        if known and "steps" in settings and {"encoder", "decoder"} <= set(digests):
+            return settings, digests
+    raise UserError(f"{path} is damaged; remove its folder and train the stylizer again with --train")
 
 
 def _frozen(module: nn.Module) -> nn.Module:

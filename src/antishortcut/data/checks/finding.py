@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,7 +180,7 @@ def _beside(folder: Path, used: set[str]) -> tuple[tuple[Path, ...], dict[str, i
     """What lies in a folder besides the images of the set: other files, and other images by the folder they are in."""
     others: list[Path] = []
     unused: dict[str, int] = {}
-    for where, below, names in os.walk(folder, followlinks=True):
+    for where, below, names in layouts.walked(folder):
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
             path = Path(where, name)

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ...errors import UserError
 from ...types import VOID, AnySet, FileSet, ImageSet, is_dense
 from ..masks import read_values
-from ..pictures import as_rgb, in_threads
+from ..pictures import as_rgb, in_threads, opened, reason
 
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
 Counts = NDArray[np.int64]
@@ -87,14 +86,14 @@ def _file(files: FileSet, at: int) -> Seen:
 
 def _picture(path: Path) -> Seen:
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             size, mode = picture.size, picture.mode
             turned = picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
             mode = f"{mode}, transparent" if "transparency" in picture.info else mode
             shown = as_rgb(picture)
             return Seen(size, mode, _digest(size, np.asarray(shown)), turned)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        return Seen(wrong=(str(error) or type(error).__name__).splitlines()[0].replace(f" {str(path)!r}", ""))
+        return Seen(wrong=reason(error).replace(f" {str(path)!r}", ""))
 
 
 def _inside(text: str, path: Path) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError, near
 from ...types import AnySet, FileSet
 from ..copies import as_set, read_images, read_labels
 from ..layouts import SUFFIXES
+from ..pictures import opened, reason
 from .constants import ALL, CORRUPTIONS, SEVERITIES
 from .places import FACTS, LABELS, MAKING, read_facts
 
@@ -193,8 +193,7 @@ def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], cl
 
 def _side(path: Path) -> int:
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             return min(picture.size)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot read the image {path} ({reason}); fetch it again") from None
+        raise UserError(f"cannot read the image {path} ({reason(error)}); fetch it again") from None

@@ -1,0 +1,54 @@
+"""Files that somebody brought, read with care: no pipe that never ends, no device, nothing larger than expected."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zipfile
+from pathlib import Path
+from typing import IO
+
+TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
+
+
+def content(path: str | Path, most: int | None = TEXT) -> bytes:
+    """The bytes of a plain file; anything else, or more than `most` of them, is an OSError that says so."""
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "a name with a zero byte", str(path))
+    with open(path, "rb", opener=_at_once) as file:
+        found = os.fstat(file.fileno())
+        _refuse(found, path)
+        if most is not None and found.st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most >> 20} MB", str(path))
+        return file.read() if most is None else file.read(most)
+
+
+def text(path: str | Path, most: int = TEXT) -> str:
+    """The text of a plain file; what is not UTF-8 is a UnicodeDecodeError, a ValueError."""
+    return content(path, most).decode("utf-8")
+
+
+def plain(path: str | Path) -> None:
+    """Refuse what is not a plain file before a library opens it, and waits."""
+    _refuse(os.stat(path), path)
+
+
+def stored(file: str | Path | IO[bytes]) -> None:
+    """Refuse an archive with packed members: torch.save packs none, and a few bytes may unpack to any number."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist()):
+                raise ValueError("an archive with packed members, which torch.save does not write")
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting, as a pipe would for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _refuse(found: os.stat_result, path: str | Path) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))

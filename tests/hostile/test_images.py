@@ -1,0 +1,225 @@
+"""Images that are bombs, torn, or no images at all; folders with loops and pipes in them; names that are no text."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from antishortcut.cli import main
+from antishortcut.data import layouts, open_sets
+from antishortcut.data.masks import read_values, size_of
+from antishortcut.data.pictures import LARGEST, read
+from antishortcut.errors import UserError, printable
+from antishortcut.folder import read_json, write_json
+from tests.data.official import make_cifar, picture
+
+NAMES = (
+    b"new\nline.png", b"\x1b[31mred\x07.png", b"not-\xff\xfe-text.png", "\u202egnp.exe.png".encode(), b"-rf.png",
+    b"<img src=x onerror=alert(1)>.png", b"$(touch marker).png", b"a;b|c&d.png", b" space .png", b"%s%n{0}.png",
+)  # fmt: skip
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    """A PNG whose head says this size, whatever its rows are."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def saved(mode: str, kind: str, size: tuple[int, int] = (40, 30), **options: object) -> bytes:
+    out = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).convert(mode).save(out, kind, **options)
+    return out.getvalue()
+
+
+def wide() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(out, "PNG")
+    return out.getvalue()
+
+
+WRONG = {
+    "0 bytes": b"",
+    "a text": b"I am a picture of a cat.\n" * 50,
+    "a page": b"<html><body>404 Not Found</body></html>",
+    "half a JPEG": saved("RGB", "JPEG")[:600],
+    "half a PNG": saved("RGB", "PNG")[:600],
+    "only a PNG's head": saved("RGB", "PNG")[:33],
+    "a bomb of 20,000 × 20,000": png(20_000, 20_000, b"\0" * 10_000_000),
+    "2³¹ pixels wide": png(2**31 - 1, 2**31 - 1),
+    "0 pixels wide": png(0, 5),
+    "a head that lies": png(3_000, 3_000, b"\0" * 10),
+    "a bomb that Pillow only warns of": png(12_000, 9_000, b"\0" * 100),
+    "an archive": b"PK\x03\x04" + b"\0" * 100,
+    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(touch marker) run\n",
+    "a symbolic picture": b"<svg xmlns='http://www.w3.org/2000/svg'><script>1</script></svg>",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_image_is_one_line(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(WRONG[what])
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    for read_it in (read, read_values):
+        with pytest.raises(UserError, match=r"cannot read the (image|mask) .*x\.png") as caught:
+            read_it(path)
+        assert str(caught.value) == printable(str(caught.value))
+    assert time.process_time() - begin < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 2**10  # kilobytes
+    if "bomb" in what or "2³¹" in what:
+        with pytest.raises(UserError, match=r"pixels|exceeds"):
+            size_of(path)
+
+
+RIGHT = {
+    "1 × 1": saved("RGB", "PNG", (1, 1)),
+    "one row": saved("RGB", "PNG", (500, 1)),
+    "palette": saved("P", "PNG"),
+    "transparent": saved("RGBA", "PNG"),
+    "grey": saved("L", "PNG"),
+    "one bit": saved("1", "PNG"),
+    "CMYK": saved("CMYK", "JPEG"),
+    "16 bits": wide(),
+    "moving": saved("P", "GIF", save_all=True, append_images=[Image.new("P", (40, 30))]),
+    "EXIF that is rubbish": saved("RGB", "JPEG", exif=b"Exif\0\0" + os.urandom(400)),
+    "a profile that is rubbish": saved("RGB", "PNG", icc_profile=b"\xff" * 300),
+    "much behind its end": saved("RGB", "PNG") + b"<script>" * 100,
+}
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_odd_images_are_read(tmp_path: Path, what: str) -> None:
+    (tmp_path / "x.png").write_bytes(RIGHT[what])
+    found = read(tmp_path / "x.png")
+    assert found.mode == "RGB"
+    assert found.size in ((40, 30), (1, 1), (500, 1))
+
+
+def test_the_limit_is_pillows() -> None:
+    assert LARGEST == Image.MAX_IMAGE_PIXELS
+
+
+def folder_of(root: Path, names: tuple[bytes, ...] = (b"0.png", b"1.png")) -> Path:
+    for part in ("train", "val"):
+        for label in ("ape", "bat"):
+            (root / part / label).mkdir(parents=True)
+            for at, name in enumerate(names):
+                with open(os.fsencode(root / part / label) + b"/" + name, "wb") as file:
+                    file.write(saved("RGB", "PNG", (12 + at, 12)))
+    return root
+
+
+def within(seconds: float, act: Callable[[], object]) -> object:
+    begin = time.monotonic()
+    try:
+        return act()
+    finally:
+        assert time.monotonic() - begin < seconds
+
+
+def test_loops_of_links_end(tmp_path: Path) -> None:
+    """Two links back to the top: without care 2⁴⁰ folders."""
+    root = folder_of(tmp_path / "data")
+    for name in ("again", "more"):
+        (root / "train" / "ape" / name).symlink_to(root / "train" / "ape")
+        (root / "train" / "bat" / name).symlink_to(root)
+    (root / "train" / "ape" / "self").symlink_to("self")
+    (root / "train" / "ape" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    found = within(20, lambda: layouts.images_below(root / "train" / "ape"))
+    assert isinstance(found, list)
+    assert [path.name for path in found] == ["0.png", "1.png", "gone.png"]
+    with pytest.raises(UserError, match=r"gone\.png"):
+        within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_a_pipe_or_a_folder_named_like_an_image_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    root = folder_of(tmp_path / "data")
+    make(root / "train" / "ape" / "2.png")
+    if make is os.mkdir:
+        assert len(layouts.images_below(root / "train" / "ape")) == 2
+        return
+    with pytest.raises(UserError, match="not a plain file"):
+        within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
+
+
+@pytest.mark.parametrize("where", ["metadata.csv", "classes.txt", "cifar", "run.json", "device"])
+def test_a_pipe_in_place_of_any_file_is_one_line(tmp_path: Path, where: str) -> None:
+    if where == "cifar":
+        path = make_cifar(tmp_path) / layouts.CIFAR / "meta"
+        path.unlink()
+        os.mkfifo(path)
+        act: Callable[[], object] = lambda: layouts.read_cifar100(tmp_path)  # noqa: E731
+    elif where == "device":
+        act = lambda: read_json(Path("/dev/zero"))  # noqa: E731
+    else:
+        os.mkfifo(tmp_path / where)
+        act = {
+            "metadata.csv": lambda: open_sets(f"groups:{tmp_path}", None),
+            "classes.txt": lambda: layouts.lines(tmp_path / where, "expected names"),
+            "run.json": lambda: read_json(tmp_path / where),
+        }[where]
+    with pytest.raises(UserError, match="not a plain file"):
+        within(20, act)
+
+
+def test_names_that_are_no_text_are_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are read, told without steering the terminal, and kept as JSON."""
+    root = folder_of(tmp_path / "data", NAMES)
+    for part in ("train", "val"):
+        (root / part / "bat").rename(os.fsdecode(os.fsencode(root / part) + b"/b\xff\x1b[31m<b>\n"))
+    sets = open_sets(f"folder:{root}", None, image_size=8)
+    assert len(sets.train) == 2 * len(NAMES)
+    assert sets.fingerprint == open_sets(f"folder:{root}", None, image_size=8).fingerprint
+    write_json(tmp_path / "names.json", list(sets.classes))
+    assert read_json(tmp_path / "names.json") == list(sets.classes)
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["asd", "check", str(root), *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert ended.value.code in (0, None, 1), told.err
+        assert printable(told.out) == told.out
+        assert printable(told.err) == told.err
+    assert json.loads(told.out)["classes"] == 2
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_torn_image_in_a_set_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = folder_of(tmp_path / "data")
+    (root / "train" / "ape" / "\x1b[2Jx.png").write_bytes(WRONG["a bomb of 20,000 × 20,000"])
+    with pytest.raises(UserError, match=r"\\x1b\[2Jx\.png .*pixels"):
+        open_sets(f"folder:{root}", None, image_size=8)
+    picture(root / "train" / "bat" / "good.png")
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_empty_folders(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "data")
+    for at in range(100_000):
+        (root / "train" / "ape" / f"{at % 100}" / f"{at}").mkdir(parents=True)
+    found = within(120, lambda: layouts.images_below(root / "train" / "ape"))
+    assert isinstance(found, list)
+    assert len(found) == 2

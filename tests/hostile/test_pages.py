@@ -1,0 +1,220 @@
+"""Names that are markup, code or terminal commands: pages, tables and terminals show them as words."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from antishortcut.cli import main
+from antishortcut.cli.options import print_json, table, tell
+from antishortcut.console import Watch
+from antishortcut.errors import UserError, one_line, printable
+from antishortcut.export.markdown import plain as card_plain
+from antishortcut.report import make_report
+from antishortcut.report.texts import plain
+from antishortcut.stylize.sheet import contact_sheet
+from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
+from tests.browser.test_report_page import CHROMIUM, FLAGS, sync_api
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+HOSTILE = (
+    "<script>window.ran=1</script>",
+    '<img src=x onerror="window.ran=1">',
+    '"><svg onload=window.ran=1>',
+    "</script><script>window.ran=1</script>",
+    "'-window.ran=1-'",
+    "javascript:window.ran=1",
+    "<!--<script>",
+    "{{7*7}}{% raw %}",
+    "&lt;b&gt;<b id=injected>",
+    "<base href=//evil.example>",
+    "<meta http-equiv=refresh content=0;url=//evil.example>",
+    "a|b\nc\r\nd\\|e",
+    "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eevil\u2066",
+    "![x](https://evil.example/x.png) [y](javascript:1) `code`",
+    "=cmd|'/C calc'!A0",
+    "\ud800 lone",
+)
+SHOWN = (0, 3, 11, 12)  # as the names of runs
+DRAWN = {"svg", "g", "path", "text", "tspan", "rect", "line", "defs", "clipPath", "linearGradient", "stop"}
+STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for each hostile name, which is also that of a class, a group, a term, a set, an option and a machine."""
+    root = tmp_path_factory.mktemp("hostile")
+    chance = random.Random(0)
+    classes = list(HOSTILE)[:10]
+    for number, raw in enumerate(HOSTILE[at] for at in SHOWN):
+        name = raw.encode("utf-8", "replace").decode()  # a run's name is UTF-8, says pydantic
+        folder = student(root / "P2" / f"run-{number}-s1", name, 1, 0.5, teacher=TEACHER, options={name: name})
+        folder.log({"step": 3, "epoch": 2.0, "rate": 0.1, "loss": 1.0, "terms": {raw: 1.0}})
+        if number == 0:
+            scores(folder, 0.5, chance)
+            mechanism(folder, 0.5, chance, classes)
+        grouped = {each: {"accuracy": 0.5, "count": each} for each in HOSTILE}
+        score(folder, "groups", {raw: 0.5, "worst_group": 0.1}, groups=grouped)
+        named = dict.fromkeys(HOSTILE, 0.5)
+        score(folder, "clean", named, source=raw, fingerprint=raw, classes=named, machine=raw)
+    teacher_run(root / "teachers" / TEACHER)
+    directions(root / "teachers" / TEACHER, classes)
+    for number, raw in enumerate(HOSTILE[:11]):
+        broken = root / "P2" / raw.replace("/", "∕")[:100]
+        broken.mkdir()
+        (broken / "run.json").write_text(json.dumps({"schema": raw, "run": {}, "execution": {}}) if number % 2 else "{")
+    return root / "P2"
+
+
+@pytest.fixture(scope="module")
+def made(runs: Path) -> dict[str, Any]:
+    return make_report(runs)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_api.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+def _opened(browser: Browser, path: Path) -> tuple[Any, list[str], list[str]]:
+    page = browser.new_context().new_page()
+    page.set_default_timeout(60_000)
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    return page, said, asked
+
+
+INJECTED = (
+    "[...document.querySelectorAll('#injected, base, [onerror], [onload], meta[http-equiv=refresh], iframe, object,"
+    ' a[href^=javascript], main img:not([src^="data:"])\')].length'
+)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
+def test_the_report_runs_nothing_and_has_no_element_of_theirs(
+    browser: Browser, runs: Path, made: dict[str, Any]
+) -> None:
+    path = runs / "report.html"
+    page, said, asked = _opened(browser, path)
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert said == []
+    assert page.evaluate("window.ran === undefined")
+    assert page.evaluate(INJECTED) == 0
+    assert page.locator("script").count() == 3
+    assert [url for url in asked if url != path.as_uri() and not url.startswith("data:")] == []
+    assert page.locator("th", has_text="onerror").count() > 0  # they are there, as words
+    page.context.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
+def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, tmp_path: Path) -> None:
+    from antishortcut.audit import audit
+    from antishortcut.report.audit_page import write_page
+    from tests.test_audit import network, sets_of
+
+    for names in (HOSTILE[:3], (HOSTILE[3], HOSTILE[8], HOSTILE[11])):
+        states = {names[0]: network(c4=4.0, c5=2.0), names[1]: network(c4=3.0)}
+        found = audit(network(), states, sets_of(classes=names), tmp_path, early=names[0], student=network())
+        write_page(found | {"model": names[2], "files": {names[0]: names[1]}}, tmp_path)
+        page, said, _ = _opened(browser, tmp_path / "audit.html")
+        assert said == []
+        assert page.evaluate("window.ran === undefined")
+        assert page.evaluate(INJECTED) == 0
+        page.context.close()
+
+
+def test_markdown_keeps_names_in_their_cells(runs: Path, made: dict[str, Any]) -> None:
+    for name in ("table.md", "classes.md"):
+        text = (runs / name).read_text()
+        assert not STEERS.search(text)
+        assert not re.search(r"<(?!/?(sub|sup)\b)[a-zA-Z!/]", text)
+        assert not re.search(r"\[[^\]]*\]\(", text)  # links and pictures
+        blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text) if block.startswith("|")]
+        assert blocks
+        for block in blocks:
+            cells = {len(re.split(r"(?<!\\)\|", line)) for line in block}
+            assert len(cells) == 1, block
+
+
+def test_figures_hold_no_element_of_theirs(runs: Path, made: dict[str, Any]) -> None:
+    figures = list((runs / "figures").glob("*.svg"))
+    assert figures
+    for path in figures:
+        for element in ElementTree.fromstring(path.read_text()).iter():
+            assert element.tag.rpartition("}")[2] in DRAWN, path
+            assert not [name for name in element.attrib if name.startswith("on")], path
+
+
+@pytest.mark.parametrize("escape", [plain, card_plain])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_markdown(escape: Any, name: str) -> None:
+    text = escape(name)
+    assert "\n" not in text
+    assert not STEERS.search(text)
+    assert not re.search(r"<|(?<!\\)\||\[|`", text)
+    assert not re.search(r"\\(?!\|)", text)  # a backslash of theirs would unmask ours
+
+
+def test_terminals_are_not_steered(
+    runs: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for words in (["report", str(runs)], ["report", str(runs), "--json"]):
+        monkeypatch.setattr(sys, "argv", ["asd", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        told = capsys.readouterr()
+        assert not STEERS.search(told.out)
+        assert not STEERS.search(told.err)
+        if "--json" in words:
+            assert json.loads(told.out)["runs"] == len(SHOWN)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_prints_a_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table(name, ["a", name], [(name, 1.0), (None, 2)])
+    tell(name)
+    print_json({name: [name]})
+    Watch(name, 3).say(name)
+    told = capsys.readouterr()
+    assert not STEERS.search(told.out + told.err)
+    assert json.loads(told.out[told.out.index("{\n") :]) == {name: [name]}
+    error = UserError(f"no file {name}")
+    assert "\n" not in str(error)
+    assert not STEERS.search(str(error))
+
+
+def test_words_of_other_languages_stay_as_they_are() -> None:
+    for text in ("Ärger – 日本語 ± −0.5 « кот »", "naïve\u00a0café"):
+        assert printable(text) == text
+    assert one_line("a\n  b\tc") == "a b c"
+    assert one_line("x" * 10_000).count("x") < 2_000
+
+
+def test_a_contact_sheet_of_hostile_classes() -> None:
+    """Names are drawn as letters; of those no font has there may be boxes, but a picture there is."""
+    images = torch.rand(len(HOSTILE), 3, 16, 16)
+    sheet = contact_sheet(images, images, images, [(name, name) for name in HOSTILE])
+    assert sheet.mode == "RGB"
+    assert sheet.width < 10_000

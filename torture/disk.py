@@ -1,0 +1,310 @@
+"""Disks that fill up, turn read-only, vanish, or flip a bit: a run ends identical or in one line, never otherwise.
+
+    python -m torture.disk --out torture-results
+
+Needs the right to mount a tmpfs, as root has it; without it only damaged files are tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from torture.forks import Command, ready
+from torture.kills import HOW, TINY, unlike
+from torture.moments import reached
+from torture.results import keep_result
+
+LONG = ["--set", "epochs=6", "--set", "teacher.epochs=2"]  # 48 steps of a student
+Told = dict[str, Any]
+
+
+class Bench:
+    """A place with a taught teacher, a finished student, and one stopped in the middle."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.log, self._number = place, place / "disk.log", 0
+        self.recipe = place / "tiny.toml"
+        self.recipe.write_text(TINY)
+        self.whole = place / "whole"
+        self.taught = place / "taught"
+        assert self.run(self.whole) == 0, self.log.read_text()
+        self.taught.mkdir()
+        shutil.copytree(self.whole / "teachers", self.taught / "teachers")
+        self.half = place / "half"
+        shutil.copytree(self.taught, self.half)
+        self.meanwhile(self.half, 9, lambda command: command.kill())
+
+    def words(self, runs: Path) -> list[str]:
+        return ["distill", str(self.recipe), *LONG, *HOW, "--method", "asd", "--cache-teachers", "--runs", str(runs)]
+
+    def run(self, runs: Path) -> int:
+        """The command's exit code; anything else than success must be one line, and no traceback."""
+        return self.ended(Command(self.words(runs), self.fresh()))
+
+    def fresh(self) -> Path:
+        self._number += 1
+        self.log = self.place / f"disk-{self._number}.log"
+        return self.log
+
+    def ended(self, command: Command) -> int:
+        code = command.wait()
+        text = self.log.read_text(errors="replace")
+        assert "Traceback" not in text, text
+        assert code in (0, 2), f"exit code {code}: {text}"
+        if code == 2:
+            said = [line for line in text.splitlines() if line.startswith("asd: ")]
+            assert len(said) == 1, text
+        return code
+
+    def meanwhile(self, runs: Path, step: int, act: Callable[[Command], object]) -> Command:
+        """Start it and do something after this step."""
+        command, folder = Command(self.words(runs), self.fresh()), runs / "tiny" / "asd-s1"
+        while reached(folder) < step:
+            assert command.poll() is None, self.log.read_text()
+            time.sleep(0.001)
+        act(command)
+        return command
+
+    def unlike(self, runs: Path) -> list[str]:
+        """Files other than undisturbed, but for the teachers' cache, of which a fault may leave any part."""
+        return [name for name in unlike(self.whole, runs) if "/cache/" not in name and name != "filler"]
+
+    def same(self, runs: Path) -> None:
+        if wrong := self.unlike(runs):
+            raise AssertionError(f"other than undisturbed: {wrong}; see {self.log}")
+
+
+# --- damaged files -----------------------------------------------------------------------------------------------
+
+
+def damaged(bench: Bench, places: int, seed: int) -> Told:
+    """Bits flipped and ends cut off, in every region of every file that a run goes on from, one at a time."""
+    chance, told = Random(seed), {"tries": 0, "identical": 0, "refused": 0}
+    names = [str(path.relative_to(bench.half)) for path in _files(bench.half) if _counts(path)]
+    for name in names:
+        size = (bench.half / name).stat().st_size
+        newest = name.endswith(".pt")
+        for number in range(places if newest else max(places // 4, 1)):
+            runs = bench.place / "damaged"
+            shutil.rmtree(runs, ignore_errors=True)
+            shutil.copytree(bench.half, runs)
+            at = int((number + chance.random()) * size / places) if newest else chance.randrange(max(size, 1))
+            _spoil(runs / name, at, "cut" if number % 3 == 2 else "flip", chance)
+            code = bench.run(runs)
+            told["tries"] += 1
+            told["refused" if code else "identical"] += 1
+            if code == 0 and not name.endswith("metrics.jsonl"):
+                _compare(bench, runs, name)
+    return told | {"files": len(names)}
+
+
+def _files(runs: Path) -> list[Path]:
+    return [path for path in sorted(runs.rglob("*")) if path.is_file()]
+
+
+def _counts(path: Path) -> bool:
+    """Files that are read again: not locks, curves, nor the older of two states."""
+    states = sorted(path.parent.glob("*.pt"))
+    older = path.suffix == ".pt" and path != states[-1]
+    return not (older or "tensorboard" in path.parts or path.name in (".lock",) or path.suffix == ".part")
+
+
+def _compare(bench: Bench, runs: Path, name: str) -> None:
+    """All but the damaged file itself, where it is one that the command does not read."""
+    wrong = [each for each in bench.unlike(runs) if each != name]
+    assert not wrong, f"{name} damaged, and {wrong} other than undisturbed"
+
+
+def _spoil(path: Path, at: int, how: str, chance: Random) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "cut" or not data:
+        path.write_bytes(data[:at])
+    else:
+        data[min(at, len(data) - 1)] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+
+
+# --- mounts ------------------------------------------------------------------------------------------------------
+
+
+def may_mount() -> bool:
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            with mounted(Path(place), "-t", "tmpfs", "-o", "size=1m", "none"):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+def _mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def mounted(place: Path, *words: str) -> Iterator[Path]:
+    _mount(*words, str(place))
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
+
+
+@contextmanager
+def small_disk(bench: Bench, size: str) -> Iterator[Path]:
+    """A disk of its own with the teacher on it."""
+    place = bench.place / "disk"
+    place.mkdir(exist_ok=True)
+    with mounted(place, "-t", "tmpfs", "-o", f"size={size}", "none"):
+        yield place
+
+
+def _resize(place: Path, size: str) -> None:
+    _mount("-o", f"remount,size={size}", str(place))
+
+
+def full(bench: Bench, sizes: int) -> Told:
+    """A disk too small by every amount: it ends in one line; with more room the same command ends identical."""
+    need = sum(path.stat().st_size for path in _files(bench.whole)) // 1024 + 4 * len(_files(bench.whole))
+    told = {"tries": 0, "refused": 0, "identical": 0}
+    for number in range(sizes):
+        with small_disk(bench, "256m") as disk:
+            shutil.copytree(bench.taught / "teachers", disk / "teachers")
+            used = shutil.disk_usage(disk).used // 1024
+            _resize(disk, f"{used + (number + 1) * max(need - used, 64) // sizes}k")
+            code = bench.run(disk)
+            told["tries"] += 1
+            told["refused"] += code == 2
+            _resize(disk, "256m")
+            assert bench.run(disk) == 0, bench.log.read_text()
+            bench.same(disk)
+            told["identical"] += 1
+    return told
+
+
+def full_for_a_while(bench: Bench) -> Told:
+    """Training goes on while nothing can be saved, says so, and ends identical once there is room again."""
+    with small_disk(bench, "256m") as disk:
+        shutil.copytree(bench.taught / "teachers", disk / "teachers")
+
+        def fill(command: Command) -> None:
+            with (disk / "filler").open("wb") as file, suppress(OSError):
+                while True:
+                    file.write(b"0" * 65536)
+            end = time.monotonic() + 120
+            while "could not be saved" not in bench.log.read_text():
+                assert time.monotonic() < end, "no word of a state that could not be saved"
+                assert command.poll() is None, bench.log.read_text()
+                time.sleep(0.005)
+            (disk / "filler").unlink()
+
+        code = bench.ended(bench.meanwhile(disk, 5, fill))
+        assert code == 0, bench.log.read_text()
+        bench.same(disk)
+    return {"tries": 1, "identical": 1}
+
+
+def read_only(bench: Bench) -> Told:
+    """From the start, and turned so in the middle of a run, which is what a failing disk does."""
+    with small_disk(bench, "256m") as disk:
+        shutil.copytree(bench.taught / "teachers", disk / "teachers")
+        _mount("-o", "remount,ro", str(disk))
+        assert bench.run(disk) == 2
+        _mount("-o", "remount,rw", str(disk))
+        assert bench.run(disk) == 0, bench.log.read_text()
+        bench.same(disk)
+    return {"tries": 1, "refused": 1, "identical": 1}
+
+
+def frozen(bench: Bench) -> Told:
+    """Files and folders of a run that nobody may change any more, from the middle of it on (chattr +i)."""
+    runs = bench.place / "frozen"
+    shutil.rmtree(runs, ignore_errors=True)
+    shutil.copytree(bench.taught, runs)
+    folder = runs / "tiny" / "asd-s1"
+
+    def freeze(command: Command) -> None:
+        done = subprocess.run(["chattr", "-R", "+i", str(folder)], check=False, capture_output=True)
+        able.append(subprocess.run(["lsattr", "-d", str(folder)], check=False, capture_output=True).stdout[:8])
+        assert done.returncode in (0, 1), done.stderr  # a file that was renamed meanwhile is no matter
+
+    able: list[bytes] = []
+    try:
+        code = bench.ended(bench.meanwhile(runs, 9, freeze))
+    finally:
+        subprocess.run(["chattr", "-R", "-i", str(folder)], check=False, capture_output=True)
+    if b"i" not in able[0]:
+        return {"tries": 0}
+    assert code == 2, "a run that cannot write its result must not end well"
+    assert bench.run(runs) == 0, bench.log.read_text()
+    bench.same(runs)
+    return {"tries": 1, "refused": 1, "identical": 1}
+
+
+def vanished(bench: Bench) -> Told:
+    """Unmounted in the middle of a run: nothing is written to the empty place, and mounted again it goes on."""
+    real, place = bench.place / "real", bench.place / "mount"
+    shutil.rmtree(real, ignore_errors=True)
+    shutil.copytree(bench.taught, real)
+    place.mkdir(exist_ok=True)
+    with mounted(place, "--bind", str(real)):
+
+        def unmount(command: Command) -> None:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+
+        code = bench.ended(bench.meanwhile(place, 9, unmount))
+        assert code == 2, "a run whose folder is gone must not end well"
+        left = [str(path.relative_to(place)) for path in place.rglob("*")]
+        assert not left, f"written where nothing is mounted: {left}"
+    with mounted(place, "--bind", str(real)):
+        assert bench.run(place) == 0, bench.log.read_text()
+        bench.same(place)
+    return {"tries": 1, "refused": 1, "identical": 1}
+
+
+def torment(places: int = 24, sizes: int = 12, seed: int = 1, say: Callable[[str], object] = print) -> Told:
+    ready()
+    place = Path(tempfile.mkdtemp(prefix="torture-"))
+    bench = Bench(place)
+    parts: dict[str, Callable[[], Told]] = {"damaged": lambda: damaged(bench, places, seed)}
+    if may_mount():
+        parts |= {
+            "full": lambda: full(bench, sizes),
+            "full for a while": lambda: full_for_a_while(bench),
+            "read-only": lambda: read_only(bench),
+            "frozen": lambda: frozen(bench),
+            "vanished": lambda: vanished(bench),
+        }
+    told = {}
+    for name, part in parts.items():
+        told[name] = part()
+        say(json.dumps({name: told[name]}))
+    shutil.rmtree(place)
+    return {"seed": seed, "faults": told}
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--places", type=int, default=24)
+    words.add_argument("--sizes", type=int, default=12)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--out", type=Path)
+    asked = words.parse_args()
+    told = torment(asked.places, asked.sizes, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    if asked.out:
+        keep_result(asked.out, "disk", told)
+    print(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()

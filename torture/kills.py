@@ -1,0 +1,308 @@
+"""Commands killed at random moments and started again must end where uninterrupted ones end, bit for bit.
+
+    python -m torture.kills --kills 200 --seed 1 --out torture-results
+
+A case is a command (and a method). It is carried out once without interruption and once with SIGKILL, to the process
+and all its children, at several moments; then every file of the two folders of runs is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from torture.forks import Command, descendants, ready
+from torture.moments import MOMENTS
+from torture.results import keep_result
+
+TINY = """
+epochs = 2
+[data]
+name = "cues"
+augment = "crop"
+options = {count = 256, test_count = 100}
+[teacher]
+name = "cnn-4-16"
+keep = [2, 15, 25, 50, 75, 100]
+[student]
+name = "cnn-2-16"
+[optim]
+batch = 32
+[methods.asd]
+warmup = 1.0
+queue = 64
+"""
+HOW = ["--threads", "1", "--device", "cpu", "--save-every", "0"]
+SUITE = ["suite", "run", "desk-cues", "--only", "kd", "--only", "asd", "--seeds", "1", *HOW]
+SMALL = ("epochs=2", "optim.batch=16", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.options.count=128",
+         "data.options.test_count=60", "teacher.keep=[15]")  # fmt: skip
+SCORED = "clean,hard,corruptions,mechanism"
+ORPHANS = 90.0  # seconds in which what a killed process leaves behind must have ended
+
+# moments of each kind of command, in the order of a run, so that few are missed
+TEACH = ("begin", "keep", "cut", "step", "save", "rename", "keep", "judge", "start", "step", "end")
+DISTILL = ("begin", "step", "save", "cut", "rename", "judge", "start", "save", "step", "end")
+SUITES = ("later", "keep", "step", "save", "end", "scores", "later", "scores")
+EVALUATE = ("start", "scores", "later", "scores")
+
+
+@dataclass
+class Case:
+    """A command, whose run folder lies at `folder` below --runs."""
+
+    command: str
+    method: str
+    words: list[str]
+    folder: str
+    before: Path | None = None  # runs that are there when it starts
+    moments: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return f"{self.command}-{self.method}".replace("+", "-")
+
+
+def cases(place: Path, methods: list[str], on: str = SCORED) -> list[Case]:
+    """Every command, and distill with every method; what is evaluated `on`."""
+    recipe = str(place / "tiny.toml")
+    (place / "tiny.toml").write_text(TINY)
+    taught, scored = place / "taught", place / "distilled"
+    _done(["teach", recipe, *HOW, "--runs", str(taught)], place)
+    teacher = next((taught / "teachers").iterdir()).name
+    if "ckptkd" in methods:  # its choice among the states takes longer than everything else: made once
+        _done(["distill", recipe, "--method", "ckptkd", *HOW, "--runs", str(taught)], place)
+        shutil.rmtree(taught / "tiny")
+    shutil.copytree(taught, scored)
+    _done(["distill", recipe, "--method", "kd", *HOW, "--runs", str(scored)], place)
+    settings = [word for text in SMALL for word in ("--set", text)]
+    score = ["evaluate", "{runs}/tiny/kd-s1", "--on", on, "--threads", "1"]
+    learn = ["distill", recipe, *HOW, "--method"]
+    return [
+        Case("teach", "", ["teach", recipe, *HOW], f"teachers/{teacher}"),
+        *(Case("distill", name, [*learn, name], f"tiny/{name}-s1", taught) for name in methods),
+        Case("suite run", "kd, asd", [*SUITE, *settings], "desk-cues/*-s1"),
+        Case("evaluate", "", score, "tiny/kd-s1", scored),
+    ]
+
+
+def shared_out(found: list[Case], kills: int, chance: Random) -> None:
+    """Give every case its moments: a seventh to teaching, a sixth to suites and evaluations, the rest to methods."""
+    students = [case for case in found if case.command == "distill"]
+    single = {"teach": (TEACH, 7), "suite run": (SUITES, 10), "evaluate": (EVALUATE, 15)}
+    for case in found:
+        if case.command in single:
+            order, part = single[case.command]
+            share = -(-kills // part) if students else kills
+            case.moments = [order[number % len(order)] for number in range(share)]
+    for number in range(kills - sum(len(case.moments) for case in found)):
+        case = students[number % len(students)]
+        turn = number // len(students) + students.index(case)  # another method begins at another moment
+        case.moments.append(DISTILL[turn % len(DISTILL)])
+    for case in students:
+        case.moments.sort(key=DISTILL.index)
+    chance.shuffle(found)
+
+
+def carry_out(case: Case, place: Path, chance: Random) -> dict[str, Any]:
+    """One case: alone, then killed at its moments; what came of it."""
+    log, began = place / f"{case.title}.log", time.monotonic()
+    whole, torn = place / f"{case.title}-whole", place / f"{case.title}-torn"
+    prepared(case, whole)
+    code = Command(words_of(case, whole), log).wait()
+    assert code == 0, f"asd {' '.join(case.words)} ends with {code} uninterrupted; see {log}"
+    told: dict[str, Any] = {"command": case.command, "method": case.method, "kills": 0, "restarts": 0, "missed": 0}
+    struck, differ = Counter[str](), list[str]()
+    waiting = list(case.moments)
+    while waiting:
+        prepared(case, torn)
+        while waiting:
+            if not strike(case, torn, waiting[0], log, chance):
+                told["missed"] += 1
+                if told["missed"] > 3 * len(case.moments) + 10:
+                    raise RuntimeError(f"{case.title}: the moment {waiting[0]!r} never comes")
+                if told["missed"] % 3 == 0:  # one that this run has passed for good: any other instead
+                    waiting[0] = "step" if case.command in ("teach", "distill") else "start"
+                break
+            struck[waiting.pop(0)] += 1
+            told["kills"] += 1
+            told["restarts"] += 1
+        code = Command(words_of(case, torn), log).wait()
+        differ += [f"exit code {code}"] if code else unlike(whole, torn)
+    told |= {"moments": dict(sorted(struck.items())), "identical": not differ}
+    if differ:
+        told["differ"] = differ[:5]
+    else:
+        shutil.rmtree(whole)
+        shutil.rmtree(torn)
+    return told | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def strike(case: Case, runs: Path, moment: str, log: Path, chance: Random) -> bool:
+    """Start the command and kill it at the moment; whether it was still there to be killed."""
+    folder = _watched(case, runs, moment)
+    sign, pause = MOMENTS[moment](folder, chance)
+    command = Command(words_of(case, runs), log)
+    while not sign():
+        if command.poll() is not None:
+            return False
+        time.sleep(0.0002)
+    end = time.monotonic() + pause
+    while time.monotonic() < end and command.poll() is None:
+        time.sleep(0.0005)
+    if command.poll() is not None:
+        return False
+    family = list(descendants(command.pid))
+    everyone = not family or chance.random() < 0.5  # or the first process alone, and the others have to notice
+    command.kill(everyone)
+    gone(family)
+    return command.code == -9
+
+
+def _watched(case: Case, runs: Path, moment: str) -> Path:
+    """The folder in which the moment will show: of a suite, its teacher's, or the first unfinished student's."""
+    if moment == "keep" and case.command == "suite run":
+        return next(iter((runs / "teachers").glob("*")), runs / "teachers" / "?")
+    folders = [runs / case.folder.replace("*", name) for name in ("kd", "asd")] if "*" in case.folder else []
+    return next(
+        (each for each in folders if not (each / "result.json").exists()),
+        folders[-1] if folders else runs / case.folder,
+    )
+
+
+def gone(family: list[int]) -> None:
+    """What a process has started ends soon after it."""
+    end = time.monotonic() + ORPHANS
+    while alive := [pid for pid in family if runs_still(pid)]:
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {alive} outlive the one that started them by {ORPHANS:.0f} s")
+        time.sleep(0.02)
+
+
+def runs_still(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def words_of(case: Case, runs: Path) -> list[str]:
+    words = [word.replace("{runs}", str(runs)) for word in case.words]
+    return words if case.command == "evaluate" else [*words, "--runs", str(runs)]
+
+
+def prepared(case: Case, runs: Path) -> None:
+    """A folder of runs as it is before the command."""
+    shutil.rmtree(runs, ignore_errors=True)
+    if case.before is None:
+        runs.mkdir()
+    else:
+        shutil.copytree(case.before, runs)
+
+
+def _done(words: list[str], place: Path) -> None:
+    code = Command(words, place / "before.log").wait()
+    assert code == 0, (place / "before.log").read_text()
+
+
+# --- what is compared --------------------------------------------------------------------------------------------
+
+TIMES = ("seconds",)  # of result.json: how long it took is nobody's promise
+
+
+def contents(runs: Path) -> dict[str, str]:
+    """Every file of a folder of runs but TensorBoard's and locks, by its sha256; what was left half done too."""
+    return dict(_contents(runs))
+
+
+def _contents(runs: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(runs.rglob("*")):
+        name = path.relative_to(runs)
+        if not path.is_file() or "tensorboard" in name.parts or path.name == ".lock":
+            continue
+        data = path.read_bytes()
+        if path.name == "result.json":
+            data = json.dumps({key: value for key, value in json.loads(data).items() if key not in TIMES}).encode()
+        yield str(name), hashlib.sha256(data.replace(str(runs).encode(), b"RUNS")).hexdigest()
+
+
+def unlike(one: Path, two: Path) -> list[str]:
+    """Files in which two folders of runs differ."""
+    here, there = contents(one), contents(two)
+    return [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
+
+
+def fresh_as_forked(place: Path) -> bool:
+    """Whether a process that imports torch itself ends in the same bits."""
+    words = ["distill", str(place / "tiny.toml"), "--method", "kd", *HOW]
+    shutil.copytree(place / "taught", place / "fresh")
+    fresh = [sys.executable, "-m", "antishortcut", *words, "--runs", str(place / "fresh")]
+    subprocess.run(fresh, check=True, capture_output=True)
+    same = not unlike(place / "distilled", place / "fresh")
+    shutil.rmtree(place / "fresh")
+    return same
+
+
+def torment(
+    kills: int, seed: int, only: list[str] | None = None, say: Any = print, fresh: bool = True
+) -> dict[str, Any]:
+    """All of it, in a folder that goes when everything was identical."""
+    ready()
+    from antishortcut.methods import METHODS
+
+    chance = Random(seed)
+    place = Path(tempfile.mkdtemp(prefix="torture-"))
+    wanted = [name for name in METHODS if only is None or name in only or "distill" in only]
+    found = [case for case in cases(place, wanted) if only is None or {case.command, case.method} & set(only)]
+    shared_out(found, kills, chance)
+    told = []
+    for case in (case for case in found if case.moments):
+        told.append(carry_out(case, place, chance))
+        say(json.dumps(told[-1]))
+    good = all(each["identical"] for each in told)
+    result = {
+        "seed": seed,
+        "kills": sum(each["kills"] for each in told),
+        "restarts": sum(each["restarts"] for each in told),
+        "moments": dict(sum((Counter(each["moments"]) for each in told), Counter[str]())),
+        "identical": good,
+        "fresh_as_forked": fresh_as_forked(place) if fresh else None,
+        "cases": sorted(told, key=lambda each: (each["command"], each["method"])),
+    }
+    if good:
+        shutil.rmtree(place)
+    else:
+        say(f"kept for a look: {place}")
+    return result
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--kills", type=int, default=200)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--only", help="commands and methods, comma-separated")
+    words.add_argument("--out", type=Path)
+    words.add_argument("--forked-only", action="store_true", help="spare the comparison with a fresh process")
+    asked = words.parse_args()
+    only = asked.only.split(",") if asked.only else None
+    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+    result = torment(asked.kills, asked.seed, only, say, not asked.forked_only)
+    if asked.out:
+        keep_result(asked.out, "kills", result)
+    print(json.dumps(result, indent=1))
+    sys.exit(not result["identical"] or result["fresh_as_forked"] is False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Commands at the same time: the same run is refused, shared teachers and caches end as if each had been alone.
+
+python -m torture.sharing --out torture-results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from torture.forks import Command, ready
+from torture.kills import HOW, SMALL, TINY, unlike
+from torture.results import keep_result
+
+SETTINGS = [word for text in SMALL for word in ("--set", text)]
+
+
+def together(title: str, commands: Sequence[list[str]], place: Path, chance: Random) -> dict[str, Any]:
+    """All at once, and one after the other in a folder of their own: every file must be the same."""
+    alone, shared = place / f"{title}-alone", place / f"{title}-shared"
+    for words in commands:
+        log = place / "alone.log"
+        assert Command([*words, "--runs", str(alone)], log).wait() == 0, log.read_text()
+    started = []
+    for number, words in enumerate(commands):
+        started.append(Command([*words, "--runs", str(shared)], place / f"{title}-{number}.log"))
+        time.sleep(chance.uniform(0.0, 0.3))
+    codes = [command.wait() for command in started]
+    assert not any(codes), [command.log.read_text() for command in started]
+    wrong = unlike(alone, shared)
+    assert not wrong, f"{title}: {wrong} other than alone"
+    shutil.rmtree(alone)
+    shutil.rmtree(shared)
+    return {"what": title, "commands": len(commands), "identical": True}
+
+
+def twice(recipe: Path, place: Path) -> dict[str, Any]:
+    """The same run started again while it goes on."""
+    words = ["distill", str(recipe), "--method", "ce", *HOW, "--set", "epochs=200", "--runs", str(place / "twice")]
+    first = Command(words, place / "first.log")
+    folder = place / "twice" / "tiny" / "ce-s1"
+    while not (folder / "resume").exists():
+        assert first.poll() is None, first.log.read_text()
+        time.sleep(0.005)
+    second = Command(words, place / "second.log")
+    code, said = second.wait(), second.log.read_text()
+    first.kill()
+    assert code == 2, said
+    assert f"is in use by process {first.pid} on " in said, said
+    assert "Traceback" not in said, said
+    shutil.rmtree(place / "twice")
+    return {"what": "the same run twice", "commands": 2, "refused": 1}
+
+
+def torment(seed: int = 1, suites: bool = True, say: Callable[[str], object] = print) -> dict[str, Any]:
+    ready()
+    place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
+    recipe = place / "tiny.toml"
+    recipe.write_text(TINY)
+    told = [twice(recipe, place)]
+    learn = ["distill", str(recipe), *HOW, "--cache-teachers", "--method"]
+    told.append(
+        together("one teacher and cache, three students", [[*learn, m] for m in ("kd", "asd", "crd")], place, chance)
+    )
+    if suites:
+        suite = ["suite", "run", "desk-cues", "--seeds", "1", *HOW, *SETTINGS, "--only"]
+        told.append(together("two suites", [[*suite, m] for m in ("kd", "asd")], place, chance))
+    for each in told:
+        say(json.dumps(each))
+    shutil.rmtree(place)
+    return {"seed": seed, "commands": sum(each["commands"] for each in told), "cases": told}
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--no-suites", action="store_true")
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--out", type=Path)
+    asked = words.parse_args()
+    told = torment(asked.seed, not asked.no_suites, lambda text: print(text, file=sys.stderr, flush=True))
+    if asked.out:
+        keep_result(asked.out, "locks", told)
+    print(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
