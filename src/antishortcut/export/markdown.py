@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
+MARKUP = re.compile(r"[\\`*\[\]~$<]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 
 
 def plain(text: str) -> str:
     """Names from outside stay in their cell and start no markup."""
-    marked = MARKUP.sub(lambda found: "\\" + found[0], printable(text))
-    return marked.replace("&", "&amp;").replace("<", "&lt;").replace("://", ":&#47;/")
+    marked = MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text).replace("&", "&amp;"))
+    return marked.replace("|", "\\|").replace("://", ":&#47;/")
 
 
 def printable(text: str) -> str:

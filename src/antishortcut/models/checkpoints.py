@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,11 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def loaded(path: Path) -> Any:
     """The content of a torch file, old or new, as long as it runs no code."""
+    if zipfile.is_zipfile(path) and any("/code/" in name for name in zipfile.ZipFile(path).namelist()):
+        raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
-            warnings.simplefilter("ignore")  # an archive of TorchScript, which is refused below
+            warnings.simplefilter("ignore")
             stored(path)
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -64,8 +67,6 @@ def loaded(path: Path) -> Any:
             ) from error
         raise UserError(f"{path} holds no plain tensors: it is damaged, or no checkpoint of torch; {ALONE}") from error
     except Exception as error:  # half a pickle may raise anything
-        if "TorchScript" in str(error):
-            raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}") from error
         raise UserError(
             f"{path} holds no plain tensors: it is cut short or damaged; fetch it again, or {ALONE}: {line(error)}"
         ) from error
