@@ -173,7 +173,8 @@ def strike(case: Case, runs: Path, moment: str, log: Path, chance: Random) -> bo
 def _watched(case: Case, runs: Path, moment: str) -> Path:
     """The folder in which the moment will show: of a suite, its teacher's, or the first unfinished student's."""
     if moment == "keep" and case.command == "suite run":
-        return next(iter((runs / "teachers").glob("*")), runs / "teachers" / "?")
+        whole = runs.with_name(f"{case.title}-whole")  # its hash is known from the uninterrupted run
+        return runs / "teachers" / next((whole / "teachers").iterdir()).name
     folders = [runs / case.folder.replace("*", name) for name in ("kd", "asd")] if "*" in case.folder else []
     return next(
         (each for each in folders if not (each / "result.json").exists()),

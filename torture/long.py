@@ -28,7 +28,7 @@ Told = dict[str, Any]
 
 
 def life(steps: int, method: str = "asd") -> Told:
-    """Resident memory and open files of a real training, looked at from outside."""
+    """Memory and open files of a real training, looked at from outside."""
     place = Path(tempfile.mkdtemp(prefix="torture-"))
     (place / "tiny.toml").write_text(TINY)
     words = ["distill", str(place / "tiny.toml"), "--method", method, "--threads", "1", "--device", "cpu"]
@@ -39,9 +39,7 @@ def life(steps: int, method: str = "asd") -> Told:
     while command.poll() is None:
         step = last_step(folder)
         try:
-            kilobytes = (
-                int(Path(f"/proc/{command.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1024
-            )
+            kilobytes = _own(command.pid)
             files = len(os.listdir(f"/proc/{command.pid}/fd"))
         except (OSError, IndexError):
             break
@@ -64,6 +62,12 @@ def life(steps: int, method: str = "asd") -> Told:
         "files_last": max(row[2] for row in warm[-few:]),
     }
     return found | {"flat": found["kb_a_step"] < SLOPE and found["files_last"] <= found["files_first"] + 2}
+
+
+def _own(pid: int) -> float:
+    """kB of memory that are a process's own, also where they were moved to the disk; libraries come and go."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return float(sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "VmSwap:"))))
 
 
 def _slope(points: list[tuple[int, float]]) -> float:

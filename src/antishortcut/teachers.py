@@ -162,7 +162,7 @@ def _total(entry: Mapping[str, Any]) -> float | None:
     """How informative a state was found, None where it was not asked yet."""
     found = entry.get("information")
     total = found.get("total") if isinstance(found, dict) else None
-    return float(total) if isinstance(total, int | float) else None
+    return float(total) if isinstance(total, int | float) and abs(total) < 1e300 else None  # NaN is not
 
 
 class Teachers:
