@@ -316,11 +316,11 @@ def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("![x](http://e.vil/p.png)", "!\\[x\\](http:&#47;/e.vil/p.png)"),
+        ("![x](http://e.vil/p.png)", "!&#91;x&#93;(http:&#47;/e.vil/p.png)"),
         ("a|b\n# c", "a\\|b # c"),
-        ("`rm` *b* _c_ d_e", "\\`rm\\` \\*b\\* \\_c\\_ d_e"),
-        ("<b>&amp;", "&lt;b>&amp;amp;"),
-        ("right\u202eleft\x1b[31m", "rightleft\\[31m"),
+        ("`rm` *b* _c_ d_e", "&#96;rm&#96; &#42;b&#42; &#95;c&#95; d_e"),
+        ("<b>&amp;", "&#60;b>&amp;amp;"),
+        ("right\u202eleft\x1b[31m", "rightleft&#91;31m"),
         ("北京 ärger", "北京 ärger"),
     ],
 )
@@ -337,8 +337,8 @@ def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> No
     write_json(copy / "scores" / "odd.json", {"values": {"x": "words", "y": None, "z": 1.5}, "source": "<b>"})
     card = (export(Folder(copy), "safetensors", None).place / "README.md").read_text()
     assert "<script>" not in card
-    assert "a\\|b&lt;script> # c" in card
-    assert "| odd | z | 1.5000 | – | &lt;b> |" in card
+    assert "a\\|b&#60;script> # c" in card
+    assert "| odd | z | 1.5000 | – | &#60;b> |" in card
     assert "words" not in card
     assert "its teacher" not in card  # its folder is not beside this copy
 

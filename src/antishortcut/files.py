@@ -21,7 +21,7 @@ def content(path: str | Path, most: int | None = TEXT) -> bytes:
         _refuse(found, path)
         if most is not None and found.st_size > most:
             raise OSError(errno.EFBIG, f"larger than {most >> 20} MB", str(path))
-        return file.read() if most is None else file.read(most)
+        return file.read() if most is None else file.read(min(found.st_size + 1, most))
 
 
 def text(path: str | Path, most: int = TEXT) -> str:
