@@ -91,6 +91,9 @@ class Snapshots:
         return path
 
 
+Trajectory = Snapshots  # what they are together
+
+
 def load_state(folder: str | Path, state: str = "final") -> dict[str, Tensor]:
     """The weights of a kept state, "15%" or "final", on the CPU; a file that is not as it was saved is refused."""
     folder = Path(folder)
