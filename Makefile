@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow torture lint docs clean
+.PHONY: demo test test-slow test-oldest test-newest torture audit lint docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -31,8 +31,26 @@ test: lint
 test-slow: lint
 	$(WORKERS)
 
+# The lowest versions that pyproject.toml allows, without the extras cluster, wandb and docs, nor the examples' libraries.
+test-oldest: constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[report,export]' pytest pytest-xdist hypothesis
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' $(WITHOUT_EXTRAS)
+
+# Whatever is newest today, pinned nowhere.
+test-newest:
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev]'
+	OMP_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n 2 --dist loadfile -m 'not slow'
+
+# Known weaknesses of the pinned versions. Strict: a version that nobody could be asked about is a failure, not a pass.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --upgrade pip-audit
+	$(VENV)-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip --strict --progress-spinner off
+
 torture: $(STAMP)
 	$(BIN)/python -m torture --keep
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache

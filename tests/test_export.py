@@ -261,7 +261,7 @@ def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_p
     last = student.result()["last"]
     assert ("iid", "accuracy", f"{last['accuracy']:.4f}", "40", "at the end of training") in rows
     facts = {row[0]: row[1] for row in rows if len(row) == 2}
-    assert facts["teacher"].startswith(f"cnn-4-16, 1 epochs, hash {run.teacher}")
+    assert facts["teacher"].startswith(f"cnn-4-16, 1 epoch, hash {run.teacher}")
     assert facts["teacher"].endswith("states final")
     assert facts["method"].startswith("kd, ")
     assert facts["seeds"] == "training 3, data 0, teacher 0"

@@ -57,7 +57,7 @@ def test_two_files_are_a_teacher(
         assert all(torch.equal(own[key], other[key]) for key in own)
         assert own.keys() == other.keys()
     assert here.entry("final")["accuracy"] == pytest.approx(school.result()["last"]["accuracy"])
-    assert [entry["epoch"] for entry in here.entries] == [None, None]  # nobody knows
+    assert [(entry["epoch"], entry["fraction"]) for entry in here.entries] == [(None, None)] * 2  # nobody knows
     told = capsys.readouterr().err
     assert "last.pt is final: accuracy" in told
     assert "first.pth is early: accuracy" in told
@@ -111,16 +111,19 @@ def test_states_of_ones_own_loop_keep_their_names(recipe: Recipe, shop: Workshop
     run = distill(own, shop, method="asd", seed=1, suite="own")
     assert run.roles == {"final": "final", "early": "15%"}
     entries = Trajectory(Folder(shop.runs / "teachers" / str(run.teacher))).entries
-    assert [entry["epoch"] for entry in entries] == [0.0, 0.3, 1.0, 2.0]
+    assert [entry["fraction"] for entry in entries] == [0.0, 0.15, 0.5, 1.0]
+    assert {entry["epoch"] for entry in entries} == {None}  # how long that was in epochs nobody said
     with pytest.raises(UserError, match="no state '20%'"):
         distill(with_settings(own, ["teacher.early=20%"]), shop, method="asd", seed=2, suite="own")
 
 
-@pytest.mark.parametrize("harm", ["cut", "other", "manifest", "gone"])
+@pytest.mark.parametrize("harm", ["cut", "other", "manifest", "gone", "unended", "empty"])
 def test_damage_is_one_line_and_leaves_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path, harm: str) -> None:
-    snapshots = Snapshots(tmp_path / "states", total_steps=1, keep=(15,))
+    snapshots = Snapshots(tmp_path / "states", total_steps=1 if harm != "unended" else 9, keep=(15,))
     snapshots(build("cnn-2-16" if harm == "other" else "cnn-4-32", 10), 1)
     kept = next((tmp_path / "states" / "snapshots").iterdir())
+    if harm == "empty":
+        (tmp_path / "states" / "manifest.json").write_text(json.dumps({"states": []}))
     if harm == "cut":
         kept.write_bytes(kept.read_bytes()[:-10])
     if harm == "gone":
@@ -133,6 +136,35 @@ def test_damage_is_one_line_and_leaves_nothing(recipe: Recipe, shop: Workshop, t
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "states") in str(caught.value)
     assert not list(shop.runs.glob("teachers/*"))
+
+
+def test_states_that_are_one_are_refused(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    same = shutil.copy(files[0], tmp_path / "same.pt")
+    with pytest.raises(UserError, match="hold the same weights: nothing to push away from"):
+        teach(given(recipe, files[0], same), shop)
+    assert not list(shop.runs.glob("teachers/*"))
+
+
+def test_states_of_a_loop_can_be_rewound_but_not_mixed_with_files(
+    recipe: Recipe, shop: Workshop, school: Folder, files: tuple[Path, Path]
+) -> None:
+    folder = with_settings(recipe, [f"teacher.final={school.path}", "teacher.early=rewind", "teacher.rewind_epochs=1"])
+    run = distill(folder, shop, method="asd", seed=1, suite="own")
+    assert run.roles["early"].endswith("/final")
+    with pytest.raises(UserError, match="is a folder of states: name one of them"):
+        distill(given(recipe, school.path, files[1]), shop, method="asd", seed=2, suite="own")
+
+
+def test_a_tilde_is_the_home(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = teach(given(recipe, Path("~") / files[0].name, f"~/{files[1].name}"), shop)
+    assert run.hash == teach_run(given(recipe, *files), run.fingerprint).hash
+    started = with_settings(recipe, [f"student.weights=~/{files[0].name}", f"student.name={recipe.teacher.name}"])
+    network_of(started.student, 10, 32)
 
 
 def test_classes_in_another_order_are_noticed(

@@ -8,6 +8,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,15 @@ def test_what_was_given_keeps_its_section() -> None:
     assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"rate": 0.2}, "task": {"rows": 5}}
 
 
+def test_lengths_in_iterations_and_words_of_any_kind(tmp_path: Path) -> None:
+    wanted = Wanted(f"folder:{make_folder(tmp_path)}", "cnn-8", "cnn-4", early="rewind")
+    text = written(plan(wanted, None, {"iterations": 120, "title": date(2024, 1, 1)}), "")
+    recipe = recipe_from(text, tmp_path)
+    assert (recipe.iterations, recipe.epochs, recipe.title) == (120, 0, "2024-01-01")
+    assert (recipe.optim.warmup, recipe.methods["asd"]["warmup"]) == (6.0, 10.0)
+    assert recipe.teacher.rewind_rate == recipe.optim.rate  # not SGD's
+
+
 def test_masks_are_planned_for_too(tmp_path: Path) -> None:
     found = planned(make_masked(tmp_path))
     assert found["data.augment"] == "scale-crop-flip"
@@ -147,6 +157,7 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "photos", held=None, per_class=12)
     words = ("distill", "--data", "photos", *PAIR, "--epochs", 2, "--set", "data.image_size=16")
+    assert json.loads(asd(*words, "--dry-run", "--json")[0])["epochs"] == 2
     out, err, code = asd(*words, "--dry-run")
     assert code == 0
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
@@ -167,6 +178,12 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     out, err, code = asd("distill", suite / "recipe.toml", "--method", "ce", "--json")
     assert json.loads(out)["run"] == str((suite / "ce-s1").relative_to(tmp_path))
     assert (suite / "recipe.toml").read_text() == recipe
+    again = ("distill", "--data", f"{tmp_path}/photos/", *PAIR)  # the same folder, spelt otherwise
+    assert asd(*again, "--dry-run")[0] == recipe
+    out, err, code = asd(*again, "--method", "nosuch")
+    assert (code, (suite / "recipe.toml").read_text()) == (2, recipe)
+    out, err, code = asd(*again, "--set", "optim.betas=[0.9, 0.99]")
+    assert "says optim.betas = (0.9, 0.999), not (0.9, 0.99)" in err
     out, err, code = asd("distill", "--data", "photos", *PAIR, "--epochs", 3)
     assert (code, out) == (2, "")
     assert "says epochs = 2, not 3" in err
@@ -188,6 +205,12 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
         (("--data", "photos", "--teacher", "cnn-x", "--student", "cnn-8"), "unknown model 'cnn-x'"),
         (("--data", "photos", *PAIR, "--early", "old.pt"), "goes with --final"),
         (("--data", "photos", *PAIR, "--final", "gone.pt"), "gone.pt: cannot be read"),
+        (("--data", "photos", *PAIR, "--method", "nosuch", "--dry-run"), "nosuch"),
+        (("--data", "photos", "--teacher", "timm:resnt50", "--student", "cnn-8", "--dry-run"), "did you mean"),
+        (("--data", "./photo", *PAIR), "no folder ./photo here"),
+        (("--data", "photos", *PAIR, "--pretrained"), "nobody publishes weights of cnn-4-8 or cnn-8"),
+        (("--data", "single", *PAIR), "one folder of images only"),
+        (("--data", "two", *PAIR), "is left to train on"),
     ],
 )
 def test_what_is_missing_is_said_and_nothing_is_left(
@@ -195,6 +218,9 @@ def test_what_is_missing_is_said_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "photos")
+    picture(tmp_path / "single" / "ape" / "0.png")
+    for name in ("ape", "bat"):
+        picture(tmp_path / "two" / "train" / name / "0.png")
     out, err, code = asd("distill", *words)
     assert (code, out) == (2, "")
     assert says in err.splitlines()[-1]

@@ -31,7 +31,8 @@ class Average:
     def update(self, network: nn.Module, step: int) -> None:
         """After the step of this number."""
         weight = 1 - decay_at(self.decay, step)
-        pairs = list(zip(self.network.state_dict().values(), network.state_dict().values(), strict=True))
+        both = zip(self.network.state_dict().values(), network.state_dict().values(), strict=True)
+        pairs = list({mean.data_ptr(): (mean, now) for mean, now in both}.values())  # tied weights have two names
         means: list[Tensor] = [mean for mean, _ in pairs if mean.is_floating_point()]
         torch._foreach_lerp_(means, [now for mean, now in pairs if mean.is_floating_point()], weight)
         for mean, now in pairs:

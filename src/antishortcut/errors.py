@@ -46,6 +46,11 @@ def first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def counted(number: int, thing: str) -> str:
+    """1 epoch, 1,000 epochs."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)

@@ -40,7 +40,13 @@ def states_of(teacher: TeacherSettings) -> list[State]:
     assert teacher.final is not None
     path = Path(teacher.final).expanduser()
     if path.is_dir():
-        return list(_kept(path))
+        if teacher.early_file:
+            raise UserError(f"{path} is a folder of states: name one of them as early, not {teacher.early}")
+        kept = list(_kept(path))
+        if not kept or not {"final", "100%"} & set(kept[-1].labels):
+            there = ", ".join(kept[-1].labels) if kept else "none"
+            raise UserError(f"{path} has no final state (the last one: {there}); Snapshots.finish keeps where it ended")
+        return kept
     early = [State(["early"], 1, Path(teacher.early).expanduser())] if teacher.early_file else []
     return [*early, State(["final"], 2, path)]
 
@@ -67,10 +73,12 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
             raise UserError(f"{state.file} is missing or damaged: it is not the file that was kept; restore it")
         load_weights(network, state.file)
         scores = _scores(network, sets, fabric)
-        epoch = None if state.share is None or not run.epochs else state.share * run.epochs
-        trajectory.keep(state.labels, state.step, epoch, states[-1].step, scores, network)
+        total = None if state.share is None else states[-1].step
+        trajectory.keep(state.labels, state.step, None, total, scores, network)
         yield f"{state.file} is {' = '.join(state.labels)}: {headline} {scores[headline]:.3f} here"
-    last = {key: value for key, value in trajectory.entries[-1].items() if key in scores} | {"epoch": epoch}
+    if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
+        raise UserError(f"{states[0].file} and {states[-1].file} hold the same weights: nothing to push away from")
+    last = dict(scores) | {"epoch": None}
     if headline == "accuracy" and scores[headline] < 2 / len(sets.classes):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +47,7 @@ class Wandb:
 
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "antishortcut"),
-            id=run.hash,
+            id=f"{run.hash}-{zlib.crc32(f'{run.suite}/{run.name}'.encode()):08x}",  # a twin elsewhere is another
             name=f"{run.suite}/{run.name}-s{run.seed}",
             group=run.suite,
             dir=str(folder),

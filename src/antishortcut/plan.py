@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from antishortcut.data.checks import open_finding, usual_augment
 from antishortcut.data.checks.finding import Finding
 from antishortcut.data.pictures import size_of
@@ -27,6 +29,7 @@ STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
 EPOCHS, FEWEST = (30, 100), 16  # at least and at most; steps that an epoch should have
 BATCH = (16, 128)
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
+HUBS = ("timm:", "torchvision:")  # networks with published weights
 OWN = ("folder:", "groups:")  # data whose images may have any size
 SEEN = {f"data.{name}" for name in ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")}
 LOOKED_AT = 200  # images whose size is asked for
@@ -56,7 +59,8 @@ class Wanted:
     @property
     def said(self) -> dict[str, Any]:
         """Settings that were asked for by name, which a recipe that is there must agree with."""
-        known = {
+        networks = {"student": self.student} | ({"teacher": self.teacher} if self.final is None else {})
+        known = {f"{who}.pretrained": self.pretrained for who, name in networks.items() if name.startswith(HUBS)} | {
             "data.name": self.data,
             "teacher.name": self.teacher,
             "student.name": self.student,
@@ -77,8 +81,13 @@ class Line:
 
 
 def data_name(text: str) -> str:
-    """A plain folder is one of images."""
-    return f"folder:{text}" if ":" not in text and Path(text).expanduser().is_dir() else text
+    """A plain folder is one of images; however its path is spelt, it is the same."""
+    kind, found, path = text.partition(":")
+    if not found and Path(text).expanduser().is_dir():
+        return f"folder:{Path(text)}"
+    if not found and ("/" in text or "\\" in text):
+        raise UserError(f"no folder {text} here; --data is a folder of images, or a name of asd list datasets")
+    return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
 
 def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Line]:
@@ -88,13 +97,16 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
     finding = open_finding(wanted.data, root, **own)
     if finding.refusal:
         raise UserError(f"{finding.refusal} (asd check {wanted.data} tells more)")
+    _refuse_too_few(finding)
     images = len(finding.parts["train"])
     batch = _batch(images)
     ready = {who: _weights(wanted, network) for who, network in _learning(wanted).items()}
-    epochs, why = _epochs(wanted, images, batch)
+    counted = given.get("iterations")
+    epochs, why = (counted, "") if isinstance(counted, int) else _epochs(wanted, images, batch)
+    unit = "epochs" if counted is None else "iterations"
     lines = [
         Line("title", f"{wanted.teacher} → {wanted.student} on {wanted.data}"),
-        Line("epochs", epochs, why),
+        Line(unit, epochs, why),
         *_data(wanted, finding),
         *_teacher(wanted, ready, epochs, batch),
         Line("student.name", wanted.student),
@@ -103,11 +115,11 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
         Line("optim.rate", _rate(batch, ready["student"] is True)),
         Line("optim.weight_decay", 0.05),
         Line("optim.decay", "weights", "none of biases and norms"),
-        Line("optim.batch", batch, f"{images:,} training images: {math.ceil(images / batch):,} steps an epoch"),
-        Line("optim.warmup", round(WARM * epochs, 2), "epochs in which the rate rises"),
+        Line("optim.batch", batch, f"{images:,} training images, steps an epoch: {math.ceil(images / batch):,}"),
+        Line("optim.warmup", round(WARM * epochs, 2), f"{unit} in which the rate rises"),
     ]
     rise = round(EARLY * epochs, 2)
-    lines.append(Line("methods.asd.warmup", rise, "epochs in which its terms rise: the paper's share"))
+    lines.append(Line("methods.asd.warmup", rise, f"{unit} in which its terms rise: the paper's share"))
     return as_given([*lines, Line("methods.contrast+tc.warmup", rise)], given)
 
 
@@ -127,8 +139,10 @@ def _learning(wanted: Wanted) -> dict[str, str]:
 
 def _weights(wanted: Wanted, network: str) -> bool | None:
     """As `published`, unless the person decided."""
+    if wanted.pretrained and not any(name.startswith(HUBS) for name in _learning(wanted).values()):
+        raise UserError(f"--pretrained: nobody publishes weights of {' or '.join(_learning(wanted).values())}")
     if wanted.pretrained is not None:
-        return wanted.pretrained and network.partition(":")[0] in ("timm", "torchvision")
+        return wanted.pretrained and network.startswith(HUBS)
     return published(network)
 
 
@@ -143,7 +157,8 @@ def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: 
     lines = [Line("teacher.name", wanted.teacher)]
     if wanted.final is not None:
         lines.append(Line("teacher.final", wanted.final, "already trained"))
-        return lines + ([] if wanted.early is None else [Line("teacher.early", wanted.early)])
+        lines += [] if wanted.early is None else [Line("teacher.early", wanted.early)]
+        return lines + _rewinds(wanted, batch)
     if ready["teacher"]:
         short = max(min(math.ceil(epochs / 2), 30), 1)
         lines += [
@@ -151,7 +166,25 @@ def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: 
             Line("teacher.epochs", short),
         ]
     lines.append(Line("teacher.rate", _rate(batch, ready["teacher"] is True)))
-    return [*lines, Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training")]
+    lines.append(Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training"))
+    return lines + _rewinds(wanted, batch)
+
+
+def _rewinds(wanted: Wanted, batch: int) -> list[Line]:
+    """The paper rewinds at the rate that training begins with."""
+    return [Line("teacher.rewind_rate", _rate(batch, fine=False))] if wanted.early == "rewind" else []
+
+
+def _refuse_too_few(finding: Finding) -> None:
+    """A class that nothing can be learned of, or one image in all."""
+    train = finding.parts["train"]
+    if finding.dense:
+        return
+    counts = torch.bincount(train.label, minlength=len(finding.classes)).tolist()
+    if empty := [name for name, count in zip(finding.classes, counts, strict=True) if count == 0]:
+        raise UserError(f"{finding.name}: no image of {empty[0]} is left to train on; add some (asd check counts them)")
+    if sum(counts) < 2:
+        raise UserError(f"{finding.name}: {sum(counts)} training image; at least two are needed")
 
 
 def _student(ready: dict[str, bool | None]) -> list[Line]:
@@ -197,7 +230,7 @@ def written(lines: list[Line], head: str) -> str:
         if (name := ".".join(_bare(parent) for parent in parents)) != table:
             text += ["", f"[{name}]"]
             table = name
-        setting = f"{_bare(key)} = {json.dumps(line.value, ensure_ascii=False)}"
+        setting = f"{_bare(key)} = {json.dumps(line.value, ensure_ascii=False, default=str)}"
         text.append(f"{setting:<34} # {line.why}" if line.why else setting)
     return "\n".join(text) + "\n"
 

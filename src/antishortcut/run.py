@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from antishortcut.errors import UserError, near, shown
+from antishortcut.errors import UserError, counted, near, shown
 from antishortcut.files import content
 from antishortcut.files import text as text_of
 from antishortcut.settings import DataSettings as DataSettings
@@ -64,7 +64,7 @@ class Recipe(Settings):
 
     @property
     def length(self) -> str:
-        return f"{self.epochs} epochs" if self.epochs else f"{self.iterations} iterations"
+        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
 
     @property
     def views(self) -> int | None:
@@ -116,7 +116,7 @@ class Run(Settings):
 
     @property
     def length(self) -> str:
-        return f"{self.epochs} epochs" if self.epochs else f"{self.iterations} iterations"
+        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
 
     def folder(self, runs: Path) -> Path:
         """runs/teachers/<hash> when the trajectory is kept, so that it can teach; else runs/<suite>/<name>-s<seed>."""

@@ -60,10 +60,17 @@ class Snapshots:
         """Keep the state after `step` steps if one is due, or was due since the last call; its file, if so."""
         if step == self._step:  # called for every batch while gradients are accumulated: nothing has changed
             return None
-        since = step - 1 if self._step is None or self._step > step else self._step
+        self._labels = self._due(step)
         self._step = step
-        self._labels = [label for due, labels in self.due.items() if since < due <= step for label in labels]
         return self._keep(model)
+
+    def _due(self, step: int) -> list[str]:
+        """States that were due since the last call; at the first one, only the latest since the last that was kept."""
+        if self._step is not None and self._step <= step:
+            return [label for due, labels in self.due.items() if self._step < due <= step for label in labels]
+        kept = max((known["step"] for known in _states(self.folder) if known["step"] < step), default=0)
+        late = [due for due in self.due if kept < due <= step or due == step]
+        return list(self.due[max(late)]) if late else []
 
     def finish(self, model: nn.Module) -> Path | None:
         """Keep the state as the final one where a loop ends before total_steps; otherwise it has been kept."""

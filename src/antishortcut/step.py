@@ -15,6 +15,7 @@ from antishortcut.parallel import gather, world
 from antishortcut.types import Batch, Features, Method, Task, Views
 
 VOIDED = "void"  # the term of a step that has nothing to learn from
+ADVICE = "lower optim.rate or look at the data"
 
 
 class Step(nn.Module):
@@ -101,14 +102,16 @@ class Meter:
             old = self.sums.get(name)
             self.sums[name] = new if old is None else old.to(new) + new
 
-    def check(self, step: int, kept: Callable[[], str]) -> None:
-        """A loss that is not a number ends the run before anything of it is saved."""
+    def check(self, step: int, kept: Callable[[], str], teachers: Mapping[str, Features] | None = None) -> None:
+        """A loss that is not a number ends the run before anything of it is saved; `teachers` may be to blame."""
         bad = [name for name, value in self.sums.items() if not torch.isfinite(value)]
         if bad:
             values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
+            roles = [repr(role) for role, seen in (teachers or {}).items() if not _finite(seen)]
+            blamed = f"the answers of {' and '.join(roles)} are not finite: has that network diverged?"
             raise UserError(
                 f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {kept()}; "
-                "lower optim.rate or look at the data, or use another --precision"
+                + (blamed if roles else f"{ADVICE}, or use another --precision")
             )
 
     def means(self) -> dict[str, float]:
@@ -117,3 +120,19 @@ class Meter:
         means = {name: float(value) / count for name, value in self.sums.items()}
         self.sums = {}
         return means
+
+
+def check_weights(network: nn.Module, step: int, kept: Callable[[], str]) -> None:
+    """Weights that are no numbers are not saved: a finite loss may have had a gradient that is not.
+
+    Of buffers only the running statistics must be finite; others may hold an infinity on purpose, as masks do.
+    """
+    learned = {name for name, _ in network.named_parameters()}
+    for name, value in network.state_dict().items():
+        strict = name in learned or "running_" in name
+        if value.is_floating_point() and not bool((value.isfinite() if strict else ~value.isnan()).all()):
+            raise UserError(f"weights are not finite after step {step}: {name}; {kept()}; {ADVICE}")
+
+
+def _finite(seen: Features) -> bool:
+    return all(bool(each.isfinite().all()) for each in (seen.logits, seen.embedding, *seen.stages))

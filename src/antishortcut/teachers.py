@@ -38,13 +38,27 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
         **model.given,
     )
     if model.weights is not None:
-        load_weights(network, Path(model.weights), start=True)
-    return network.to(memory_format=torch.channels_last)  # 1.3–1.6 × faster on CPUs, and what tensor cores want
+        load_weights(network, Path(model.weights).expanduser(), start=True)
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.ndim == 4:  # 1.3–1.6 × faster on CPUs, and what tensor cores want
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return network
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers on the CPU, each with memory of its own, although tied ones share theirs."""
+    found, seen = {}, set[int]()
+    for key, value in module.state_dict().items():
+        tensor = value.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        found[key] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return found
 
 
 def save_weights(path: Path, module: nn.Module) -> str:
     """Parameters and buffers as safetensors, written whole or not at all. Returns their sha256."""
-    data: bytes = save({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()})
+    data: bytes = save(tensors_of(module))
     with replacing(path, parents=False) as file:
         file.write(data)
     return hashlib.sha256(data).hexdigest()
@@ -92,16 +106,25 @@ class Trajectory:
                 raise UserError(f"{told}; remove {folder.path} and run asd teach again") from None
 
     def keep(
-        self, labels: list[str], step: int, epoch: float | None, total: int, scores: Mapping[str, float], net: nn.Module
+        self,
+        labels: list[str],
+        step: int,
+        epoch: float | None,
+        total: int | None,
+        scores: Mapping[str, float],
+        net: nn.Module,
     ) -> None:
-        """Save a state and enter it in the manifest; repeating a step after a resume replaces its entry."""
+        """Save a state and enter it in the manifest; repeating a step after a resume replaces its entry.
+
+        Of a teacher trained elsewhere nobody may know the epoch, nor of how many steps this one was.
+        """
         file = f"step-{step:08d}.safetensors"
         digest = save_weights(self.folder.snapshots / file, net)
         entry = {
             "labels": labels,
             "step": step,
             "epoch": epoch,
-            "fraction": step / total,
+            "fraction": None if total is None else step / total,
             "file": file,
             "sha256": digest,
         }
@@ -140,9 +163,10 @@ class Trajectory:
         for known in self.entries:
             if state in known["labels"]:
                 return known
+        known_names = dict.fromkeys([*names, "final"])
         raise UserError(
-            f"teacher {self.folder.path.name} kept no state {state!r}{near(state, [*names, 'final'])}"
-            f"; to keep others, set teacher.keep and remove {self.folder.path} so that it is trained again"
+            f"teacher {self.folder.path.name} kept no state {state!r}{near(state, known_names)}; one trained elsewhere "
+            f"has what it was given with, one trained here what teacher.keep says (remove {self.folder.path} then)"
         )
 
     def weights(self, state: str) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ from antishortcut.resume import clear_states, kept, load_state, needed, save_or_
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
-from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step
+from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step, check_weights
 from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
@@ -106,7 +106,8 @@ class Training:
         side, classes = sets.image_size, len(sets.classes)
         self.teachers = Teachers(run, runs, classes, side)
         torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
-        self.student = network_of(run.model, classes, side)
+        afresh = {"weights": None, "pretrained": False} if run.kind == "rewind" else {}  # its teacher's are put in
+        self.student = network_of(run.model.model_copy(update=afresh), classes, side)
         if run.kind == "rewind":
             put(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
@@ -211,7 +212,7 @@ class Training:
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
-            self.meter.check(self.done + 1, self._kept)
+            self.meter.check(self.done + 1, self._kept, targets)
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
         if void < len(parts):  # where nothing is learned, nothing is forgotten either
@@ -224,6 +225,7 @@ class Training:
 
     def _judge(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
+        check_weights(self.step, self.done, self._kept)
         within, epoch = not self._ends, self.done / self.per_epoch
         scores = self._score(self.final, PART if within else None)
         if not within:
@@ -316,6 +318,7 @@ class Training:
         """A disk that fails is told to `say`, or else raised."""
         if self.writes:
             self.meter.check(self.done, self._kept)
+            check_weights(self.step, self.done, self._kept)
             state = {
                 "model": self.step.state_dict(),
                 "optimizer": self.optimizer.state_dict(),

@@ -224,6 +224,15 @@ def distill(
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
 
 
+def feasible(recipe: Recipe, shop: Workshop, method: str) -> tuple[str, ...]:
+    """Say now what would keep a student from being trained. Returns the roles of its teacher that the method wants."""
+    settings = options_of(method, recipe.methods.get(method, {}))
+    roles = roles_of(method, settings)
+    teach_run(recipe, shop.sets(recipe.data).fingerprint)  # its weights are there
+    _check(recipe, shop, method, settings, roles, [], recipe.teacher.early_state)
+    return roles
+
+
 def _check(
     recipe: Recipe,
     shop: Workshop,

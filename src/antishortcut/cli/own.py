@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antishortcut.cli.options import print_json
 from antishortcut.console import first_process
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, counted
 
 if TYPE_CHECKING:
     from antishortcut.plan import Wanted
     from antishortcut.run import Execution, Recipe, Run
+    from antishortcut.workflow import Workshop
 
 ON = ("clean", "hard", "mechanism", "cost")  # measured when the student is there, so that a report has what to show
 SHOWN = 1 / 60  # hours from which on an estimate is worth telling
@@ -44,66 +48,86 @@ def asked(
     return Wanted(data_name(data), teacher, student, final, early, epochs, pretrained)
 
 
-def planned(wanted: Wanted, runs: Path, suite: str, root: Path | None, overrides: Iterable[str], write: bool) -> Path:
-    """The recipe of such a folder of runs: the one that is there if it agrees, or a new one, told and written."""
+def planned(
+    wanted: Wanted, shop: Workshop, suite: str, overrides: Sequence[str], method: str, write: bool, as_json: bool
+) -> Path:
+    """The recipe of such a folder of runs: the one that is there if it agrees, or a new one, told and written.
+
+    What could not be trained is said before anything is written.
+    """
+    from antishortcut.folder import replacing
     from antishortcut.plan import plan, written
     from antishortcut.run import recipe_from, setting
+    from antishortcut.workflow import feasible
 
-    path, given = runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
+    path, given = shop.runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
     while write and not first_process() and not path.is_file():  # under torchrun all begin at once, and one plans
         time.sleep(0.2)
-    if path.is_file():
-        _agree(path, wanted.said | given)
-        _tell(f"{path} is there and goes on: {' '.join(_summary(path))}")
-        return path
-    lines = plan(wanted, root, given)
-    head = f"{wanted.teacher} → {wanted.student} on {wanted.data}, planned by asd distill; yours to edit.\n"
-    text = written(lines, f"{head}asd distill {path} --method kd    another student of the same teacher")
+    if there := path.is_file():
+        _agree(path, wanted.said, overrides)
+        text = path.read_text(encoding="utf-8")
+    else:
+        head = f"{wanted.teacher} → {wanted.student} on {wanted.data}, planned by asd distill; yours to edit.\n"
+        head += f"asd distill {shlex.quote(str(path))} --method kd    another student of the same teacher"
+        text = written(plan(wanted, shop.root, given), head)
     recipe = recipe_from(text, path)
+    roles = feasible(recipe, shop, method)
     _tell(f"{wanted.data}: {_pixels(recipe)}, batches of {recipe.optim.batch}")
-    for number, line in enumerate(_steps(recipe), start=1):
+    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
         _tell(f"{number}. {line}")
-    if write:
-        from antishortcut.folder import replacing
-
+    if write and not there:
         with replacing(path) as file:
             file.write(text.encode())
-        _tell(f"the plan with its reasons, yours to edit: {path}")
+    if write:
+        _tell(f"the plan with its reasons, {'as it was' if there else 'yours to edit'}: {path}")
+    elif as_json:
+        print_json(recipe.model_dump(mode="json", exclude_unset=True))
     else:
         print(text, end="")
     return path
 
 
-def _agree(path: Path, said: dict[str, Any]) -> None:
+def _agree(path: Path, said: dict[str, Any], overrides: Sequence[str]) -> None:
     """A recipe that was planned before is not changed behind anyone's back."""
-    from antishortcut.run import load_recipe
+    from antishortcut.plan import data_name
+    from antishortcut.run import load_recipe, with_settings
 
-    recipe = load_recipe(str(path)).model_dump()
-    for key, value in said.items():
-        there: Any = recipe
-        for part in key.split("."):
-            there = there.get(part) if isinstance(there, dict) else None
-        if there != value and str(there) != str(value):
+    there = load_recipe(str(path))
+    known = {**said, "data.name": data_name(there.data.name)} if _same(said["data.name"], there.data.name) else said
+    wanted = with_settings(there, [f"{key}={json.dumps(value)}" for key, value in known.items()] + list(overrides))
+    old, new = there.model_dump(), wanted.model_dump()
+    for key in (*known, *(text.partition("=")[0].strip() for text in overrides)):
+        one, two = (_at(tree, key) for tree in (old, new))
+        if one != two and not (key == "data.name" and _same(str(one), str(two))):
             raise UserError(
-                f"{path} says {key} = {there!r}, not {value!r}; edit it, or give these runs a --suite of their own"
+                f"{path} says {key} = {one!r}, not {two!r}; edit it, or give these runs a --suite of their own"
             )
 
 
-def _summary(path: Path) -> list[str]:
-    from antishortcut.run import load_recipe
+def _at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
 
-    recipe = load_recipe(str(path))
-    return [f"{recipe.length},", f"images of {recipe.data.image_size or 'their own size'}"]
+
+def _same(one: str, two: str) -> bool:
+    """Whether two names of data are of the same folder."""
+    (kind, _, here), (other, _, there) = one.partition(":"), two.partition(":")
+    return kind == other and Path(here).expanduser().resolve() == Path(there).expanduser().resolve()
 
 
-def _steps(recipe: Recipe) -> Iterable[str]:
+def _steps(recipe: Recipe, taught: bool) -> Iterable[str]:
     """What will be done, for a person."""
     teacher, student = recipe.teacher, recipe.student
+    if not taught:
+        yield f"train {student.name} from labels alone for {recipe.length}, {_begins(student)}: no teacher is wanted"
+        return
     if teacher.final is not None:
         early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
         yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
     else:
-        length = f"{teacher.epochs or recipe.epochs or recipe.iterations} {'epochs' if recipe.epochs else 'iterations'}"
+        own = teacher.epochs or recipe.epochs or recipe.iterations
+        length = counted(own, "epoch" if recipe.epochs else "iteration")
         way = "fine-tune" if teacher.pretrained else "train"
         yield f"{way} {teacher.name} on these classes for {length}, {_begins(teacher)}, keeping its trajectory"
         yield f"take its state at {teacher.early} as T_early, the one to push away from"
@@ -130,37 +154,30 @@ def suite_of(recipe: Path, runs: Path) -> str:
     return here.name if recipe.name == "recipe.toml" and here.parent == runs.resolve() else recipe.stem
 
 
-@contextmanager
-def unless_refused(recipe: Path) -> Iterator[None]:
-    """A plan that cannot be carried out is not kept: no run is there that was made from it."""
-    try:
-        yield
-    except UserError:
-        if first_process() and [path.name for path in recipe.parent.iterdir()] == [recipe.name]:
-            recipe.unlink()
-            recipe.parent.rmdir()
-            with suppress(OSError):  # others may have runs there
-                recipe.parent.parent.rmdir()
-        raise
-
-
 def estimate(recipe: Recipe, runs: Path, suite: str, method: str, seed: int, execution: Execution) -> None:
     """Hours on this machine, from a few real steps; silence where they cannot be measured."""
+    import torch
+
     from antishortcut.cost import measured_cost
     from antishortcut.cost.measure import Stopwatch
     from antishortcut.job import Job
 
-    if not first_process():
+    alone = execution.devices * execution.nodes == 1 and int(os.environ.get("WORLD_SIZE", "1") or 1) == 1
+    if not first_process() or not alone:  # its processes would wait for each other
         return
+    threads = torch.get_num_threads()
     job = Job(suite=suite, name=method, seed=seed, recipe=recipe, method=method)
-    cost = measured_cost([job], runs, Stopwatch(execution))
+    try:
+        cost = measured_cost([job], runs, Stopwatch(execution))
+    finally:
+        torch.set_num_threads(threads)  # training has its own, or torch's
     hours = cost.all.hours - cost.all.done_hours
     if cost.rows and not cost.left_out and hours > SHOWN:
         _tell(f"about {_span(hours)} here, reading of image files aside; --epochs N makes it shorter")
 
 
 def _span(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1.5 else f"{60 * hours:.0f} minutes"
+    return f"{hours:,.1f} hours" if hours >= 1.5 else counted(round(60 * hours), "minute")
 
 
 def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
@@ -169,7 +186,8 @@ def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
     from antishortcut.workflow import Workshop
 
     folder, shop = run.folder(runs), Workshop(runs, root)
-    for name in ON if first_process() else ():
+    wanted = ON if run.roles else ("clean", "cost")  # others compare it with its teacher
+    for name in wanted if first_process() else ():
         try:
             scores_of(folder, runs, shop, [name], {}, device_of(device))
         except UserError as error:
@@ -179,9 +197,9 @@ def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
 def following(run: Run, runs: Path, recipe: Path) -> None:
     folder = run.folder(runs)
     other = "kd" if run.method not in ("kd",) else "contrast+tc"
-    _tell(f"next: asd report {folder.parent}            what it leans on, as a page")
-    _tell(f"      asd export {folder} --to onnx   the student for others")
-    _tell(f"      asd distill {recipe} --method {other}   another to compare it with")
+    _tell(f"next: asd report {shlex.quote(str(folder.parent))}   what it leans on, as a page")
+    _tell(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for others")
+    _tell(f"      asd distill {shlex.quote(str(recipe))} --method {other}   another to compare it with")
 
 
 def _tell(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +106,9 @@ def rewind(
     epochs: Annotated[
         int | None, typer.Option(help="Epochs of fine-tuning, 10 unless said; or iterations, as the teacher counts.")
     ] = None,
-    rate: Annotated[float, typer.Option(help="The constant learning rate.")] = 0.05,
+    rate: Annotated[
+        float | None, typer.Option(help="The constant learning rate; unless said, 0.05, or what AdamW began with.")
+    ] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     device: DeviceOption = "auto",
@@ -133,6 +134,8 @@ def rewind(
     if run.kind not in ("teach", "given") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     epochs = rewind_length(run.iterations) if epochs is None else epochs
+    if rate is None:  # the paper's is SGD's
+        rate = 0.05 if run.optim.name == "sgd" else run.optim.rate
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
@@ -228,7 +231,7 @@ def distill(
         wanted = own.asked(*words)
         suite = _slug(suite or wanted.name)
         lasting = [text for text in chosen if not text.startswith("methods.")]
-        recipe = str(own.planned(wanted, runs, suite, data_root, lasting, write=not dry_run))
+        recipe = str(own.planned(wanted, shop, suite, lasting, method, not dry_run, as_json))
         if dry_run:
             return
     elif dry_run or any(word is not None for word in words):
@@ -237,8 +240,7 @@ def distill(
     place = {"suite": _slug(suite or own.suite_of(Path(recipe), runs)), "name": _slug(name)}
     if planned:
         own.estimate(settings, runs, place["suite"], method, seed, shop.execution)
-    with own.unless_refused(Path(recipe)) if planned else nullcontext():
-        run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
+    run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
     if planned:
         own.measure(run, runs, data_root, device)
     folder = Folder(run.folder(runs))

@@ -180,6 +180,8 @@ def _undivided(folder: Path) -> Files:
     classes = tuple(name for name in folders(folder) if images_below(folder / name))
     if len(classes) < 2:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
+        if classes and not below:
+            raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
         hint = f"; did you mean {folder / below[0]}?" if below else ""
         raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
     return Files(classes, listed([folder / name for name in classes], _FOLDER_HINT), None, folder)

@@ -140,7 +140,7 @@ def _teacher(run: Run, family: Family) -> str:
 
 
 def _length(run: Run) -> str:
-    return run.length if run.epochs or run.iterations else "trained elsewhere"
+    return "trained elsewhere" if run.kind == "given" else run.length
 
 
 def _missing(opened: Opened, scores: Mapping[str, Score]) -> str:

@@ -21,6 +21,7 @@ from antishortcut.errors import UserError
 from antishortcut.export.check import Again, Alone, as_tuple, saying
 from antishortcut.export.opened import SMALLEST, Opened
 from antishortcut.models import Tapped, build, load_weights
+from antishortcut.teachers import tensors_of
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # what antishortcut[export] brings, by format
 Shapes = dict[str, dict[int, Any]]  # which dimensions of the input are free
@@ -259,4 +260,4 @@ def _bare(opened: Opened) -> nn.Module:
 
 
 def _plain(module: nn.Module) -> dict[str, Tensor]:
-    return {key: value.contiguous() for key, value in module.state_dict().items()}
+    return tensors_of(module)

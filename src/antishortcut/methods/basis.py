@@ -15,6 +15,7 @@ from antishortcut.subspace import abandoned_directions, leading_eigenvectors, pa
 
 Source = Literal["batch", "running", "dataset"]
 Select = Literal["displaced", "abandoned"]
+UNFIT = "the teachers' features are not finite, or too large to be squared: no directions; has a teacher diverged?"
 
 
 class ShortcutBasis(nn.Module):
@@ -128,10 +129,15 @@ class ShortcutBasis(nn.Module):
         self.steps, self._seen = self.steps + 1, steps + 1
 
     def _decompose(self) -> None:
-        if self.select == "abandoned":
-            basis, _ = abandoned_directions(self.displacement, self.final, self.directions, self.ridge)
-        else:
-            basis, _ = leading_eigenvectors(self.displacement, self.directions)
+        try:
+            if self.select == "abandoned":
+                basis, _ = abandoned_directions(self.displacement, self.final, self.directions, self.ridge)
+            else:
+                basis, _ = leading_eigenvectors(self.displacement, self.directions)
+        except RuntimeError:
+            if self.displacement.isfinite().all() and self.final.isfinite().all():
+                raise
+            raise UserError(UNFIT) from None
         kept = torch.zeros_like(self.kept)
         kept[:, : basis.shape[1]] = basis
         self.kept, self._found = kept, basis.shape[1]
@@ -148,4 +154,4 @@ def _batch_directions(delta: Tensor, k: int) -> tuple[Tensor, Tensor]:
         basis, _, there = padded_directions(delta, k)
         return basis, there
     except RuntimeError:  # LinAlgError: it does not converge on NaN
-        raise UserError("the teachers' features are not finite, so their difference has no directions") from None
+        raise UserError(UNFIT) from None

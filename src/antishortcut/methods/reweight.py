@@ -19,6 +19,7 @@ def failure_weights(student: Tensor, early: Tensor, label: Tensor, scheme: str, 
     """
     if scheme == "jtt":
         weight = 1 + (factor - 1) * (early.argmax(dim=1) != label).to(student.dtype)  # (B,)
+        weight = weight + 0 * early.sum(dim=1)  # argmax has an answer for NaN, too; it must not stay unseen
     else:
         own, other = (F.cross_entropy(logits.detach(), label, reduction="none") for logits in (student, early))
         weight = other / (other + own).clamp(min=1e-12)  # (B,)

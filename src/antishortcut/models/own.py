@@ -39,7 +39,11 @@ def from_own(place: str, classes: int) -> nn.Module:
         for part in name.split("."):  # a class's own method may be the factory
             inside, factory = factory, getattr(factory, part, None)
             if factory is None:
-                public = [word for word in vars(inside) if not word.startswith("_")]
+                public = [
+                    word
+                    for word, value in vars(inside).items()
+                    if not word.startswith("_") and (callable(value) or isinstance(value, nn.Module))
+                ]
                 file = f" ({shown(file)})" if (file := getattr(found, "__file__", None)) else ""
                 raise UserError(f"{where!r}{file} has no function {name!r}{near(part, public)}")
         if isinstance(factory, nn.Module):
