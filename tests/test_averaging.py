@@ -39,6 +39,17 @@ def test_the_mean_is_the_one_of_a_loop_in_float64() -> None:
     assert not any(parameter.requires_grad for parameter in average.network.parameters())
 
 
+def test_tied_weights_are_averaged_once() -> None:
+    one, two = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    two.weight = one.weight
+    network = nn.Sequential(one, two)
+    nn.init.zeros_(one.weight)
+    average = Average(network, 0.5)
+    nn.init.ones_(one.weight)
+    average.update(network, 1000)
+    assert average.network.state_dict()["0.weight"].tolist() == [[0.5, 0.5]] * 2
+
+
 @pytest.mark.parametrize("steps", [20, 200, 2000])
 def test_an_early_mean_is_of_early_weights(steps: int) -> None:
     """Of weights that say when they were, the mean lags a tenth of the time that passed, and 1 / (1 − d) in the end."""

@@ -115,6 +115,15 @@ def test_a_loop_that_calls_now_and_then_keeps_the_next_state(tmp_path: Path) -> 
     assert listed(tmp_path) == {"15%": 6, "50%": 10, "100%": 22, "final": 22}
 
 
+def test_a_loop_that_first_calls_late_keeps_the_latest_state_that_was_due(tmp_path: Path) -> None:
+    """Called after every epoch of 100 steps: the share nearest before it, not all that have passed."""
+    snapshots = Snapshots(tmp_path, total_steps=600)
+    kept = [snapshots(nn.Linear(2, 2), step) for step in range(100, 601, 100)]
+    assert [path.stem for path in kept if path] == ["15%", "20%", "50%", "75%", "final"]
+    resumed = Snapshots(tmp_path, total_steps=600)
+    assert resumed(nn.Linear(2, 2), 401) is None  # 50 % was kept at 300, and 75 % is due at 450
+
+
 def test_a_loop_that_stops_early_has_a_final_state(tmp_path: Path) -> None:
     snapshots = loop(tmp_path, 1, 10, keep=(15, 50))
     path = snapshots.finish(Counter(10))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from antishortcut import teachers
 from antishortcut.errors import UserError
@@ -86,6 +87,30 @@ def test_the_untrained_state_is_kept_and_changes_nothing(recipe: Recipe, shop: W
 def test_an_unknown_state_names_the_near_ones(taught: Trajectory) -> None:
     with pytest.raises(UserError, match="'15%'"):
         taught.entry("16%")
+
+
+def test_tied_weights_and_weights_of_any_rank_are_kept(tmp_path: Path) -> None:
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    two.weight = one.weight
+    save_weights(tmp_path / "tied.safetensors", torch.nn.Sequential(one, two))
+    found = load_file(tmp_path / "tied.safetensors")
+    assert torch.equal(found["0.weight"], found["1.weight"])
+    network_of(ModelSettings(name="tests.test_teachers:deep"), 4, 16)
+
+
+def deep(num_classes: int) -> torch.nn.Module:
+    """A network with weights of five dimensions, which have no channels-last form."""
+
+    class Deep(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Conv3d(1, 4, 3), torch.nn.Linear(4, num_classes)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.body(image[:, None]).mean(dim=(2, 3, 4)))
+            return out
+
+    return Deep()
 
 
 def test_a_damaged_snapshot_is_refused(taught: Trajectory) -> None:

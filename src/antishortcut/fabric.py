@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, cast
 
 import torch
@@ -12,6 +13,8 @@ from antishortcut import machine
 from antishortcut.errors import UserError
 from antishortcut.frozen import fastest
 from antishortcut.run import Execution
+
+warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
 
 
 def make_fabric(execution: Execution) -> Fabric:
