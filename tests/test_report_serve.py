@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,7 +187,9 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     student(tmp_path / "kd-s1", "kd", 1, 0.5)
     command = [sys.executable, "-m", "antishortcut", "report", str(tmp_path), "--serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # a shell that starts tests in the background has them ignore Ctrl-C, and what they start too
+    with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         assert process.stdout is not None
         address = process.stdout.readline().split()[0]
         port = int(address.rstrip("/").rpartition(":")[2])

@@ -42,6 +42,15 @@ def stored(file: str | Path | IO[bytes]) -> None:
                 raise ValueError("an archive with packed members, which torch.save does not write")
 
 
+def programs(file: str | Path) -> bool:
+    """Whether an archive holds code beside tensors, as TorchScript does."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # none, or a damaged one
+        return False
+
+
 def _at_once(path: str, flags: int) -> int:
     """Open without waiting, as a pipe would for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)

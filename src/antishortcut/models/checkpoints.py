@@ -7,7 +7,6 @@ import json
 import pickle
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.files import plain, stored
+from antishortcut.files import plain, programs, stored
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
@@ -53,7 +52,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def loaded(path: Path) -> Any:
     """The content of a torch file, old or new, as long as it runs no code."""
-    if zipfile.is_zipfile(path) and any("/code/" in name for name in zipfile.ZipFile(path).namelist()):
+    if programs(path):
         raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
@@ -82,9 +81,10 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
                 both = f"{inside[0]!r} and {averaged[0]!r}"
                 warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
             return unpacked(content[inside[0]], path)
-        tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+        named = {key: value for key, value in content.items() if isinstance(key, str)}
+        tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
         if strange := next((key for key, value in tensors.items() if not _in_the_file(value)), None):
-            raise UserError(f"{path}: {strange!r} is sparse, quantised or a mere shape; save plain tensors")
+            raise UserError(f"{path} holds no plain tensors: {strange!r} is sparse, quantised or a mere shape; {ALONE}")
         if tensors:
             return tensors
     holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
