@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -129,9 +130,9 @@ def saved_by(group: int, runs: Path) -> Path | None:
     """A student with a saved state whose training is a process of this node."""
     for lock in runs.glob("beyond-cues/*/.lock"):
         try:
-            if list(lock.parent.glob("resume/*.pt")) and int(lock.read_text()) in members(group):
+            if list(lock.parent.glob("resume/*.pt")) and json.loads(lock.read_text())["pid"] in members(group):
                 return lock.parent
-        except (ValueError, OSError):
+        except (ValueError, KeyError, OSError):
             continue
     return None
 
