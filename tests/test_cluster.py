@@ -138,11 +138,11 @@ def saved_by(group: int, runs: Path) -> Path | None:
 
 
 def first_steps(folder: Path) -> list[int]:
-    """The first step that each start of a training wrote to TensorBoard, in order of steps."""
+    """The first step that each start of a training wrote to TensorBoard, in order; 0 of one killed before it did."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     files = (folder / "tensorboard").glob("events*")
-    return sorted(next(event.step for event in EventFileLoader(str(file)).Load() if event.step) for file in files)
+    return sorted(next((e.step for e in EventFileLoader(str(file)).Load() if e.step), 0) for file in files)
 
 
 def same(runs: Path, others: Path) -> None:
