@@ -10,29 +10,25 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from antishortcut.data.checks import open_finding, usual_augment
+from antishortcut.data.checks import open_finding, usual_augment, usual_side
 from antishortcut.data.checks.finding import Finding
-from antishortcut.data.pictures import size_of
-from antishortcut.errors import UserError
+from antishortcut.data.sources import SOURCES
+from antishortcut.errors import UserError, near
 from antishortcut.models.published import published
-from antishortcut.types import FileSet
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
 EPOCHS, FEWEST = (30, 100), 16  # at least and at most; steps that an epoch should have
 BATCH = (16, 128)
-SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 HUBS = ("timm:", "torchvision:")  # networks with published weights
 OWN = ("folder:", "groups:")  # data whose images may have any size
 SEEN = {f"data.{name}" for name in ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")}
-LOOKED_AT = 200  # images whose size is asked for
 RATE, FINE = 1e-3, 0.2  # of AdamW at 64 images a step, from scratch; the share of it for published weights
 WARM, EARLY = 0.05, 1 / 12  # shares of training: warm-up of the rate, and of the method's terms (20 of the paper's 240)
 
@@ -85,16 +81,17 @@ def data_name(text: str) -> str:
     kind, found, path = text.partition(":")
     if not found and Path(text).expanduser().is_dir():
         return f"folder:{Path(text)}"
-    if not found and ("/" in text or "\\" in text):
-        raise UserError(f"no folder {text} here; --data is a folder of images, or a name of asd list datasets")
+    if not found and text not in SOURCES:
+        raise UserError(f"{text!r} is no folder here and no data set{near(text, SOURCES)}")
     return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
 
 def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Line]:
     """The settings of the recipe, in order; those given are as they were, and others follow from them."""
     own = {key.removeprefix("data."): value for key, value in given.items() if key in SEEN}
-    own.setdefault("image_size", _side(wanted, root))
     finding = open_finding(wanted.data, root, **own)
+    if "image_size" not in own:
+        finding = replace(finding, image_size=usual_side(finding))
     if finding.refusal:
         raise UserError(f"{finding.refusal} (asd check {wanted.data} tells more)")
     _refuse_too_few(finding)
@@ -206,20 +203,6 @@ def _epochs(wanted: Wanted, images: int, batch: int) -> tuple[int, str]:
         return wanted.epochs, ""
     least, most = EPOCHS
     return min(max(round(STEPS * batch / images), least), most), f"about {STEPS:,} steps, from {least} to {most} epochs"
-
-
-def _side(wanted: Wanted, root: Path | None) -> int | None:
-    """What fits the images of a folder: enlarging them shows no more; None leaves it to the data set."""
-    if not wanted.data.startswith(OWN):
-        return None
-    finding = open_finding(wanted.data, root)
-    train = finding.parts["train"]
-    if finding.dense or not isinstance(train, FileSet):
-        return None
-    step = max(len(train) // LOOKED_AT, 1)
-    shorter = [min(size) for path in train.paths[::step] if (size := size_of(path)) is not None]
-    middle = statistics.median(shorter) if shorter else SIDES[-1]
-    return max((side for side in SIDES if side <= middle), default=SIDES[0])
 
 
 def written(lines: list[Line], head: str) -> str:

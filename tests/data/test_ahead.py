@@ -221,3 +221,25 @@ def test_a_killed_worker_is_one_line(files: FileSet, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"has died.*--workers") as caught:
         list(Loader(files, batch=4, seed=0, image_size=8, workers=2, shuffle=False).epoch(0))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lost", [ConnectionResetError(104, "Connection reset by peer"), EOFError(), BrokenPipeError()])
+def test_a_worker_killed_while_it_hands_a_batch_over_is_one_line(lost: Exception) -> None:
+    def loader() -> Iterator[Batch]:
+        yield Batch(torch.zeros(1, 3, 8, 8), torch.zeros(1), torch.zeros(1))
+        raise lost
+
+    with pytest.raises(UserError, match=r"has died.*--workers"):
+        list(loading._alive(loader()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionResetError])
+def test_what_a_worker_raises_is_not_called_its_death(
+    files: FileSet, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def broken(path: Path) -> Image.Image:
+        raise kind("of the decoder's own")
+
+    monkeypatch.setattr(loading, "read", broken)
+    with pytest.raises(kind, match="of the decoder's own"):
+        list(Loader(files, batch=4, seed=0, image_size=8, workers=2, shuffle=False).epoch(0))

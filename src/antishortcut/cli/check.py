@@ -44,7 +44,7 @@ def check(
 
     Every image is decoded. The exit code is 2 when training would stop at something, and the report still there.
     """
-    from antishortcut.data.checks import advice, contact_sheet, open_finding, problems, summarise
+    from antishortcut.data.checks import advice, contact_sheet, open_finding, problems, summarise, usual_side
 
     if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"--out {out}: name a picture, like sheet.png")
@@ -53,6 +53,8 @@ def check(
         include={"seed", "train_limit", "test_limit", "val_fraction", "image_size", "options"}
     )
     finding = open_finding(settings.name, data_root, **options)
+    if recipe is None and settings.image_size is None:  # as asd distill takes them
+        finding = replace(finding, image_size=usual_side(finding))
     augment = _augment(finding, settings)
     looked = _look(finding)
     facts = summarise(finding, looked)

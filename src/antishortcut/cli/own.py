@@ -89,14 +89,12 @@ def planned(
 
 def _agree(path: Path, said: dict[str, Any], overrides: Sequence[str]) -> None:
     """A recipe that was planned before is not changed behind anyone's back."""
-    from antishortcut.plan import data_name
     from antishortcut.run import load_recipe, with_settings
 
     there = load_recipe(str(path))
-    known = {**said, "data.name": data_name(there.data.name)} if _same(said["data.name"], there.data.name) else said
-    wanted = with_settings(there, [f"{key}={json.dumps(value)}" for key, value in known.items()] + list(overrides))
+    wanted = with_settings(there, [f"{key}={json.dumps(value)}" for key, value in said.items()] + list(overrides))
     old, new = there.model_dump(), wanted.model_dump()
-    for key in (*known, *(text.partition("=")[0].strip() for text in overrides)):
+    for key in (*said, *(text.partition("=")[0].strip() for text in overrides)):
         one, two = (_at(tree, key) for tree in (old, new))
         if one != two and not (key == "data.name" and _same(str(one), str(two))):
             raise UserError(
@@ -196,7 +194,7 @@ def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
 
 def following(run: Run, runs: Path, recipe: Path) -> None:
     folder = run.folder(runs)
-    other = "kd" if run.method not in ("kd",) else "contrast+tc"
+    other = next(name for name in ("kd", "contrast+tc") if name != run.method)
     _tell(f"next: asd report {shlex.quote(str(folder.parent))}   what it leans on, as a page")
     _tell(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for others")
     _tell(f"      asd distill {shlex.quote(str(recipe))} --method {other}   another to compare it with")

@@ -181,8 +181,9 @@ def _alive(loader: DataLoader[Batch | UserError]) -> Iterator[Batch | UserError]
     """
     try:
         yield from loader
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed a batch over
+        raised_there = "in DataLoader worker process" in str(error)
+        if raised_there or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
             raise
         raise UserError(
             "a process that decodes images has died, for want of memory perhaps; try fewer --workers, or 0"

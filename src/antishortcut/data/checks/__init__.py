@@ -1,7 +1,7 @@
 """Look before you train: what a set holds, what is wrong with it, and what training will see of it."""
 
 from .advice import advice, problems
-from .finding import Finding, check_augment, open_finding, usual_augment
+from .finding import Finding, check_augment, open_finding, usual_augment, usual_side
 from .looking import Seen, look
 from .sheet import contact_sheet
 from .summary import SHOWN, summarise
@@ -18,4 +18,5 @@ __all__ = [
     "problems",
     "summarise",
     "usual_augment",
+    "usual_side",
 ]

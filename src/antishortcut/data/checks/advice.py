@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .finding import HELD, Finding
+from .finding import HELD, SIDES, Finding
 
 UNEVEN = 10.0  # times the smallest class that the largest may be without a word
 LARGE = 4  # times the training size from which decoding is most of the work
-SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 FOREIGN = {".heic", ".heif", ".avif", ".jfif", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # pictures, but not for us
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,8 +17,11 @@ from .. import layouts, scenes
 from ..augment import WHOLE_BATCH
 from ..dense import CROPS, check
 from ..masks import MOST, one_small_size
+from ..pictures import size_of
 from ..sources import IN_MEMORY, Found, divided, find
 
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
+LOOKED_AT = 200  # images whose size is asked for
 HELD = (*layouts.VAL, *layouts.TEST)  # names of folders that are not trained on
 _PLAIN = {"classes.txt", "classes.json", "metadata.csv"}  # files that belong to a set and are no images
 _TEXTS = ("readme", "license", "licence", "copying", "makefile")
@@ -72,6 +76,17 @@ def open_finding(
     others, unused = _beside(folder, _paths(found))
     held = _tested(folder) if kind == "folder" else ""
     return Finding(name, found.classes, found.image_size, parts, folder, held=held, others=others, unused=unused)
+
+
+def usual_side(finding: Finding) -> int:
+    """What suits a person's own images when nobody says: no more than half of them show; others have a size."""
+    train = finding.parts["train"]
+    if finding.base is None or finding.dense or not isinstance(train, FileSet):
+        return finding.image_size
+    step = max(len(train) // LOOKED_AT, 1)
+    shorter = [min(size) for path in train.paths[::step] if (size := size_of(path)) is not None]
+    middle = statistics.median(shorter) if shorter else SIDES[-1]
+    return max((side for side in SIDES if side <= middle), default=SIDES[0])
 
 
 def usual_augment(finding: Finding) -> str:
