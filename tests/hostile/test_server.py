@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from antishortcut.report import serve
-from antishortcut.report.serve import HOST, Show, _Server
+from antishortcut.report.serve import HOST, MOST, Show, _Server
 from tests.browser.fake_runs import student
 
 Served = tuple[Show, int]
@@ -155,6 +157,40 @@ def test_those_who_dawdle_hold_up_nobody(served: Served) -> None:
     finally:
         for line in lines:
             line.close()
+
+
+def test_connections_do_not_pile_up(served: Served) -> None:
+    """Each of 200 sends a letter now and then, so that no wait is ever too long: the oldest are dropped."""
+    before = threading.active_count()
+    lines = [socket.create_connection((HOST, served[1]), timeout=20) for _ in range(200)]
+    try:
+        assert b"<html" in ask(served[1], "/")
+        end = time.monotonic() + 15
+        while threading.active_count() > before + MOST + 1 and time.monotonic() < end:
+            for line in lines:
+                with suppress(OSError):  # of one that was dropped already
+                    line.sendall(b"G")
+            time.sleep(0.05)
+        assert threading.active_count() <= before + MOST + 1
+        assert lines[0].recv(1) == b""
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_who_hangs_up_early_is_no_news(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    show, port = served
+    page, show.page = show.page, b"x" * 20_000_000  # more than the sockets between hold
+    try:
+        with socket.create_connection((HOST, port), timeout=20) as line:
+            line.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            line.recv(10)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.5)
+    finally:
+        show.page = page
+    assert b" 200 " in ask(port, "/news")[:20]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_pipe_or_a_folder_in_place_of_a_file_is_not_here(served: Served) -> None:

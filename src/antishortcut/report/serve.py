@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +22,7 @@ from antishortcut.report import Report, build
 HOST = "127.0.0.1"
 LOOK = 2.0  # seconds between looks at the folders
 REST = 3.0  # seconds between two builds, and at least twice as long as a build took
+MOST = 64  # connections at once; one more, and the oldest is dropped
 KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".md": "text/plain", ".tex": "text/plain"}
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -138,8 +141,31 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], show: Show) -> None:
         super().__init__(address, _Handler)
         self.show = show
+        self.open: dict[Any, None] = {}  # connections, the oldest first
+        self.taking = threading.Lock()
         port = self.server_address[1]
         self.hosts = {f"{name}:{port}" for name in (HOST, "localhost")} | ({HOST, "localhost"} if port == 80 else set())
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A browser is done in a moment; whoever keeps a connection for long makes room for others."""
+        with self.taking:
+            self.open[request] = None
+            oldest = next(iter(self.open)) if len(self.open) > MOST else None
+            if oldest is not None:
+                del self.open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self.taking:
+            self.open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who hangs up before the answer is no news; a mistake of ours is."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
