@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -126,3 +128,22 @@ def test_curves_are_what_tensorboard_reads(tmp_path: Path) -> None:
     found = EventAccumulator(str(tmp_path))
     found.Reload()
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(1, 1.0), (2, 5.0), (3, 6.0)]
+
+
+def test_half_a_copy_goes_with_the_next_one(tmp_path: Path, run: Run) -> None:
+    """What a process that was killed has left goes; what another is making stays."""
+    twin, copy = Folder(tmp_path / "a" / "r"), Folder(tmp_path / "b" / "r")
+    twin.begin(run, {}, {})
+    write_json(twin.path / "result.json", {"last": 1.0})
+    left, busy = (tmp_path / "b" / f".r.copy-{name}" for name in ("left", "busy"))
+    for half in (left, busy):
+        (half / "r").mkdir(parents=True)
+    maker = os.open(busy, os.O_RDONLY)
+    try:
+        fcntl.flock(maker, fcntl.LOCK_EX)
+        copy.copy_of(twin, run)
+        assert sorted(path.name for path in copy.path.parent.iterdir()) == [".r.copy-busy", "r"]
+        copy.copy_of(twin, run)  # a process that was slower finds it there
+        assert copy.result() == {"last": 1.0, "copy_of": "a/r"}
+    finally:
+        os.close(maker)

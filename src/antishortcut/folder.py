@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -69,6 +70,17 @@ def swept(folder: Path) -> None:
         with suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """A folder that no other process is at, or an OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _durable(folder: Path) -> None:
@@ -252,14 +264,22 @@ class Folder:
         kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
         aside = [] if (there.teacher, there.early) == (run.teacher, run.early) else ["scores", "artifacts"]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.") as place:
+        halves = f".{self.path.name}.copy-"
+        for half in self.path.parent.glob(f"{glob.escape(halves)}*"):  # of processes that were killed while they copied
+            with suppress(OSError), _alone(half):
+                shutil.rmtree(half)
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=halves) as place, _alone(Path(place)):
             copy = Path(place) / self.path.name
             shutil.copytree(twin.path, copy, ignore=shutil.ignore_patterns(".*", "resume", *aside))
             write_json(copy / "run.json", kept)
             write_json(copy / "result.json", twin.result() | {"copy_of": f"{twin.path.parent.name}/{twin.path.name}"})
             if self.path.is_dir() and all(path.name == ".lock" for path in self.path.iterdir()):
                 shutil.rmtree(self.path)
-            copy.rename(self.path)
+            try:
+                copy.rename(self.path)
+            except OSError:
+                if not self.finished:  # else another process was at it too, and first
+                    raise
 
 
 def _inode(path: Path) -> int | None:
