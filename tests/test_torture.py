@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torture.checks import HERE, PROMISES, Promise, counted
 from torture.disk import may_mount
 from torture.page import PAGE, PARTS, RESULTS, filled
 
@@ -22,6 +23,23 @@ def test_kept_results_name_no_place_of_the_machine_they_were_made_on() -> None:
         text = path.read_text(encoding="utf-8")
         assert "/tmp" not in text, path
         assert str(Path.home()) not in text, path
+
+
+def test_every_promise_has_its_tests() -> None:
+    assert all((HERE / path).is_file() for promise in PROMISES for path in promise.tests)
+
+
+def test_a_promise_that_is_not_held_is_counted(tmp_path: Path) -> None:
+    tests = tmp_path / "test_odd.py"
+    tests.write_text("""
+import pytest
+def test_good(): pass
+def test_bad(): assert False
+@pytest.mark.skip
+def test_elsewhere(): pass
+""")
+    told = counted(Promise("a", "b", (str(tests),)))
+    assert (told["held"], told["failed"], told["skipped"]) == (1, 1, 1)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ QUICK: dict[str, list[str]] = {
     "sharing": ["--no-suites"],
     "ranks": [],
     "long": ["--steps", "400", "--lines", "100000"],
+    "checks": ["--first"],
     "fuzz": ["--inputs", "1000"],
 }
 FILES = {"fuzz": "hostile.json"}  # this one is told a file, the others a folder

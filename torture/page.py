@@ -96,6 +96,18 @@ def hostile(found: Found) -> list[Row]:
     return [("files of others, damaged or hostile", "one line and exit code 2, soon", "`torture.fuzz`", count)]
 
 
+def checks(found: Found) -> list[Row]:
+    return [
+        (
+            each["fault"],
+            each["promise"],
+            ", ".join(f"`{path.removeprefix('tests/')}`" for path in each["tests"]),
+            ", ".join(f"{each[key]} {key}" for key in ("held", "failed", "skipped") if each[key]),
+        )
+        for each in found["promises"]
+    ]
+
+
 PARTS: dict[str, Callable[[Found], list[Row]]] = {
     "kills": kills,
     "signals": signals,
@@ -104,6 +116,7 @@ PARTS: dict[str, Callable[[Found], list[Row]]] = {
     "ranks": ranks,
     "long": long,
     "hostile": hostile,
+    "checks": checks,
 }
 
 
