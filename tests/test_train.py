@@ -68,9 +68,17 @@ def test_a_finished_run_has_what_it_promises(recipe: Recipe, shop: Workshop) -> 
 def test_a_finished_run_is_not_repeated(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     run = distill(recipe, shop, method="kd", seed=1, suite="s")
     before = Folder(run.folder(shop.runs)).result()
+    left = [
+        folder / "resume" / "000000008-0.pt"
+        for folder in (run.folder(shop.runs), teach(recipe, shop).folder(shop.runs))
+    ]
+    for state in left:  # as in a run that was killed as it ended
+        state.parent.mkdir()
+        state.write_bytes(b"")
     monkeypatch.setattr(loop, "Training", None)  # would fail if it trained again
     assert distill(recipe, shop, method="kd", seed=1, suite="s") == run
     assert Folder(run.folder(shop.runs)).result() == before
+    assert not any(state.parent.exists() for state in left)
 
 
 def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe, shop: Workshop) -> None:

@@ -85,5 +85,12 @@ def clear_states(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def ended(folder: Folder) -> bool:
+    """Whether a run is finished; the states of one that was killed as it ended are cleared."""
+    if folder.finished:
+        clear_states(folder.path / "resume")
+    return folder.finished
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]

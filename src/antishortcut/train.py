@@ -36,7 +36,7 @@ from antishortcut.models import probe
 from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
 from antishortcut.parallel import as_the_first, gather, together, told
-from antishortcut.resume import clear_states, kept, load_state, needed, save_or_say, save_state
+from antishortcut.resume import clear_states, ended, kept, load_state, needed, save_or_say, save_state
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
@@ -65,7 +65,7 @@ def train(
         begun = (folder.path / "run.json").exists()
         if begun:
             folder.check(run)
-        if not folder.finished:
+        if not ended(folder):
             try:
                 check_logs(execution.log)
                 training = Training(run, folder, runs, sets, fabric, resolved(execution), begun)
@@ -83,8 +83,6 @@ def train(
                 if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
                     shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
                 raise
-        elif fabric.is_global_zero:
-            clear_states(folder.path / "resume")  # of a run that was killed as it ended
         return folder.result()
 
 

@@ -22,6 +22,7 @@ from antishortcut.machine import versions
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.mixing import check_mixing
 from antishortcut.models import probe
+from antishortcut.resume import ended
 from antishortcut.run import (
     DataSettings,
     Execution,
@@ -92,7 +93,7 @@ class Workshop:
         execution = self.execution
         if self.reuse and not folder.finished:
             self._copied(run, folder)
-        if folder.finished:
+        if ended(folder):
             folder.check(run)
             return folder.result()
         if (folder.path / "run.json").exists():
@@ -161,7 +162,7 @@ def teach(recipe: Recipe, shop: Workshop) -> Run:
     """Train a recipe's teacher, unless it is there."""
     run = teach_run(recipe, shop.sets(recipe.data).fingerprint)
     folder = Folder(run.folder(shop.runs))
-    if folder.finished:
+    if ended(folder):
         return run
     if run.kind == "given":
         shop.say(f"teacher {run.model.name}, already trained: {folder.path}")
@@ -176,7 +177,7 @@ def rewind(teacher: Run, epochs: int, rate: float, shop: Workshop) -> Run:
     """Make an early-like state from a teacher's final one."""
     run = rewind_run(teacher, epochs, rate)
     folder = Folder(run.folder(shop.runs))
-    if not folder.finished:
+    if not ended(folder):
         shop.say(f"rewinding {teacher.model.name}: {run.length} at a constant {rate:g}, {folder.path}")
         shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
         shop.carry_out(run)
