@@ -21,6 +21,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torture.results import keep
+
 ROOM = 6 * 2**30  # bytes of address space beside what the process has: a bomb ends in a MemoryError, not in the machine
 
 
@@ -56,9 +58,8 @@ def main() -> None:
 
 
 def _note(out: Path, name: str, found: dict[str, Any]) -> None:
-    before = json.loads(out.read_text()) if out.exists() else {}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({**before, "readers": {**before.get("readers", {}), name: found}}, indent=1) + "\n")
+    before = json.loads(out.read_text()).get("readers", {}) if out.exists() else {}
+    keep(out, {"readers": {**before, name: found}})
 
 
 def apart(targets: Any, name: str, inputs: int, seed: int, guided: bool) -> dict[str, Any]:

@@ -14,11 +14,13 @@ VERSIONS = ("antishortcut", "torch", "numpy")
 
 def keep_result(folder: Path, name: str, found: dict[str, Any]) -> None:
     """Write <folder>/<name>.json."""
+    keep(folder / f"{name}.json", found)
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
     about = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": {"python": platform.python_version()} | {each: version(each) for each in VERSIONS},
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(
-        json.dumps(about | found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(about | found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
