@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from antishortcut.folder import replacing
+from antishortcut.lettering import cut, laid
 from antishortcut.report.scenes import Column, Gallery
 from antishortcut.report.shots import Shot, opened
 
@@ -20,7 +21,6 @@ WIDE = 224  # pixels of a scene, or the next multiple of its own where that is l
 TALL = 1.25  # how much higher than wide a scene may be
 GAP, MARGIN, LINE, TEXT = 6, 16, 26, 15
 INK, QUIET, EMPTY = "#1c2126", "#5b6670", "#eceff2"
-_Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 MARK = "antishortcut"  # key of the checksum in a picture
 
 
@@ -70,14 +70,14 @@ def draw_still(gallery: Gallery, scenes: Sequence[int]) -> Image.Image:
     heights = [_height(columns, at, side) for at in scenes]
     number = round(font.getlength("00")) + 8  # room for a scene's number
     width = 2 * MARGIN + number + len(columns) * (side + GAP) - GAP
-    key = _laid(gallery.key(scenes, columns), width - 2 * MARGIN, font)
+    key = laid(gallery.key(scenes, columns).items(), width - 2 * MARGIN, font, 20, 18)
     below = MARGIN + 2 * LINE + sum(heights) + GAP * len(heights)
     page = Image.new("RGB", (width, below + GAP + LINE * len(key) + MARGIN), "white")
     pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, MARGIN), _cut(gallery.title, width - 2 * MARGIN, font), INK, font)
+    pen.text((MARGIN, MARGIN), cut(gallery.title, width - 2 * MARGIN, font), INK, font)
     for place, column in enumerate(columns):
         left = MARGIN + number + place * (side + GAP)
-        pen.text((left + side / 2, MARGIN + LINE), _cut(column.title, side, font), INK, font, anchor="ma")
+        pen.text((left + side / 2, MARGIN + LINE), cut(column.title, side, font), INK, font, anchor="ma")
     top = MARGIN + 2 * LINE
     for at, height in zip(scenes, heights, strict=True):
         pen.text((MARGIN + number - 8, top + height / 2), str(at + 1), QUIET, font, anchor="rm")
@@ -116,28 +116,3 @@ def _scaled(shot: Shot, side: int, height: int) -> Image.Image:
     place = Image.new("RGB", (side, height), EMPTY)
     place.paste(picture, ((side - size[0]) // 2, (height - size[1]) // 2))
     return place
-
-
-def _laid(key: dict[str, str], width: int, font: _Font) -> list[list[tuple[int, str, str]]]:
-    """The legend in lines: place, word and colour."""
-    lines: list[list[tuple[int, str, str]]] = [[]]
-    left = 0
-    for name, paint in key.items():
-        word = _cut(name, width - 40, font)
-        wide = 20 + round(font.getlength(word)) + 18
-        if left and left + wide > width:
-            lines.append([])
-            left = 0
-        lines[-1].append((left, word, paint))
-        left += wide
-    return lines
-
-
-def _cut(text: str, width: int, font: _Font) -> str:
-    """As much of a text as there is room for."""
-    text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"

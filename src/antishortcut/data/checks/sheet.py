@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ...errors import UserError
+from ...lettering import cut, laid
 from ...types import VOID, AnySet, FileSet, ImageSet, is_dense
 from ..loading import Loader
 from ..masks import NO_CLASS, one_small_size, read_pair
@@ -25,7 +26,6 @@ TILE, GAP, LINE, HEAD, MARGIN = 128, 6, 18, 22, 12  # of a picture, between, of 
 MOST, EPOCHS, ACROSS = 12, 3, 2  # rows, views of each, rows beside each other
 INK, QUIET, EMPTY = "#1c2126", "#5b6670", "#eceff2"  # Pillow's own font has no ×
 Bytes = NDArray[np.uint8]
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 class Row(NamedTuple):
@@ -139,11 +139,11 @@ def _page(title: str, titles: Sequence[str], rows: Sequence[Row], key: Sequence[
     down = -(-len(rows) // across)
     top, width = MARGIN + LINE + HEAD, across * step
     font = ImageFont.load_default(13)
-    legend = _lines(key, width - 2 * MARGIN, font)
+    legend = laid(key, width - 2 * MARGIN, font, 17, 16)
     below = top + down * (TILE + LINE + GAP)
     page = Image.new("RGB", (width, below + len(legend) * LINE + MARGIN), "white")
     pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, MARGIN), _cut(title, width - 2 * MARGIN, font), INK, font)
+    pen.text((MARGIN, MARGIN), cut(title, width - 2 * MARGIN, font), INK, font)
     for number, row in enumerate(rows):
         left, up = MARGIN + number % across * step, top + number // across * (TILE + LINE + GAP)
         for column, picture in enumerate(row.pictures):
@@ -151,33 +151,10 @@ def _page(title: str, titles: Sequence[str], rows: Sequence[Row], key: Sequence[
             if number < across:
                 pen.text((left + column * (TILE + GAP), top - HEAD + 2), titles[column], QUIET, font)
         room = len(titles) * (TILE + GAP) - GAP
-        pen.text((left, up + TILE + 1), _cut(f"{row.caption}  ·  {row.note}", room, font), INK, font)
+        pen.text((left, up + TILE + 1), cut(f"{row.caption}  ·  {row.note}", room, font), INK, font)
     for line, words in enumerate(legend):
         for left, word, colour in words:
             up = below + line * LINE
             pen.rectangle((MARGIN + left, up + 3, MARGIN + left + 11, up + 14), fill=colour)
             pen.text((MARGIN + left + 17, up), word, INK, font)
     return page
-
-
-def _lines(key: Sequence[tuple[str, str]], width: int, font: Font) -> list[list[tuple[int, str, str]]]:
-    """The legend: place, word and colour, as many in a line as fit."""
-    lines: list[list[tuple[int, str, str]]] = [[]] if key else []
-    left = 0
-    for name, colour in key:
-        word = _cut(name, width - 17, font)
-        wide = 17 + round(font.getlength(word)) + 16
-        if left and left + wide > width:
-            lines.append([])
-            left = 0
-        lines[-1].append((left, word, colour))
-        left += wide
-    return lines
-
-
-def _cut(text: str, width: int, font: Font) -> str:
-    """As much of a text as there is room for."""
-    text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-    while text and font.getlength(text) > width:
-        text = text.removesuffix("…")[:-1] + "…" if len(text) > 1 else ""
-    return text
