@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -234,7 +235,8 @@ def _contents(runs: Path) -> Iterator[tuple[str, str]]:
             continue
         data = path.read_bytes()
         if path.name == "result.json":
-            data = json.dumps({key: value for key, value in json.loads(data).items() if key not in TIMES}).encode()
+            with suppress(ValueError):  # a damaged one is compared as it is
+                data = json.dumps({key: value for key, value in json.loads(data).items() if key not in TIMES}).encode()
         yield str(name), hashlib.sha256(data.replace(str(runs).encode(), b"RUNS")).hexdigest()
 
 
