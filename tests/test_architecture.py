@@ -11,11 +11,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "antishortcut"
 
-FREE = {"errors", "files", "lettering", "", "__version__"}  # what knows nothing of the rest
+FREE = {"errors", "files", "lettering", "toml", "", "__version__"}  # what knows nothing of the rest
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "lettering": set(),
+    "toml": set(),
     "types": set(),
     "settings": set(),
     "run": {"settings"},
@@ -58,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
         "types", "tasks", "models", "methods", "data", "teachers", "scorers", "answers",
         "fabric", "signals", "optimiser", "averaging", "mixing", "memory", "logs", "machine",
     },
-    "given": {"run", "folder", "types", "tasks", "models", "data", "teachers"},
+    "given": {"run", "folder", "types", "tasks", "models", "data", "teachers", "snapshots"},
     "plan": {"types", "models", "data"},
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -29,10 +30,11 @@ from antishortcut.cli.export import FORMATS as OFFERED
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS, Bench, evaluate
 from antishortcut.evaluate.latency import interleaved
-from antishortcut.export import FORMATS, export
+from antishortcut.export import FORMATS, destination, export
 from antishortcut.export.check import difference
 from antishortcut.export.markdown import plain
 from antishortcut.export.measured import EVALUATIONS as KNOWN
+from antishortcut.export.whole import placing
 from antishortcut.folder import UMASK, Folder, write_json
 from antishortcut.models import Network
 from antishortcut.report import make_report
@@ -41,6 +43,7 @@ from antishortcut.report.sizes import size_table
 from antishortcut.run import DataSettings, Execution, ModelSettings, OptimSettings, Recipe, Run, load_recipe
 from antishortcut.teachers import Trajectory, network_of, save_weights
 from antishortcut.workflow import Workshop, distill, teach
+from tests.hostile.test_disks import killed, killing_before
 from tests.test_dense_runs import SMALL
 
 TIMM = "timm:mobilenetv3_small_050"  # of few parameters, with batch norm and squeezed channels
@@ -333,6 +336,7 @@ def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> No
     shutil.copytree(student.path, copy)
     known = json.loads((copy / "run.json").read_text())
     known["run"]["name"] = "a|b<script>\n# c"
+    known.pop("sum", None)  # as one who edits it does
     write_json(copy / "run.json", known)
     write_json(copy / "scores" / "odd.json", {"values": {"x": "words", "y": None, "z": 1.5}, "source": "<b>"})
     card = (export(Folder(copy), "safetensors", None).place / "README.md").read_text()
@@ -391,6 +395,7 @@ def test_what_disagrees_is_refused(
     weights = load_file(copy / "student.safetensors")
     weights["body.head.bias"][0] = float("nan")
     save_file(weights, copy / "student.safetensors")
+    Folder(copy).finish(Folder(copy).result())  # with their checksum
     with pytest.raises(UserError, match="not finite"):
         export(Folder(copy), "safetensors", None)
     assert not (copy / "export").exists()
@@ -402,6 +407,9 @@ def test_a_student_that_is_damaged_is_said_in_a_line(student: Folder, tmp_path: 
     whole = copy.student.read_bytes()
     before = everything(tmp_path)
     copy.student.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"student.safetensors: damaged \(not what was saved\); restore it"):
+        export(copy, "safetensors", None)
+    write_json(copy.path / "result.json", {**copy.result(), "sha256": None})  # as an older version wrote it
     with pytest.raises(UserError, match="holds no plain tensors"):
         export(copy, "safetensors", None)
     other = {key: value for key, value in load_file(student.student).items() if "head" not in key}
@@ -541,7 +549,7 @@ def test_a_folder_that_is_there_stays_there(student: Folder, tmp_path: Path, mon
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr("antishortcut.export.os.replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UserError, match=r"cannot write .*here \(No space left on device\); name another folder"):
         export(student, "safetensors", None, out=tmp_path / "link", force=True)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == made
@@ -549,6 +557,77 @@ def test_a_folder_that_is_there_stays_there(student: Folder, tmp_path: Path, mon
     export(student, "torch", None, out=tmp_path / "link", force=True)
     assert {path.name for path in place.iterdir()} == {"README.md", "export.json", "model.pt2"}
     assert (place.stat().st_ino, (tmp_path / "link").is_symlink()) == (inode, True)
+
+
+FORM = "safetensors"
+MOVES = 7  # of an exchange: three files go, the old ones are let go of, three come
+
+
+def written(work: Path, content: str) -> None:
+    for name in ("model.safetensors", "README.md"):
+        (work / name).write_text(content)
+    (work / "export.json").write_text(json.dumps({"files": {"model.safetensors": 3}, "made": content}))
+
+
+def kill_inside(place: Path, moves: int | None) -> None:
+    """An export killed before so many of its moves, or, None, while it writes."""
+
+    def work() -> None:
+        os.replace = killing_before(moves or 0)
+        with placing(place, "export") as work:
+            written(work, "new")
+            if moves is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(work)
+
+
+@pytest.mark.parametrize("moves", [None, *range(MOVES)])
+def test_a_killed_export_leaves_the_old_or_the_new_whole(student: Folder, tmp_path: Path, moves: int | None) -> None:
+    place = tmp_path / "s"
+    with placing(place, "export") as work:
+        written(work, "old")
+    kill_inside(place, moves)
+    assert any(path.name.startswith(".s.export-") for path in place.iterdir())
+    with pytest.raises(UserError, match="is there already; --force"):
+        destination(student, FORM, "final", place, force=False)
+    assert {path.name for path in place.iterdir()} == {"model.safetensors", "README.md", "export.json"}
+    new = moves is not None and moves > 3
+    assert [(place / name).read_text() for name in ("model.safetensors", "README.md")] == ["new" if new else "old"] * 2
+    assert json.loads((place / "export.json").read_text())["made"] == ("new" if new else "old")
+    export(student, FORM, None, out=place, force=True)
+    assert {path.name for path in place.iterdir()} == {"model.safetensors", "README.md", "export.json"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_killed_first_export_left_is_swept(student: Folder, tmp_path: Path, there: bool) -> None:
+    place = tmp_path / "s"
+    if there:
+        place.mkdir()
+    mine = tmp_path / ".s.mine"
+    mine.mkdir()
+    kill_inside(place, None)
+    left = [path for path in everything(tmp_path) if path.name.startswith(".s.export-")]
+    assert len(left) == 1
+    export(student, FORM, None, out=place)
+    assert {path.name for path in place.iterdir()} == {"model.safetensors", "README.md", "export.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"s", ".s.mine"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_export_at_work_is_left_alone(student: Folder, tmp_path: Path, there: bool) -> None:
+    place = tmp_path / "s"
+    if there:
+        place.mkdir()
+    with placing(place, "export") as work:
+        written(work, "first")
+        if there:
+            with pytest.raises(UserError, match=r"s: another export is being written there; wait"):
+                export(student, FORM, None, out=place)
+        else:
+            assert destination(student, FORM, "final", place, force=False) == place
+        assert (work / "README.md").read_text() == "first"
+    assert (place / "README.md").read_text() == "first"
 
 
 def test_where_nothing_can_be_written(student: Folder, tmp_path: Path) -> None:
@@ -730,6 +809,7 @@ def test_the_report_names_machines_by_letters_where_there_are_several(
     for seed, machine in ((3, "one"), (4, "one"), (5, "another")):
         shutil.copytree(student.path, suite / f"kd-s{seed}")
         known = json.loads((suite / f"kd-s{seed}" / "run.json").read_text())
+        known.pop("sum", None)  # as one who edits it does
         write_json(suite / f"kd-s{seed}" / "run.json", known | {"run": known["run"] | {"seed": seed}})
         score = student.scores()["cost"]
         changed = {"machine": machine, "values": score["values"] | {"ms": float(seed)}}

@@ -147,3 +147,15 @@ def test_half_a_copy_goes_with_the_next_one(tmp_path: Path, run: Run) -> None:
         assert copy.result() == {"last": 1.0, "copy_of": "a/r"}
     finally:
         os.close(maker)
+
+
+def test_weights_that_are_not_what_was_saved_are_refused(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.student.write_bytes(b"weights")
+    folder.finish({"last": 1.0})
+    assert folder.weights() == folder.student
+    folder.student.write_bytes(b"weighty")
+    with pytest.raises(UserError, match=r"student.safetensors: damaged \(not what was saved\)"):
+        folder.weights()
+    write_json(tmp_path / "result.json", {"last": 1.0})  # of an older version
+    assert folder.weights() == folder.student

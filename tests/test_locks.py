@@ -101,10 +101,35 @@ def test_without_flock_a_holder_shows_that_it_lives(tmp_path: Path, monkeypatch:
         assert time.time() - (tmp_path / ".held").stat().st_mtime < 100
 
 
-@pytest.mark.parametrize("text", ["", "4711", "{}", "[1]", '{"pid": "x"}', "\x00" * 40])
-def test_a_lock_of_another_version_or_a_damaged_one_locks_nobody_out(tmp_path: Path, text: str) -> None:
-    (tmp_path / ".lock").write_text(text)
+def said(pid: str, host: str = "x") -> bytes:
+    return b'{"pid": %s, "host": "%s", "since": "", "born": 0}' % (pid.encode(), host.encode())
+
+
+HERE = socket.gethostname()
+ODD = [b"", b"{}", b"[1]", b'{"pid": "x"}', bytes(40), b"[" * 5000, b'{"a":' * 5000, b"\xff\xfe", b"1e999", b"-3", b"0"]
+ODD += [said(pid, HERE) for pid in ("1e999", "-1", "0", "NaN", "9" * 30, "9" * 5000, "null", "[1]")]
+
+
+@pytest.mark.parametrize("text", [*ODD, b"4711"])
+def test_a_lock_of_another_version_or_a_damaged_one_locks_nobody_out(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / ".lock").write_bytes(text)
     with Folder(tmp_path).locked():
+        pass
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_damaged_holder_is_somebody_unknown(tmp_path: Path, text: bytes) -> None:
+    with only_one(tmp_path):
+        (tmp_path / ".lock").write_bytes(text)
+        with pytest.raises(InUse, match=r"is in use by process \?;"), Folder(tmp_path).locked():
+            pass
+    held = tmp_path / ".held"
+    held.write_bytes(text)
+    with pytest.raises(Held) as caught, only_one(tmp_path, everywhere=False):
+        pass
+    assert caught.value.holder == Holder()
+    os.utime(held, (time.time() - locks.STALE - 5,) * 2)  # and is gone after a while, as one of another machine
+    with only_one(tmp_path, everywhere=False):
         pass
 
 

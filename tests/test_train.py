@@ -146,6 +146,36 @@ def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, m
     assert manifests[0] == manifests[1]  # with the sha256 of every state
 
 
+def test_a_run_whose_log_is_damaged_or_gone_says_so(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.quiet = False
+    teach(recipe, shop)
+    original = loop.Training._step
+
+    def step(self: loop.Training, batch: Any) -> float:
+        rate = original(self, batch)
+        if self.done == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return rate
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", step)
+        with pytest.raises(loop.Stopped):
+            distill(recipe, shop, method="kd", seed=1, suite="s")
+    log = shop.runs / "s" / "kd-s1" / "metrics.jsonl"
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b"rate", b"rite", 1))
+    with pytest.raises(UserError, match=r"metrics.jsonl: not what was logged .*remove it to go on without its rows"):
+        distill(recipe, shop, method="kd", seed=1, suite="s")
+    log.unlink()
+    capsys.readouterr()
+    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    told = capsys.readouterr()
+    assert "was gone: what was logged up to step 6 is missing there" in " ".join((told.out + told.err).split())
+    assert Folder(run.folder(shop.runs)).history()[0]["step"] == 7
+
+
 def test_accumulation_sees_the_same_batches(recipe: Recipe, shop: Workshop) -> None:
     """CE without batch statistics would be equal; with them, half batches differ a little, but every image is used."""
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})

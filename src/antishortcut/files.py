@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
+from antishortcut.errors import UserError
+
 TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
 
 
@@ -61,3 +63,11 @@ def _refuse(found: os.stat_result, path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with its ~ or ~user spelt out; that of nobody here is a UserError."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user, or one without a home
+        raise UserError(f"{path}: there is no home folder {Path(path).parts[0]}; write the whole path") from None

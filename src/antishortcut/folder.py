@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import shutil
@@ -23,13 +24,14 @@ from typing import IO, Any
 from antishortcut.errors import UserError
 from antishortcut.files import text
 from antishortcut.locks import Held, only_one
-from antishortcut.log import Log
+from antishortcut.log import Log, Mark
 from antishortcut.run import SCHEMA, Run
 
 os.umask(UMASK := os.umask(0o022))  # it can only be read by setting it
 
 DEEPEST = 100  # lists in lists of a JSON file; ours have five
 LOG = 2**30  # bytes of metrics.jsonl that are read
+UNNAMED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # errors of a disk while a file is written
 
 
 @contextmanager
@@ -48,8 +50,10 @@ def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
             os.chmod(name, 0o666 & ~UMASK)  # a temporary file is private; what it becomes is not
             os.replace(name, path)  # while it is locked: nobody takes it for one that was left behind
         _durable(path.parent)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in UNNAMED and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which file it has no room for
         raise
 
 
@@ -73,7 +77,7 @@ def swept(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """A folder that no other process is at, or an OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -148,8 +152,8 @@ class Folder:
         """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
         if (self.path / "run.json").exists():
             return self.check(run)
-        value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json")}
-        write_json(self.path / "run.json", value | {"execution": execution, "versions": versions})
+        value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
+        write_json(self.path / "run.json", value | {"versions": versions, "sum": _sum(value)})
         return execution
 
     def check(self, run: Run) -> dict[str, Any]:
@@ -171,10 +175,17 @@ class Folder:
         try:
             schema = value["schema"]
             if schema == SCHEMA:
-                return Run.model_validate(value["run"]), dict(value["execution"])
+                run, execution = Run.model_validate(value["run"]), dict(value["execution"])
         except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
-        raise UserError(f"{path}: written by another version (schema {schema}, this one has {SCHEMA})")
+        if schema != SCHEMA:
+            raise UserError(f"{path}: written by another version (schema {schema}, this one has {SCHEMA})")
+        if value.get("sum", _sum(value)) != _sum(value):  # older ones have none
+            raise UserError(
+                f"{path}: damaged (its settings are not those that were written); restore it or remove its folder; "
+                'if you have edited it, take its "sum" out'
+            )
+        return run, execution
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
@@ -214,7 +225,16 @@ class Folder:
             raise UserError(f"{path}: damaged (no last {name}); restore it or remove its folder") from None
 
     def finish(self, result: dict[str, Any]) -> None:
-        write_json(self.path / "result.json", result, parents=False)
+        """With the checksums of the weights that are there."""
+        sums = {path.name: _digest(path) for path in (self.student, self.method) if path.exists()}
+        write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
+
+    def weights(self) -> Path:
+        """The file of a student's weights, if it is still the one that was saved; older results do not say."""
+        said = self.result().get("sha256") if self.finished else None
+        if isinstance(said, dict) and self.student.is_file() and said.get(self.student.name) != _digest(self.student):
+            raise UserError(f"{self.student}: damaged (not what was saved); restore it or remove {self.path}")
+        return self.student
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a line. One that the disk does not take is kept in mind, and written with a later one or by `settle`."""
@@ -237,9 +257,18 @@ class Folder:
         """The logged rows; a last line cut short by a kill is left out."""
         return list(self._log.rows())
 
-    def cut(self, step: int) -> None:
-        """Forget what was logged after `step`: those steps are going to be repeated."""
-        self._log.cut(step)
+    def cut(self, step: int, mark: Mark | None = None) -> None:
+        """Forget what was logged after `step`, or after a mark: those steps are going to be repeated."""
+        self._log.cut(step, mark)
+
+    @property
+    def mark(self) -> Mark:
+        """How far the log has come, with what it holds by then; for `logged`."""
+        return self._log.mark
+
+    def logged(self, mark: Mark | None) -> bool:
+        """Whether the log still begins with what it held at a mark; states saved by older versions have none."""
+        return mark is None or self._log.begins(mark)
 
     def score(self, name: str) -> dict[str, Any] | None:
         """A score; None when there is none or its file is damaged: it is made again when asked for."""
@@ -262,13 +291,14 @@ class Folder:
         """
         there, _ = twin.read()
         kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
+        kept |= {"sum": _sum(kept)}
         aside = [] if (there.teacher, there.early) == (run.teacher, run.early) else ["scores", "artifacts"]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         halves = f".{self.path.name}.copy-"
         for half in self.path.parent.glob(f"{glob.escape(halves)}*"):  # of processes that were killed while they copied
-            with suppress(OSError), _alone(half):
+            with suppress(OSError), alone(half):
                 shutil.rmtree(half)
-        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=halves) as place, _alone(Path(place)):
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=halves) as place, alone(Path(place)):
             copy = Path(place) / self.path.name
             shutil.copytree(twin.path, copy, ignore=shutil.ignore_patterns(".*", "resume", *aside))
             write_json(copy / "run.json", kept)
@@ -280,6 +310,17 @@ class Folder:
             except OSError:
                 if not self.finished:  # else another process was at it too, and first
                     raise
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sum(value: dict[str, Any]) -> str:
+    """By which damage to the settings in run.json is known."""
+    settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _inode(path: Path) -> int | None:

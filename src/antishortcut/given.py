@@ -6,6 +6,7 @@ From then on it is a teacher like any other: its states have names and checksums
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from antishortcut.data import Loader, to_device
 from antishortcut.data.parts import limited
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import expanded
 from antishortcut.folder import Folder, read_json
 from antishortcut.models import Network, load_weights
 from antishortcut.run import Run, TeacherSettings
+from antishortcut.snapshots import checked
 from antishortcut.tasks import task_of
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.types import Sets
@@ -38,8 +41,8 @@ class State(NamedTuple):
 def states_of(teacher: TeacherSettings) -> list[State]:
     """The states a teacher was given with, in the order they were reached; the last is final."""
     assert teacher.final is not None
-    path = Path(teacher.final).expanduser()
-    if path.is_dir():
+    path = expanded(teacher.final)
+    if os.path.isdir(path):  # of a name that is no name, False as well
         if teacher.early_file:
             raise UserError(f"{path} is a folder of states: name one of them as early, not {teacher.early}")
         kept = list(_kept(path))
@@ -47,20 +50,23 @@ def states_of(teacher: TeacherSettings) -> list[State]:
             there = ", ".join(kept[-1].labels) if kept else "none"
             raise UserError(f"{path} has no final state (the last one: {there}); Snapshots.finish keeps where it ended")
         return kept
-    early = [State(["early"], 1, Path(teacher.early).expanduser())] if teacher.early_file else []
+    early = [State(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
     return [*early, State(["final"], 2, path)]
 
 
 def _kept(folder: Path) -> Iterator[State]:
     """As Snapshots and `asd teach` lay them out."""
     manifest = folder / "manifest.json"
+    tree = read_json(manifest)
     try:
-        for entry in sorted(read_json(manifest)["states"], key=lambda entry: int(entry["step"])):
-            file = folder / "snapshots" / Path(str(entry["file"])).name
-            labels = [str(label) for label in entry["labels"]]
-            yield State(labels, int(entry["step"]), file, float(entry["fraction"]), str(entry["sha256"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({error!r})") from None
+        for entry in sorted(checked(tree["states"]), key=lambda entry: int(entry["step"])):
+            share = float(entry["fraction"])
+            if not 0 <= share <= 1 or (entry["step"] == 0 and {"final", "100%"} & set(entry["labels"])):
+                raise ValueError("a share of training that is none, or an end before the first step")
+            yield State(entry["labels"], entry["step"], folder / "snapshots" / entry["file"], share, entry["sha256"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        told = first_line(error) if type(error) is ValueError else repr(error)
+        raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({told})") from None
 
 
 def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric: Fabric) -> Iterator[str]:
@@ -90,7 +96,13 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    if not os.path.isfile(file):
+        return ""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _judged(sets: Sets) -> tuple[str, Any]:

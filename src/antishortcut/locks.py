@@ -22,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 BEAT, STALE = 20.0, 120.0  # seconds: how often a holder touches .held, and after which silence it counts as gone
+LONGEST = 4_000  # characters of what a holder says of itself
 NO_FLOCK = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 LOCAL = {"nfs": ("nolock", "local_lock=all", "local_lock=flock"), "lustre": ("localflock",), "fuse.sshfs": ("",)}
 
@@ -80,13 +81,13 @@ def only_one(folder: Path, wait: bool = False, everywhere: bool | None = None) -
 
     `everywhere`: whether other machines see a flock here; found out unless said.
     """
-    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+    with (folder / ".lock").open("a+", encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             carried = seen_everywhere(folder) if everywhere is None else everywhere
         except BlockingIOError:
             file.seek(0)
-            raise Held(_read(file.read(1000))) from None
+            raise Held(_read(file.read(LONGEST))) from None
         except OSError as error:
             if error.errno not in NO_FLOCK:
                 raise
@@ -94,8 +95,7 @@ def only_one(folder: Path, wait: bool = False, everywhere: bool | None = None) -
         with _claimed(folder / ".held", wait) if not carried else nullcontext():
             with suppress(OSError):  # a full disk: who holds it is then not told, but held it is
                 file.truncate(0)
-                file.write(json.dumps(asdict(me())))
-                file.flush()
+                os.write(file.fileno(), json.dumps(asdict(me())).encode())  # a buffer would be tried again at the end
             yield os.fstat(file.fileno()).st_ino
 
 
@@ -131,32 +131,37 @@ def _claimed(path: Path, wait: bool) -> Iterator[None]:
 
 def _made(path: Path, text: str) -> bool:
     """Linked to its name when it is whole: a reader sees no half-written holder."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".held.", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".held.") as file:
         try:
+            os.write(file.fileno(), text.encode())
             os.link(file.name, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            error.filename = error.filename or str(path)  # a full disk names no file
+            raise
         return True
 
 
 def _holder(path: Path) -> Holder | None:
     try:
-        return _read(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _read(file.read(LONGEST))
     except FileNotFoundError:
         return None
 
 
 def _read(text: str) -> Holder:
-    """Of what was written; nobody in particular when it cannot be read."""
+    """Of what was written; nobody in particular when it cannot be read, or names what is no process."""
     try:
         found = json.loads(text)
         if isinstance(found, dict):
-            return Holder(int(found["pid"]), str(found["host"]), str(found["since"]), int(found["born"]))
-        return Holder(int(found))
-    except (ValueError, TypeError, KeyError):
+            holder = Holder(int(found["pid"]), str(found["host"]), str(found["since"]), int(found["born"]))
+        else:
+            holder = Holder(int(found))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return Holder()
+    return holder if 0 < holder.pid < 2**31 else Holder()
 
 
 def _stale(holder: Holder, path: Path) -> bool:

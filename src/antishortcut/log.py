@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -15,16 +16,22 @@ from antishortcut.files import plain
 BLOCK = 2**12  # bytes that are read at a time when the beginning of a line is looked for
 
 
+Mark = tuple[int, int]  # bytes from the beginning of a log, and their checksum
+
+
 class Log:
     """Rows are added to the end, read one after another, and cut off after a step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mark: Mark = (0, 0)  # of all that was added since the last cut, written or not
         self._unwritten: list[bytes] = []
 
     def add(self, row: dict[str, Any]) -> None:
         """To what `write` writes."""
-        self._unwritten.append(json.dumps(row).encode() + b"\n")
+        line = json.dumps(row).encode() + b"\n"
+        self._unwritten.append(line)
+        self.mark = (self.mark[0] + len(line), zlib.crc32(line, self.mark[1]))
 
     def write(self) -> None:
         """Put on the disk what was added: all of it, or nothing and an OSError."""
@@ -62,15 +69,28 @@ class Log:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read ({error.strerror}); remove it") from None
 
-    def cut(self, step: int) -> None:
-        """Forget the rows after `step`, and half a line at the end."""
+    def begins(self, mark: Mark) -> bool:
+        """Whether the first bytes are still those of a mark. A log that is gone or empty was given up by somebody."""
+        try:
+            plain(self.path)
+            with self.path.open("rb") as file:
+                return os.fstat(file.fileno()).st_size == 0 or _marked(file, mark[0]) == mark
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be read ({error.strerror}); remove it") from None
+
+    def cut(self, step: int, mark: Mark | None = None) -> None:
+        """Forget the rows after `step`, or after the bytes of a mark, and half a line at the end."""
         self.path.touch()
         plain(self.path)
         with self.path.open("r+b") as file:
-            kept = _end(file, step)
-            if kept < os.fstat(file.fileno()).st_size:
+            size = os.fstat(file.fileno()).st_size
+            kept = _end(file, step) if mark is None else min(mark[0], size)
+            if kept < size:
                 file.truncate(kept)
                 os.fsync(file.fileno())
+            self.mark = _marked(file, kept)
 
 
 def thinned(path: Path, many: int, kept: int, always: bytes, most: int) -> list[bytes]:
@@ -88,6 +108,15 @@ def thinned(path: Path, many: int, kept: int, always: bytes, most: int) -> list[
             return file.read().splitlines()
         every, last = -(-lines // kept), lines - 1
         return [line for at, line in enumerate(file) if (last - at) % every == 0 or always in line]
+
+
+def _marked(file: IO[bytes], size: int) -> Mark:
+    """The mark of so many bytes, or of as many as there are."""
+    found, read = 0, 0
+    file.seek(0)
+    while read < size and (block := file.read(min(size - read, 2**20))):
+        found, read = zlib.crc32(block, found), read + len(block)
+    return read, found
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

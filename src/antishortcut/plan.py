@@ -21,6 +21,7 @@ from antishortcut.data.checks import open_finding, usual_augment, usual_side
 from antishortcut.data.checks.finding import Finding
 from antishortcut.data.sources import SOURCES
 from antishortcut.errors import UserError, near
+from antishortcut.files import expanded
 from antishortcut.models.published import published
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
@@ -48,7 +49,7 @@ class Wanted:
     @property
     def name(self) -> str:
         """Of the folder of its runs."""
-        where = Path(self.data.partition(":")[2] or self.data).expanduser().resolve().name
+        where = expanded(self.data.partition(":")[2] or self.data).resolve().name
         words = (where, *(network.rpartition(":")[2] for network in (self.teacher, self.student)))
         return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.") or "data" for word in words)
 
@@ -79,7 +80,7 @@ class Line:
 def data_name(text: str) -> str:
     """A plain folder is one of images; however its path is spelt, it is the same."""
     kind, found, path = text.partition(":")
-    if not found and Path(text).expanduser().is_dir():
+    if not found and expanded(text).is_dir():
         return f"folder:{Path(text)}"
     if not found and text not in SOURCES:
         raise UserError(f"{text!r} is no folder here and no data set{near(text, SOURCES)}")

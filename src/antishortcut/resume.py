@@ -16,6 +16,7 @@ from antishortcut.errors import UserError
 from antishortcut.files import content, stored
 from antishortcut.folder import Folder, replacing
 
+Found = tuple[int, dict[str, Any]]  # step and state
 KEPT = 2  # the newest state, and the one before it in case the newest is damaged
 
 
@@ -61,9 +62,9 @@ def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_state(folder: Path) -> tuple[int, dict[str, Any]] | None:
-    """The newest state whose checksum is right, None when there is none at all."""
-    paths = sorted(folder.glob("*.pt"), reverse=True)
+def load_state(folder: Path, fits: Callable[[dict[str, Any]], bool] = lambda state: True) -> Found | None:
+    """The newest state whose checksum is right and that `fits` the log beside it, None when there is none at all."""
+    paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
     for path in paths:
         step, _, digest = path.stem.partition("-")
         try:
@@ -72,12 +73,28 @@ def load_state(folder: Path) -> tuple[int, dict[str, Any]] | None:
                 stored(io.BytesIO(data))
                 state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 if isinstance(state, dict):
-                    return int(step), state
+                    if fits(state):
+                        return int(step), state
+                    wrong = f"{folder.parent / 'metrics.jsonl'}: not what was logged before {path.name} was saved; " + (
+                        "restore it, or remove it to go on without its rows"
+                    )
+        except UserError:
+            raise
+        except OSError as error:
+            wrong = f"{path}: cannot be read ({reason(error)}); see to its disk, then give the same command again"
         except Exception:  # what is no state can make torch raise anything; the one before may do
             continue
     if paths:
-        raise UserError(f"{folder}: every saved state is damaged; remove {folder.parent} to start again")
+        raise UserError(wrong or f"{folder}: every saved state is damaged; remove {folder.parent} to start again")
     return None
+
+
+def forget_later(folder: Path, step: int) -> None:
+    """Let go of states after a step: they were found damaged, and would count as the newest."""
+    for path in folder.glob("*.pt"):
+        name = path.name[:9]
+        if not name.isdecimal() or int(name) > step:
+            path.unlink(missing_ok=True)
 
 
 def clear_states(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from antishortcut.errors import UserError, counted, near, shown
-from antishortcut.files import content
+from antishortcut.files import expanded, plain
 from antishortcut.files import text as text_of
+from antishortcut.settings import LONGEST
 from antishortcut.settings import DataSettings as DataSettings
 from antishortcut.settings import Execution as Execution
 from antishortcut.settings import ModelSettings as ModelSettings
@@ -26,11 +26,10 @@ from antishortcut.settings import OptimSettings as OptimSettings
 from antishortcut.settings import Settings as Settings
 from antishortcut.settings import TaskSettings as TaskSettings
 from antishortcut.settings import TeacherSettings as TeacherSettings
+from antishortcut.toml import LARGEST, toml
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
-LARGEST = 2**20  # bytes of a recipe
 DEEPEST = 16  # sections inside sections that --set may name
-LONGEST = 10**9  # epochs or iterations; larger numbers have no place in a float's mantissa once they are steps
 Value = bool | int | float | str
 
 
@@ -80,8 +79,8 @@ class Run(Settings):
     suite: str = "runs"
     name: str
     seed: int
-    epochs: int  # 0 when its length is in iterations
-    iterations: int = 0
+    epochs: int = Field(ge=0, le=LONGEST)  # 0 when its length is in iterations
+    iterations: int = Field(0, ge=0, le=LONGEST)
     data: DataSettings
     fingerprint: str  # of the data
     model: ModelSettings
@@ -218,11 +217,15 @@ def _with_digest(model: ModelSettings) -> ModelSettings:
 
 def _digest(weights: str) -> str:
     """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
-    path = Path(weights).expanduser()
+    path = expanded(weights)
     try:
-        return hashlib.sha256(content(path / "manifest.json" if path.is_dir() else path, None)).hexdigest()
-    except OSError as error:
-        raise UserError(f"weights {weights}: cannot be read ({error.strerror})") from None
+        file = path / "manifest.json" if path.is_dir() else path
+        plain(file)
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"weights {weights}: cannot be read ({reason})") from None
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -269,7 +272,7 @@ def recipe_from(
 ) -> Recipe:
     """A recipe from the text of a TOML file."""
     try:
-        tree = tomllib.loads(text)
+        tree = toml(text)
     except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
         raise UserError(f"{where}: not a TOML file: {error}") from None
     change(tree)
@@ -301,7 +304,7 @@ def setting(text: str) -> tuple[str, Any]:
     if not mark or not key.strip():
         raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return key.strip(), toml(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         return key.strip(), value
 

@@ -6,7 +6,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+LONGEST = 10**9  # epochs or iterations; larger numbers have no place in a float's mantissa once they are steps
+# nobody's settings lie beyond these; what does would end in an error of torch's, or take all memory
+LARGEST = 1e6  # of weights, decays and the like
+FASTEST = 1e30  # of learning rates: such a training fails, but one float32 holds its rate times any decay
+SIDE = 4096  # pixels of an image
+IMAGES = 10**7  # of a batch
+PROCESSES = 1024  # and threads: torch falls over with a million of them
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Processes = Annotated[int, Field(ge=0, le=PROCESSES)]
+Weight = Annotated[float, Field(ge=0, le=LARGEST)]
 YOUNGER = ("betas", "decay", "ema", "mixup", "cutmix")  # settings that came later: at their defaults not in the hash
 LOGS = ("tensorboard", "wandb")  # where the numbers of a training can go besides its folder
 
@@ -17,7 +28,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-Positive = Annotated[float, Field(gt=0)]
+Level = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
 
 
@@ -26,9 +38,9 @@ class ModelSettings(Settings):
     stem: Literal["cifar", "imagenet"] = "cifar"
     embedding: str | None = None  # module path of the embedding, found by probing when not given
     stages: tuple[str, ...] | None = Field(None, min_length=1)  # module paths of the feature maps, likewise
-    mean: tuple[float, float, float] | None = None  # of the images it wants to see, in [0, 1]; its own when not given
+    mean: tuple[Level, Level, Level] | None = None  # of the images it wants to see, in [0, 1]; its own when not given
     std: tuple[Positive, Positive, Positive] | None = None
-    size: int | None = Field(None, ge=8)  # side that images are brought to, where it takes only one
+    size: int | None = Field(None, ge=8, le=SIDE)  # side that images are brought to, where it takes only one
     pretrained: bool = False  # weights from the hub of timm or torchvision
     weights: str | None = None  # weights from a file
     digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
@@ -41,21 +53,21 @@ class ModelSettings(Settings):
 
 class OptimSettings(Settings):
     name: Literal["sgd", "adamw"] = "sgd"
-    rate: float = Field(0.05, gt=0)
+    rate: float = Field(0.05, gt=0, le=FASTEST)
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
     betas: tuple[Beta, Beta] = (0.9, 0.999)  # of AdamW
-    weight_decay: float = Field(5e-4, ge=0)
+    weight_decay: Weight = 5e-4
     decay: Literal["all", "weights"] = "all"  # weights: no decay of biases, norms, and what a network wants spared
-    batch: int = Field(64, ge=1)  # images per optimiser step, over all devices
-    accumulate: int = Field(1, ge=1)  # in how many parts a batch is computed
+    batch: int = Field(64, ge=1, le=IMAGES)  # images per optimiser step, over all devices
+    accumulate: int = Field(1, ge=1, le=IMAGES)  # in how many parts a batch is computed
     schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
     milestones: tuple[float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
-    warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up
-    clip: float = Field(0.0, ge=0)  # largest gradient norm, 0 for none
+    warmup: float = Field(0.0, ge=0, le=LONGEST)  # epochs of linear warm-up
+    clip: float = Field(0.0, ge=0, le=FASTEST)  # largest gradient norm, 0 for none
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    mixup: float = Field(0.0, ge=0)  # α of the Beta distribution of shares, 0 for none; with cutmix one of the two
-    cutmix: float = Field(0.0, ge=0)
+    mixup: Weight = 0.0  # α of the Beta distribution of shares, 0 for none; with cutmix one of the two
+    cutmix: Weight = 0.0
     ema: float = Field(0.0, ge=0, lt=1)  # decay of a running mean of the weights, which is then the student; 0 for none
 
     @model_validator(mode="after")
@@ -80,18 +92,18 @@ class Execution(Settings):
     """How a run is computed. Not part of the hash; resolved once, written into run.json, kept on resume."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: int = Field(1, ge=1)
-    nodes: int = Field(1, ge=1)
+    devices: int = Field(1, ge=1, le=PROCESSES)
+    nodes: int = Field(1, ge=1, le=PROCESSES)
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"  # of the student; auto: the device's own
     teacher_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     teacher_compile: Literal["auto", "on", "off"] = "auto"  # auto: when a run is long enough and it is faster
     compile: bool = False  # the student
-    threads: int = Field(0, ge=0)  # of each process on the CPU; 0 leaves it to torch
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that decode images on disk
-    save_every: float = Field(60.0, ge=0)  # seconds between resume states
+    threads: Processes = 0  # of each process on the CPU; 0 leaves it to torch
+    workers: Processes | Literal["auto"] = "auto"  # processes that decode images on disk
+    save_every: float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
-    parts: Annotated[int, Field(ge=1)] | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
-    memory: float = Field(0.0, ge=0)  # GB that a process may take for parts = "auto"; 0: what is free
+    parts: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
+    memory: Weight = 0.0  # GB that a process may take for parts = "auto"; 0: what is free
     log: tuple[str, ...] = ("tensorboard",)  # of LOGS; may be another when a run goes on
 
     @field_validator("log")
@@ -105,12 +117,12 @@ class Execution(Settings):
 
 class DataSettings(Settings):
     name: str = "cues"
-    train_limit: int | None = Field(None, ge=1)  # a class-balanced part of the training set
-    test_limit: int | None = Field(None, ge=1)
+    train_limit: Length | None = None  # a class-balanced part of the training set
+    test_limit: Length | None = None
     val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
-    image_size: int | None = Field(None, ge=8)
+    image_size: int | None = Field(None, ge=8, le=SIDE)
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
-    views: int | None = Field(None, ge=1)  # of students: epoch e is augmented as e mod views; None: anew each epoch
+    views: Length | None = None  # of students: epoch e is augmented as e mod views; None: anew each epoch
     seed: int = Field(
         0, ge=0, lt=2**31
     )  # of limits and splits, and of generated images; the same for all runs that are to be compared
@@ -120,8 +132,8 @@ class DataSettings(Settings):
 class TaskSettings(Settings):
     """Of dense prediction; classification has none."""
 
-    rows: int = Field(1024, ge=1)  # locations of a step that methods learn from, over all devices
-    aux: float = Field(0.4, ge=0)  # weight of the auxiliary head's loss, where a network has one
+    rows: Length = 1024  # locations of a step that methods learn from, over all devices
+    aux: Weight = 0.4  # weight of the auxiliary head's loss, where a network has one
 
 
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
@@ -129,16 +141,16 @@ FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights
 
 class TeacherSettings(ModelSettings):
     final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
-    epochs: int | None = Field(None, ge=1)  # or iterations, as the recipe counts; the recipe's number when not given
-    rate: float | None = Field(None, gt=0)  # optim.rate when not given
-    batch: int | None = Field(None, ge=1)  # optim.batch when not given
+    epochs: Length | None = None  # or iterations, as the recipe counts; the recipe's number when not given
+    rate: float | None = Field(None, gt=0, le=FASTEST)  # optim.rate when not given
+    batch: int | None = Field(None, ge=1, le=IMAGES)  # optim.batch when not given
     seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
     keep: tuple[float | str, ...] = Field(
         (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
     )  # per cent of training, or "epoch:36"
     early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
-    rewind_epochs: int = Field(10, ge=1)  # or iterations, as the recipe counts; then a 24th of them when not given
-    rewind_rate: float = Field(0.05, gt=0)
+    rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
+    rewind_rate: float = Field(0.05, gt=0, le=FASTEST)
 
     @model_validator(mode="after")
     def _given(self) -> Self:

@@ -31,6 +31,8 @@ from antishortcut.files import text
 
 KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training: what `asd teach` keeps
 
+STEPS = 10**18  # more than anybody takes
+
 
 class Snapshots:
     """Keeps the states of a model at given shares of its training: `snapshots(model, step)` after every step.
@@ -113,13 +115,20 @@ def load_state(folder: str | Path, state: str = "final") -> dict[str, Tensor]:
         there = [label for label, entry in known.items() if entry]
         raise UserError(f"{folder} kept no state {state!r}: {ended}{near(state, there).removeprefix('; ')}")
     path = folder / "snapshots" / known[state]["file"]
-    data = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != known[state]["sha256"]:
+    if not os.path.isfile(path) or _digest(path) != known[state]["sha256"]:
         raise UserError(f"{path} is missing or damaged; restore it, or train again")
     try:
-        return dict(load(data))
+        return dict(load(path.read_bytes()))
     except Exception as error:  # of a file that was something else when it was listed
         raise UserError(f"{path} holds no weights ({first_line(error)}); train again") from None
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -162,7 +171,8 @@ def checked(states: Any) -> list[dict[str, Any]]:
     if not isinstance(states, list):
         raise ValueError("its states are no list")
     for each in states:
-        good = isinstance(each, dict) and isinstance(each.get("step"), int) and isinstance(each.get("sha256"), str)
+        step = each.get("step") if isinstance(each, dict) else None
+        good = type(step) is int and 0 <= step <= STEPS and isinstance(each.get("sha256"), str)
         labels, file = (each.get("labels"), each.get("file")) if good else (None, None)
         if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
             raise ValueError("a state without its names, step or checksum")

@@ -54,7 +54,7 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
     found = summary([x - y for x, y in zip(a, b, strict=True)])
     if found.std is None:
         return Paired(found.mean, None, None, None, 1)
-    half = float(stdtrit(found.count - 1, (1 + level) / 2)) * found.std / math.sqrt(found.count)
+    half = float(stdtrit(float(found.count - 1), (1 + level) / 2)) * found.std / math.sqrt(found.count)
     size = max(abs(x) for x in (*a, *b))
     effect = found.mean / found.std if found.std > TINY * size else None
     return Paired(found.mean, found.mean - half, found.mean + half, effect, found.count)
@@ -76,8 +76,8 @@ def power(difference: float, std: float, count: int, level: float = 0.95) -> flo
     """How often a two-sided paired t test finds a true difference: P(|T| > t_{n−1}), T noncentral with δ√n / σ."""
     if count < 2 or std <= 0 or not 0 < level < 1:
         raise ValueError("power needs two pairs or more, differences that vary, and a level between 0 and 1")
-    shift, bar = abs(difference) / std * math.sqrt(count), float(stdtrit(count - 1, (1 + level) / 2))
-    low, high = (float(nctdtr(count - 1, shift, at)) for at in (-bar, bar))
+    shift, bar = abs(difference) / std * math.sqrt(count), float(stdtrit(float(count - 1), (1 + level) / 2))
+    low, high = (float(nctdtr(float(count - 1), shift, at)) for at in (-bar, bar))
     return 1 - (0.0 if math.isnan(high) else high) + (0.0 if math.isnan(low) else low)  # far tails come back as nan
 
 

@@ -36,7 +36,7 @@ from antishortcut.models import probe
 from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
 from antishortcut.parallel import as_the_first, gather, together, told
-from antishortcut.resume import clear_states, ended, kept, load_state, needed, save_or_say, save_state
+from antishortcut.resume import clear_states, ended, forget_later, kept, load_state, needed, save_or_say, save_state
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
@@ -115,6 +115,8 @@ class Training:
         check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
         self.loader = self._loader("train")
         self.per_epoch = len(self.loader)
+        if not self.per_epoch:
+            raise UserError(f"{len(sets.train)} images cannot be shared by {fabric.world_size} processes; use fewer")
         self.total = run.iterations or run.epochs * self.per_epoch
         self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
         self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
@@ -277,7 +279,7 @@ class Training:
 
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
-        found = load_state(self.folder.path / "resume")
+        found = load_state(self.folder.path / "resume", lambda state: self.folder.logged(state.get("log")))
         if found is not None:
             self.done, state = found
             try:
@@ -303,7 +305,11 @@ class Training:
             )
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
-            self.folder.cut(-1 if found is None else self.done)  # what was logged of the untrained state comes again
+            forget_later(self.folder.path / "resume", self.done)
+            mark = found[1].get("log") if found else None
+            self.folder.cut(self.done if found else -1, mark)  # what was logged of the untrained state comes again
+            if mark and self.folder.mark != mark:
+                self.news += f"{self.folder.metrics} was gone: what was logged up to step {self.done} is missing there"
 
     def _rows(self, batch: Batch) -> Mapping[str, Features]:
         """What the teachers say of a batch, as rows."""
@@ -323,6 +329,7 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
+            more["log"] = self.folder.mark
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:

@@ -97,7 +97,7 @@ class Workshop:
             folder.check(run)
             return folder.result()
         if (folder.path / "run.json").exists():
-            execution = Execution.model_validate(BEFORE | folder.read()[1] | {"log": execution.log})
+            execution = _as_begun(folder, execution)
             self._goes_on(folder, execution)
         fabric = self._made(execution)
         if run.keep and fabric.world_size > 1:  # all of them, or one would wait while the others train
@@ -156,6 +156,15 @@ def _differing(kept: Execution, wanted: Execution) -> str:
     asked = wanted.model_dump(exclude={"threads"} if wanted.threads == 0 else set())  # 0 and auto leave it open
     pairs = [(name, getattr(kept, name), value) for name, value in asked.items()]
     return ", ".join(f"{name} {there}, not {here}" for name, there, here in pairs if here not in (there, "auto"))
+
+
+def _as_begun(folder: Folder, wanted: Execution) -> Execution:
+    """The execution that a run began with; where it is logged may change."""
+    try:
+        return Execution.model_validate(BEFORE | folder.read()[1] | {"log": wanted.log})
+    except ValueError:  # pydantic's
+        where = folder.path / "run.json"
+        raise UserError(f"{where}: damaged (its execution settings); restore it or remove its folder") from None
 
 
 def teach(recipe: Recipe, shop: Workshop) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,26 @@ def test_decoded_images_are_cached_and_the_cache_is_never_trusted_blindly(tmp_pa
         path.write_bytes(path.read_bytes()[:500])  # cut short: decoded again, and mended
     assert open_sets("tiny-imagenet", tmp_path).fingerprint == first.fingerprint
     assert all(path.stat().st_size > 500 for path in kept)
+    for path in kept:
+        good = path.read_bytes()
+        for at in (-1, -5, len(good) // 2, 200):  # a flipped bit: of the checksum, the pixels
+            spoiled = bytearray(good)
+            spoiled[at] ^= 4
+            path.write_bytes(spoiled)
+            assert open_sets("tiny-imagenet", tmp_path).fingerprint == first.fingerprint
+            assert path.read_bytes() == good
     picture(tmp_path / layouts.TINY / "train/n01/images/n01_1.JPEG")
     assert open_sets("tiny-imagenet", tmp_path).fingerprint != first.fingerprint
+
+
+def test_what_a_killed_process_was_writing_goes(tmp_path: Path) -> None:
+    (make_tiny(tmp_path) / CACHE).mkdir()
+    old, new = tmp_path / CACHE / "tmpold.part", tmp_path / CACHE / "tmpnew.part"
+    for path in (old, new):
+        path.write_bytes(b"")
+    os.utime(old, (1, 1))
+    open_sets("tiny-imagenet", tmp_path)
+    assert [path.name for path in sorted((tmp_path / CACHE).glob("*.part"))] == [new.name]
 
 
 def test_no_cache_where_it_cannot_be_written(tmp_path: Path) -> None:

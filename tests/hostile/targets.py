@@ -37,6 +37,7 @@ from antishortcut.data.stimuli import read_mapping
 from antishortcut.errors import LONGEST, UserError, printable
 from antishortcut.export import _ours
 from antishortcut.folder import Folder, read_json, write_json
+from antishortcut.given import _digest, states_of
 from antishortcut.models.weights import read as read_weights
 from antishortcut.models.weights import strip
 from antishortcut.report.collect import collect
@@ -46,7 +47,7 @@ from antishortcut.report.scores import read_embedding, read_histograms
 from antishortcut.report.serve import HOST, Show, _Handler, _Server
 from antishortcut.report.table import Table
 from antishortcut.resume import load_state as load_resume
-from antishortcut.run import ModelSettings, load_recipe, shipped_recipes, teach_run
+from antishortcut.run import ModelSettings, TeacherSettings, load_recipe, shipped_recipes, teach_run
 from antishortcut.snapshots import Snapshots
 from antishortcut.snapshots import load_state as load_snapshot
 from antishortcut.stylize.reading import open_stylized
@@ -187,6 +188,7 @@ def _runs(root: Path) -> Iterable[Target]:
     yield Target(
         "manifest.json of a loop", (listed,), at(states / "manifest.json", lambda: load_snapshot(states, "final"))
     )
+    yield Target("states of a teacher from elsewhere", (listed,), at(root / "given" / "manifest.json", _given(root)))
     scored = tuple(path.read_bytes() for path in sorted((folder.path / "scores").glob("*.json")))
     yield Target("scores/<set>.json", scored, at(one.path / "scores" / "groups.json", one.scores))
     yield Target("steps.json", (_steps(root / "book"),), at(root / "book" / STEPS, lambda: read_book(root / "book")))
@@ -212,6 +214,17 @@ def _told(read_it: Callable[[], object]) -> object:
         return read_it()
     except UserError as error:
         return str(error)
+
+
+def _given(root: Path) -> Callable[[], object]:
+    """As `given.bring` takes states, without their weights."""
+    teacher = TeacherSettings(name="vgg8", final=str(root / "given"))
+
+    def states() -> object:
+        found = states_of(teacher)
+        return [(state.step / found[-1].step, f"{state.step:08d}", _digest(state.file)) for state in found]
+
+    return states
 
 
 def _steps(place: Path) -> bytes:
@@ -350,6 +363,14 @@ def _weights(root: Path) -> Iterable[Target]:
     yield Target("weights (.pt)", (new.getvalue(),), at(path, weights))
     yield Target("weights (.pt, old form)", (old.getvalue(),), at(path, weights))
     yield Target("weights (.safetensors)", (save(state),), at(tensors, lambda: strip(read_weights(tensors))))
+    parts = root / "parts"
+    index = {"metadata": {"total_size": 32}, "weight_map": dict.fromkeys(state, "one.safetensors")}
+    parts.mkdir()
+    (parts / "one.safetensors").write_bytes(save(state))
+    listed = parts / "model.safetensors.index.json"
+    yield Target(
+        "weights in parts (.index.json)", (json.dumps(index).encode(),), at(listed, lambda: strip(read_weights(listed)))
+    )
     place = root / "resume"
     place.mkdir()
 

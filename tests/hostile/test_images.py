@@ -21,6 +21,7 @@ from antishortcut.cli import main
 from antishortcut.data import layouts, open_sets
 from antishortcut.data.masks import read_values, size_of
 from antishortcut.data.pictures import LARGEST, read
+from antishortcut.data.pictures import size_of as side_of
 from antishortcut.errors import UserError, printable
 from antishortcut.folder import read_json, write_json
 from tests.data.official import make_cifar, picture
@@ -158,6 +159,7 @@ def test_a_pipe_or_a_folder_named_like_an_image_is_not_waited_for(tmp_path: Path
         return
     with pytest.raises(UserError, match="not a plain file"):
         within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
+    assert within(20, lambda: side_of(root / "train" / "ape" / "2.png")) is None
 
 
 @pytest.mark.parametrize("where", ["metadata.csv", "classes.txt", "cifar", "run.json", "device"])

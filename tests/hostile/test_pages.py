@@ -19,6 +19,7 @@ from antishortcut.cli.options import print_json, table, tell
 from antishortcut.console import Watch
 from antishortcut.errors import UserError, one_line, printable
 from antishortcut.export.markdown import plain as card_plain
+from antishortcut.folder import write_json
 from antishortcut.report import make_report
 from antishortcut.report.texts import plain
 from antishortcut.stylize.sheet import contact_sheet
@@ -163,6 +164,55 @@ def test_figures_hold_no_element_of_theirs(runs: Path, made: dict[str, Any]) -> 
         for element in ElementTree.fromstring(path.read_text()).iter():
             assert element.tag.rpartition("}")[2] in DRAWN, path
             assert not [name for name in element.attrib if name.startswith("on")], path
+
+
+STEERING = "\x1b[31mx\u202ey\nz\u2066"
+
+
+def test_names_of_folders_steer_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Of runs finished, unfinished and damaged, of score files, of the folder of runs, and what a result says."""
+    monkeypatch.setattr("antishortcut.report.charts.draw_all", lambda *_: None)
+    root = tmp_path / f"all{STEERING}"
+    done = student(root / f"done{STEERING}", "kd", 1, 0.5)
+    (student(root / f"begun{STEERING}", "kd", 2, 0.5).path / "result.json").unlink()
+    for name in ("s", f"set{STEERING}"):
+        score(done, name, {"accuracy": 0.5})
+    (done.path / "scores" / f"bad{STEERING}.json").write_text("[")
+    result = done.result()
+    done.finish({**result, "set": STEERING, "headline": STEERING, "last": {STEERING: 0.5}, "best": {STEERING: 0.5}})
+    kept = json.loads((done.path / "run.json").read_text())
+    write_json(done.path / "run.json", kept | {"versions": {STEERING: STEERING}})
+    (root / f"broken{STEERING}").mkdir()
+    (root / f"broken{STEERING}" / "run.json").write_text("{")
+    made = make_report(root)
+    shown = r"\x1b[31mx\u202ey z\u2066"
+    page = (root / "report.html").read_text()
+    assert f'<th scope="row">done{shown}</th>' in page
+    assert f"<title>all{shown} – report</title>" in page
+    for name in ("report.html", "table.md", "table.tex"):
+        assert not re.search(r"\x1b|[\u202a-\u202e\u2066-\u2069]", (root / name).read_text()), name
+    assert {entry["run"] for entry in made["unfinished"]} == {f"begun{shown}", f"broken{shown}"}
+    assert [entry["file"] for entry in made["skipped"]] == [f"done{shown}/scores/bad{shown}.json"]
+    monkeypatch.setattr(sys, "argv", ["asd", "report", str(root)])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr()
+    assert not STEERS.search(told.out + told.err)
+    assert len(told.err.splitlines()) == 3
+
+
+def test_names_of_files_steer_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antishortcut.audit import audit
+    from antishortcut.report.audit_page import write_page
+    from tests.test_audit import network, sets_of
+
+    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda *_: None)
+    classes = (STEERING, "b", "c")
+    found = audit(network(), {STEERING: network(c4=4.0)}, sets_of(classes=classes), tmp_path, early=STEERING)
+    write_page(found | {"model": STEERING, "files": {STEERING: f"/a/{STEERING}.pt"}}, tmp_path)
+    page = (tmp_path / "audit.html").read_text()
+    assert not re.search(r"\x1b|[\u202a-\u202e\u2066-\u2069]", page)
+    assert r"/a/\x1b[31mx\u202ey z\u2066.pt" in page
 
 
 @pytest.mark.parametrize("escape", [plain, card_plain])

@@ -21,15 +21,16 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 
 NAMES = (
     "recipe (TOML)", "overrides by --set", "run.json", "result.json", "metrics.jsonl", "manifest.json of a teacher",
-    "manifest.json of a loop", "scores/<set>.json", "steps.json", "export.json", "key.json of teachers' outputs",
-    "teachers' outputs", "report: run.json", "report: result.json", "report: metrics.jsonl",
-    "report: scores/corruptions.json", "report: scores/groups.json", "report: artifacts/mechanism.json",
+    "manifest.json of a loop", "states of a teacher from elsewhere", "scores/<set>.json", "steps.json", "export.json",
+    "key.json of teachers' outputs", "teachers' outputs", "report: run.json", "report: result.json",
+    "report: metrics.jsonl", "report: scores/corruptions.json", "report: scores/groups.json",
+    "report: artifacts/mechanism.json",
     "report: artifacts/directions.json", "metadata.csv", "classes.txt", "classes.json", "classes.txt of CamVid",
     "objectInfo150.txt of ADE20K", "wnids.txt of TinyImageNet", "words.txt of TinyImageNet",
     "val/val_annotations.txt of TinyImageNet", "mapping of cue conflict (TOML)", "facts.json of corruptions",
     "facts.json of stylised copies", "facts.json of a stylizer", "images (.npy)", "labels (.npy)",
     "decoded images (.npy)", "CIFAR's pickles", "weights (.pt)", "weights (.pt, old form)", "weights (.safetensors)",
-    "resume state", "image file", "mask file", "any JSON", "request to the server",
+    "weights in parts (.index.json)", "resume state", "image file", "mask file", "any JSON", "request to the server",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import typer
 
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
-from antishortcut.errors import UserError, one_line
+from antishortcut.errors import UserError, first_line, one_line
 from antishortcut.signals import Asked, ending
 
 app = typer.Typer(
@@ -61,6 +61,10 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's: what is wrong with the words of a command
             _refuse(error)
+        if _is_shortage(error):
+            what = f"memory is short ({first_line(error)}); take a smaller batch or fewer images, or a larger machine"
+            print(f"asd: {one_line(what)}", file=sys.stderr)
+            sys.exit(2)
         if type(error).__name__ != "Stopped":  # by name: importing the trainer here would cost every command seconds
             raise
         print(f"asd: {one_line(str(error))}", file=sys.stderr)
@@ -70,6 +74,15 @@ def main() -> None:
 def _ended(heard: Asked) -> int:
     print(f"asd: stopped by {Signals(heard.number).name}; what is done is kept", file=sys.stderr)
     return 128 + heard.number
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether memory was short; what torch says of that is asked only where torch is there already."""
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from antishortcut.memory import is_shortage
+
+    return is_shortage(error)
 
 
 def _refuse(error: Any) -> NoReturn:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from antishortcut.models import Network
     from antishortcut.types import Sets
 
+WORD = "audit"  # in the names of folders that are being written
 PAGE, RESULT = "audit.html", "audit.json"
 PARTS = ("pictures", "figures", PAGE, RESULT)  # what an audit writes; the result last, it says that all is there
 
@@ -113,9 +111,10 @@ def audit(
 def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: str) -> tuple[dict[str, Any], str | None]:
     """Findings, and where the page is; all files are there when this returns."""
     from antishortcut.audit import audit as measure
+    from antishortcut.export.whole import placing
     from antishortcut.folder import write_json
 
-    with _placing(out) as work:
+    with placing(out.resolve(), WORD, PARTS) as work:  # a link may lead to another disk, to which nothing can be moved
         choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
         found = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
         found |= {"model": case.model, "files": case.files, "notes": [*case.notes, *found["notes"]]}
@@ -243,7 +242,7 @@ def _with_student(case: Case, path: Path | None, model: str | None, classes: int
         raise UserError(f"{path} is not a finished student (asd distill makes one)")
     other = run.fingerprint != case.sets.fingerprint
     notes = ("The student was trained on other images than these (fingerprints differ).",) if other else ()
-    network = _of_run(run.model, folder.student, case.sets)
+    network = _of_run(run.model, folder.weights(), case.sets)
     return replace(case, student=network, notes=notes, files={**case.files, "student": str(folder.student)})
 
 
@@ -259,27 +258,13 @@ def _of_run(settings: Any, path: Path, sets: Sets) -> Network:
 
 def _clear(out: Path) -> None:
     """Only an empty or new folder, or that of an earlier audit, may be written to."""
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / RESULT).is_file())):
+    from antishortcut.export.whole import names_in, swept
+
+    place = out.resolve()
+    if not out.exists() or out.is_dir():
+        swept(place, WORD)  # one that was killed as it came to its place is made whole, and is an earlier audit
+    if out.exists() and (not out.is_dir() or (names_in(place, WORD) and not (out / RESULT).is_file())):
         raise UserError(f"--out {out} holds other things already; name a new folder")
-
-
-@contextmanager
-def _placing(out: Path) -> Iterator[Path]:
-    """A folder beside `out` whose parts go there when all is made; after an error nothing has changed."""
-    out = out.resolve()  # a link may lead to another disk, to which nothing can be moved at once
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as name:
-        work = Path(name)
-        yield work
-        out.mkdir(exist_ok=True)
-        for part in PARTS:
-            old = out / part
-            if old.is_dir():
-                shutil.rmtree(old)
-            else:
-                old.unlink(missing_ok=True)
-            if (work / part).exists():
-                os.replace(work / part, old)
 
 
 def _page(found: dict[str, Any], work: Path) -> bool:

@@ -13,6 +13,7 @@ import typer
 from antishortcut.cli import complete
 from antishortcut.cli.options import JsonOption, RootOption, SetOption, print_json, table, tell
 from antishortcut.errors import UserError, near
+from antishortcut.files import expanded
 
 if TYPE_CHECKING:
     from antishortcut.data.checks import Finding, Seen
@@ -85,7 +86,7 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
     if data.partition(":")[0] not in SOURCES:
-        place = Path(data).expanduser()
+        place = expanded(data)
         if not place.is_dir():
             known = near(data, [*SOURCES, *shipped_recipes()])
             raise UserError(f"{data!r} is no folder, data set or recipe{known}")

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from antishortcut.errors import UserError
+from antishortcut.files import expanded
+
 PACKAGE = Path(__file__).parent.parent
 TABLES = {  # what → the file its table is in, and the names of the table there
     "methods": ("methods/__init__.py", ("METHODS",)),
@@ -96,8 +99,8 @@ def _files(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
     """Folders, and files that are wanted, whose path begins like this; hidden ones only when asked for."""
     folder, slash, start = incomplete.rpartition("/")
     try:
-        found = sorted(Path(f"{folder}{slash}" or ".").expanduser().iterdir())
-    except OSError:
+        found = sorted(expanded(f"{folder}{slash}" or ".").iterdir())
+    except (OSError, UserError):
         return []
     there = [path for path in found if path.name.startswith(start) and (start or not path.name.startswith("."))]
     return [

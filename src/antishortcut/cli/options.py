@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 from antishortcut.cli import complete
 from antishortcut.errors import UserError, near, printable
+from antishortcut.files import expanded
 
 # what evaluate.EVALUATIONS measure, written out so that --help needs no torch; a test compares the names
 MEASURED = {
@@ -133,10 +134,16 @@ def use_threads(threads: int) -> None:
     """For what runs in this very process."""
     import torch
 
-    if threads < 0:
-        raise UserError(f"--threads {threads}: a number from 0 up")
+    check_threads(threads)
     if threads:
         torch.set_num_threads(threads)
+
+
+def check_threads(threads: int) -> None:
+    from antishortcut.settings import PROCESSES
+
+    if not 0 <= threads <= PROCESSES:
+        raise UserError(f"--threads {threads}: a number from 0 to {PROCESSES}")
 
 
 def places_of(texts: Sequence[str]) -> dict[str, Path]:
@@ -146,7 +153,7 @@ def places_of(texts: Sequence[str]) -> dict[str, Path]:
         name, found, folder = text.partition("=")
         if not found or not folder or name not in MEASURED:
             raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
-        places[name] = Path(folder).expanduser()
+        places[name] = expanded(folder)
         if not places[name].is_dir():  # said now, not after hours of training
             raise UserError(f"--at {name}={folder}: no such folder")
     return places

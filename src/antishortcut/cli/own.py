@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antishortcut.cli.options import print_json
 from antishortcut.console import first_process
 from antishortcut.errors import UserError, counted
+from antishortcut.files import expanded
 
 if TYPE_CHECKING:
     from antishortcut.plan import Wanted
@@ -111,7 +112,7 @@ def _at(tree: Any, key: str) -> Any:
 def _same(one: str, two: str) -> bool:
     """Whether two names of data are of the same folder."""
     (kind, _, here), (other, _, there) = one.partition(":"), two.partition(":")
-    return kind == other and Path(here).expanduser().resolve() == Path(there).expanduser().resolve()
+    return kind == other and expanded(here).resolve() == expanded(there).resolve()
 
 
 def _steps(recipe: Recipe, taught: bool) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,12 +30,16 @@ from antishortcut.cli.options import (
     TeacherOption,
     ThreadsOption,
     WorkersOption,
+    check_threads,
     print_json,
     table,
     tell,
     workshop,
 )
 from antishortcut.errors import UserError, near
+
+if TYPE_CHECKING:
+    from antishortcut.folder import Folder
 
 
 def demo(
@@ -53,6 +57,7 @@ def demo(
 
     if task not in STORIES:
         raise UserError(f"--task {task!r}{near(task, STORIES)}")
+    check_threads(threads)
     shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=STORIES[task].cached))
     story = run_demo(load_recipe(STORIES[task].recipe, set_ or ()), STORIES[task], shop, seed)
     if as_json:
@@ -63,11 +68,13 @@ def demo(
 
 def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
     """Write a commented recipe for your own data."""
+    from antishortcut.folder import replacing
     from antishortcut.recipes import TEMPLATE
 
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
-    path.write_text(TEMPLATE, encoding="utf-8")
+    with replacing(path) as file:  # on a full disk there is none, not an empty one
+        file.write(TEMPLATE.encode())
     tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 
@@ -245,15 +252,27 @@ def distill(
         own.measure(run, runs, data_root, device)
     folder = Folder(run.folder(runs))
     result = folder.result()
+    where, heads, rows = _ends(folder, result)
     if as_json:
         print_json({"run": str(folder.path), "hash": run.hash} | result)
         return
-    named = [name for name in result["last"] if name not in ("epoch", "images")]
-    rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]
-    table(f"{run.name} on {run.data.name}, {result['set']} set", ("", "epoch", *named), rows)
+    table(f"{run.name} on {run.data.name}, {where} set", heads, rows)
     tell(folder.path)
     if planned:
         own.following(run, runs, Path(recipe))
+
+
+def _ends(folder: Folder, result: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
+    """The set that judged a run, and its last and best scores there as head and rows."""
+    folder.headline()  # says what is damaged, if it is
+    try:
+        named = [name for name in result["last"] if name not in ("epoch", "images")]
+        rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]
+        return str(result["set"]), ("", "epoch", *named), rows
+    except (KeyError, TypeError) as error:
+        what = f"no {error.args[0]}" if isinstance(error, KeyError) else "not what a run writes"
+        path = folder.path / "result.json"
+        raise UserError(f"{path}: damaged ({what}); restore it or remove its folder") from None
 
 
 def _show_trajectory(folder: Any, as_json: bool) -> None:
@@ -278,4 +297,8 @@ def _slug(name: Any) -> Any:
         raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
     if name is not None and (not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name):
         raise UserError(f"{name!r} cannot name a folder")
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:  # could be trained, but no file that names the run could be read
+        raise UserError(f"{name!r} cannot name a folder: it is not UTF-8") from None
     return name

@@ -25,7 +25,7 @@ from antishortcut.cli.options import (
     tell,
     use_threads,
 )
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, one_line
 
 
 def evaluate(
@@ -85,7 +85,7 @@ def _beside(found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...
     """A score per line, a run per column."""
     columns = [{(name, key): value for name, key, value in _flat(entry["scores"])} for entry in found]
     keys = dict.fromkeys(key for column in columns for key in column)
-    names = [Path(entry["run"]).name for entry in found]
+    names = [one_line(Path(entry["run"]).name) for entry in found]
     return ["set", "score", *names], [(*key, *(column.get(key) for column in columns)) for key in keys]
 
 

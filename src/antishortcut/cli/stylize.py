@@ -131,8 +131,8 @@ def _recipe(data: DataSettings, shop: Workshop, model: str, epochs: int, train_l
 
     if model not in NAMES:
         raise UserError(f"--model {model}: an encoder is one of {', '.join(NAMES)}")
-    if epochs < 1 or (train_limit is not None and train_limit < 1):
-        raise UserError("--epochs and --train-limit must be at least 1")
+    if not 1 <= epochs <= 10**9 or (train_limit is not None and not 1 <= train_limit <= 10**9):
+        raise UserError("--epochs and --train-limit must be at least 1, and within reason")
     large = shop.sets(data).image_size > 64
     fewer = {} if train_limit is None else {"train_limit": train_limit}
     return Recipe(
@@ -189,7 +189,7 @@ def _final(folder: Folder, run: Run) -> Path:
 
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
-    return folder.snapshots / Trajectory(folder).entry("final")["file"] if run.keep else folder.student
+    return folder.snapshots / Trajectory(folder).entry("final")["file"] if run.keep else folder.weights()
 
 
 def _show(out: Path, facts: dict[str, Any], fingerprint: str, as_json: bool) -> None:

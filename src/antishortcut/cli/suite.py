@@ -34,7 +34,7 @@ from antishortcut.cli.options import (
     table,
     tell,
 )
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, printable
 
 if TYPE_CHECKING:
     from antishortcut.launch import Engine, Place
@@ -165,7 +165,7 @@ def run(
     check_images(todo, place)
     screen = console()
     where = _cluster(place, address or "auto", jobs, cards) if engine == "ray" else _processes(place, jobs or 1)
-    outcome = carry_out(todo, place, where, lambda text: screen.print(text, markup=False))
+    outcome = carry_out(todo, place, where, lambda text: screen.print(printable(text), markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:

@@ -43,7 +43,7 @@ def _factor(picture: ImageFile.ImageFile) -> int:
     """By how much its numbers will be multiplied when they are read: right for a picture's grey, wrong for classes."""
     if not picture.tile:
         return 1
-    form = picture.tile[0].args
+    form = picture.tile[0][3]  # a plain tuple before Pillow 11
     kind, *more = (form,) if isinstance(form, str) else form or ("",)
     if picture.format == "PPM" and more and more[0] not in (2**8 - 1, 2**16 - 1):
         raise ValueError(f"its maximum is {more[0]}, by which values would be scaled; save it with 255 as maximum")

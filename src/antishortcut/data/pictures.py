@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,6 +31,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # re
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
 _CHUNK = 64  # images a thread takes at once
+STALE = 3600.0  # seconds after which a half-written file is nobody's
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
@@ -61,7 +64,7 @@ def reason(error: Exception) -> str:
 def size_of(path: Path) -> tuple[int, int] | None:
     """Width and height from a file's head; None where it is no image."""
     try:
-        with Image.open(path) as picture:
+        with opened(path) as picture:
             return picture.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
@@ -164,7 +167,12 @@ def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     try:
         plain(store)
         array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a lying head takes no memory
-        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
+        if array.shape != shape or array.dtype != np.uint8 or not array.flags.c_contiguous:
+            return None
+        found = np.array(array)
+        with store.open("rb") as file:
+            file.seek(array.offset + array.nbytes)
+            return found if file.read() == _checksum(found) else None
     except Exception:  # absent, cut short, or not an array at all: decode again
         return None
 
@@ -173,11 +181,22 @@ def _keep(store: Path, array: NDArray[np.uint8]) -> None:
     """Write beside, then rename: another process sees the whole file or none. A full or read-only disk is fine."""
     with suppress(OSError):
         store.parent.mkdir(exist_ok=True)
+        for left in store.parent.glob("*.part"):  # of processes that were killed
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
         handle, name = tempfile.mkstemp(dir=store.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
                 np.save(file, array, allow_pickle=False)
+                file.write(_checksum(array))
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(name, store)
         except BaseException:
             os.unlink(name)
             raise
+
+
+def _checksum(array: NDArray[np.uint8]) -> bytes:
+    """Comes after the array: pixels that a disk has changed would train other networks."""
+    return zlib.crc32(np.ascontiguousarray(array).data).to_bytes(4, "little")

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, near
+from ..files import expanded
+from ..machine import free_bytes
 from ..types import AnySet, ImageSet, Sets, is_dense
 from . import layouts, masks, scenes
 from .parts import fingerprint, hold_out, limited
@@ -17,6 +19,8 @@ from .pictures import decode
 
 WITH_PATH = ("folder", "groups")  # sources that are told where their images lie
 IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
+SIDE = 4096  # pixels of the largest images
+MOST = 10**7  # images that are drawn for a set
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ def find(
     if bool(path) != (kind in WITH_PATH):
         plain = ", ".join(source for source in SOURCES if source not in WITH_PATH)
         raise UserError(f"{name!r} is not a data set; write folder:PATH, groups:PATH, or a plain name: {plain}")
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image_size must be at least 1, not {image_size}")
+    if image_size is not None and not 1 <= image_size <= SIDE:
+        raise UserError(f"image_size must be at least 1, at most {SIDE}, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
     return SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {})), place
 
@@ -175,7 +179,7 @@ def _imagenet100(request: Request) -> Found:
 
 def _folder(request: Request) -> Found:
     request.found_by_hand()
-    folder = Path(request.path).expanduser()
+    folder = expanded(request.path)
     if scenes.has_masks(folder):
         return _from_scenes(request, scenes.list_masked(folder))
     return _from_files(request, layouts.list_folder(folder), request.image_size or 224)
@@ -185,7 +189,7 @@ def _groups(request: Request) -> Found:
     from .groups import list_groups
 
     request.found_by_hand()
-    found = list_groups(Path(request.path).expanduser())
+    found = list_groups(expanded(request.path))
     return Found(request.name, found.classes, request.image_size or 224, found.train, found.tests, base=found.base)
 
 
@@ -242,12 +246,28 @@ def _embedded(
     for key in ("count", "test_count"):
         if chosen[key] < 1 or chosen[key] != int(chosen[key]):
             raise UserError(f"the option {key} of {request.name} is a whole number of images, not {chosen[key]}")
+        if chosen[key] > MOST:
+            raise UserError(f"the option {key} of {request.name} is at most {MOST:,} images, not {chosen[key]:,g}")
+    _fit(request.name, chosen["count"] + 3 * chosen["test_count"], size)
     train = make("train", int(chosen["count"]), seed=request.seed, rho=rho, size=size)
     tests: dict[str, AnySet] = {
         split: make(split, int(chosen["test_count"]), seed=request.seed, rho=rho, size=size)
         for split in ("iid", "conflict", "uncorrelated")
     }
     return train, tests
+
+
+def _fit(name: str, images: float, size: int) -> None:
+    """Refuse images that memory cannot hold before they are drawn, one by one, until it is full."""
+    from .cues import CHUNK
+
+    there = free_bytes()
+    wanted = images * 5 * size**2 + CHUNK * 64 * (2 * size) ** 2  # pixels and masks; what is at work, twice as fine
+    if there is not None and wanted > there:
+        raise UserError(
+            f"{name} would take {wanted / 1e9:,.0f} GB of memory, and {there / 1e9:,.0f} GB are free; "
+            "lower data.options.count or data.image_size"
+        )
 
 
 SOURCES: dict[str, Source] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -65,5 +66,17 @@ def _examine(subject: Subject, examinations: Iterable[Examination]) -> None:
         stands = known is not None and known.get("fingerprint") == examination.fingerprint
         if stands and examination.made(subject):
             continue
+        _writable(folder)
         kept = {"set": examination.name, "state": state, "fingerprint": examination.fingerprint}
         write_json(folder.path / "scores" / f"{title}.json", kept | dict(examination.score(subject)))
+
+
+def _writable(folder: Folder) -> None:
+    """A folder that takes no files is refused before anything is computed that would be lost."""
+    place = folder.path / "scores"
+    try:
+        with tempfile.TemporaryFile(dir=place if place.is_dir() else folder.path):
+            pass
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise UserError(f"cannot write to {place} ({why}); make it writable, or evaluate a copy of the run") from None

@@ -177,6 +177,6 @@ def part(images: AnySet, count: int) -> AnySet:
 def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = network_of(blank, len(sets.classes), sets.image_size)
-    weights = read_weights(folder.student) if state == "final" and not run.keep else Trajectory(folder).weights(state)
+    weights = read_weights(folder.weights()) if state == "final" and not run.keep else Trajectory(folder).weights(state)
     put(network, weights, folder.path)
     return network

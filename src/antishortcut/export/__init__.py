@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +13,15 @@ from antishortcut.export.check import check
 from antishortcut.export.family import Family, family_of
 from antishortcut.export.formats import FORMATS, Written, colour, outputs, require
 from antishortcut.export.opened import Opened, open_run
-from antishortcut.folder import UMASK, Folder, read_json, write_json
+from antishortcut.export.whole import names_in, placing, swept
+from antishortcut.files import expanded
+from antishortcut.folder import Folder, read_json, write_json
 from antishortcut.models import probe
 from antishortcut.types import Sets
 
 __all__ = ["FORMATS", "Export", "destination", "export"]
 
+WORD = "export"  # in the names of folders that are being written
 RECORD = "export.json"  # a folder that has it was made here
 CARD = "README.md"
 FILES = (".onnx", ".pt2", ".pt", ".pth", ".safetensors", ".json", ".md")
@@ -54,7 +53,7 @@ def export(
     """
     place = destination(folder, form, state, out, force)
     opened = open_run(folder, sets, state)
-    with placing(place) as work:
+    with placing(place, WORD) as work:
         written = FORMATS[form](opened, work, embedding)
         checked = check(opened, embedding, written.again, opened.maps and not written.note)
         record = {"format": form, **facts(opened, written, embedding), "check": asdict(checked)}
@@ -101,7 +100,7 @@ def destination(folder: Folder, form: str, state: str, out: Path | None, force: 
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
     require(form)
-    place = (out or folder.path / "export" / (form if state == "final" else f"{form}@{state}")).expanduser()
+    place = expanded(out or folder.path / "export" / (form if state == "final" else f"{form}@{state}"))
     if place.suffix in FILES:
         raise UserError(
             f"--out {place}: name a folder, {place.with_suffix('')}; the model, its record and card go there"
@@ -109,7 +108,8 @@ def destination(folder: Folder, form: str, state: str, out: Path | None, force: 
     place = place.resolve() if place.is_dir() else place  # a link leads to where the files go
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise UserError(f"{place} is a file or a link to nothing; name a new folder as --out")
-    if place.is_dir() and any(place.iterdir()):
+    swept(place, WORD)
+    if place.is_dir() and names_in(place, WORD):
         if not _ours(place):
             raise UserError(f"{place} holds other things; name a new folder as --out")
         if not force:
@@ -125,48 +125,4 @@ def _ours(place: Path) -> bool:
         made = {*read_json(place / RECORD)["files"], RECORD, CARD}
     except (UserError, KeyError, TypeError):
         return False
-    return {path.name for path in place.iterdir()} <= made
-
-
-@contextmanager
-def placing(place: Path) -> Iterator[Path]:
-    """A folder whose files come to `place` when all are made; after an error nothing has changed."""
-    place = place.absolute()
-    new = [parent for parent in place.parents if not parent.exists()]
-    there = place.is_dir()  # it may be another disk, or where the shell stands: then it stays, and its files change
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = place if there else place.parent
-        with tempfile.TemporaryDirectory(dir=beside, prefix=f".{place.name}.", ignore_cleanup_errors=True) as name:
-            work = Path(name) / "new"
-            work.mkdir()
-            yield work
-            for path in work.iterdir():
-                path.chmod(0o666 & ~UMASK)  # some writers make them private
-            if there:
-                _exchange(work, place, Path(name))
-            else:
-                os.replace(work, place)
-    except OSError as error:
-        raise UserError(f"cannot write {place} ({error.strerror or error}); name another folder as --out") from error
-    finally:
-        with suppress(OSError):  # not empty: it is needed
-            for parent in new:
-                parent.rmdir()
-
-
-def _exchange(work: Path, place: Path, aside: Path) -> None:
-    """The files of `work` in the place of those there, which come back if that fails."""
-    old = aside / "old"
-    old.mkdir()
-    moves = [(path, old / path.name) for path in place.iterdir() if path != aside]
-    moves += [(path, place / path.name) for path in work.iterdir()]
-    done: list[tuple[Path, Path]] = []
-    try:
-        for source, target in moves:
-            os.replace(source, target)
-            done.append((source, target))
-    except OSError:
-        for source, target in reversed(done):
-            os.replace(target, source)
-        raise
+    return names_in(place, WORD) <= made

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antishortcut.errors import UserError
+from antishortcut.export.measured import whole
 from antishortcut.folder import Folder
 from antishortcut.run import Run
 from antishortcut.teachers import Trajectory
@@ -28,7 +29,7 @@ def family_of(folder: Folder, run: Run, runs: Path | None = None) -> Family:
         teacher, _ = home.read()
         final = home.snapshots / Trajectory(home).entry("final")["file"]
         size = final.stat().st_size
-        parameters = home.result().get("parameters")
+        parameters = whole(home.result().get("parameters"))
     except (UserError, OSError, KeyError):  # not here, or not whole
         return Family()
     try:

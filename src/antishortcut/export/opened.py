@@ -81,7 +81,8 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
         trajectory = Trajectory(folder)
         path, weights = folder.snapshots / trajectory.entry(state)["file"], trajectory.weights(state)
     elif state == "final":
-        path, weights = folder.student, read_weights(folder.student)
+        path = folder.weights()
+        weights = read_weights(path)
     else:
         raise UserError(f"{folder.path} is a student, which keeps its final state alone; --state is for teachers")
     known = size_of(run.data, {})

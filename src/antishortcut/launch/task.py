@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line, one_line
 from antishortcut.folder import InUse
 from antishortcut.launch.place import Done, Kind, Place
 
@@ -40,6 +41,17 @@ def told(work: Callable[[], Done]) -> Done:
         return {"error": str(error), "busy": str(error.path)}
     except UserError as error:
         return {"error": str(error)}
+    except OSError as error:  # a full disk, a folder that may not be written
+        return {"error": one_line(str(error))}
     except Exception as error:
+        if _is_shortage(error):
+            what = f"memory is short ({first_line(error)}); take a smaller batch, fewer --jobs or a larger machine"
+            return {"error": one_line(what)}
         traceback.print_exc()  # a mistake of ours: where it happened must not be lost
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _is_shortage(error: BaseException) -> bool:
+    """What `memory` says of it, which came with the trainer: imported here it would bring torch to those without."""
+    signs = sys.modules.get("antishortcut.memory")
+    return isinstance(error, MemoryError) or (signs is not None and bool(signs.is_shortage(error)))

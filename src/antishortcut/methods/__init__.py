@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import arange, nn
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, near, shown
 from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
@@ -64,8 +64,13 @@ class _AnyShape(dict[str, Shape]):
         return Shape(8, ((4, 4, 4),) * 16)  # more stages than a setting may point at
 
 
+INTEGERS, NUMBERS = 10**9, 1e6  # larger ones are of no use, and torch has no room for them
+SIZES = {"width": 2**14, "directions": 2**14, "pool": 2**14, "patch": 2**8}  # of tensors, and of windows over maps
+
+
 def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Module:
     """Build a method; settings or networks it cannot work with are told to the person."""
+    options = options_of(name, options)  # which may come out of a file
     try:
         return METHODS[name](sizes, **options)
     except ValueError as error:
@@ -89,11 +94,14 @@ def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if key not in defaults:
             raise UserError(f"method {name!r} has no setting {key!r}{near(key, defaults)}")
         kind = type(defaults[key])
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= INTEGERS:
             value = float(value)
         if type(value) is not kind:
             raise UserError(
                 f"method {name!r}: {key} is {value!r}; it must be of type {kind.__name__}, like {defaults[key]!r}"
             )
+        most = SIZES.get(key, INTEGERS) if kind is int else NUMBERS
+        if kind in (int, float) and not abs(value) <= most:  # nor what is no number
+            raise UserError(f"method {name!r}: {key} is {shown(value)}; it must not be beyond {most:,g}")
         defaults[key] = value
     return defaults

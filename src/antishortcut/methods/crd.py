@@ -118,6 +118,8 @@ class CRD(nn.Module):
             raise ValueError(f"memory is 'bank' or 'queue', not {memory!r}")
         if negatives < 1 or temperature <= 0 or not 0 <= momentum < 1:
             raise ValueError("negatives must be at least 1, temperature positive, momentum in [0, 1)")
+        if width < 1:
+            raise ValueError(f"width is {width}; it must be at least 1")
         if sizes.labels is None:
             raise ValueError("needs the training labels")
         self.weight, self.temperature, self.momentum, self.memory = weight, temperature, momentum, memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import re
 import warnings
@@ -17,17 +18,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.files import plain, programs, stored
+from antishortcut.files import plain, programs, stored, text
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
+NESTED = 8  # dicts around the weights
+HEADER = 100_000_000  # bytes that safetensors may name its tensors in
+INDEX = ".index.json"
 ALONE = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
 
 
 def read(path: Path) -> dict[str, Tensor]:
     """The tensors in a file by name, out of whatever they are packed in."""
-    if not path.exists():
+    if not os.path.exists(path):  # of a name that is no name, False as well
         raise UserError(f"no weights at {path}")
     try:
         plain(path)
@@ -35,17 +39,20 @@ def read(path: Path) -> dict[str, Tensor]:
             start = file.read(64)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if path.name.endswith(".index.json"):
+    if path.name.endswith(INDEX):
         return sharded(path)
+    fits(path, path)
+    tensors = start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER
     if start.startswith(b"version https://git-lfs"):
         raise UserError(f"{path} is only a pointer of Git LFS; fetch the weights themselves: git lfs pull")
-    if not start or start.lstrip()[:1] == b"<":
-        what = "is a web page" if start else "is empty"
+    if not tensors and start.lstrip()[:1] in (b"", b"<"):
+        what = "is a web page" if start.strip() else "is empty"
         raise UserError(f"{path} {what}, it holds no plain tensors; fetch the weights again")
-    if path.suffix == ".safetensors" or start[8:10] in (b'{"', b"{ "):
+    if tensors or path.suffix == ".safetensors":
         try:
             return dict(load_file(path))
-        except SafetensorError as error:
+        except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
+            room_for(path, error)
             raise UserError(f"{path} holds no plain tensors: it is cut short or damaged: {line(error)}") from error
     return unpacked(loaded(path), path)
 
@@ -66,6 +73,7 @@ def loaded(path: Path) -> Any:
             ) from error
         raise UserError(f"{path} holds no plain tensors: it is damaged, or no checkpoint of torch; {ALONE}") from error
     except Exception as error:  # half a pickle may raise anything
+        room_for(path, error)
         raise UserError(
             f"{path} holds no plain tensors: it is cut short or damaged; fetch it again, or {ALONE}: {line(error)}"
         ) from error
@@ -73,14 +81,18 @@ def loaded(path: Path) -> Any:
 
 def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
     """The weights among what a training script saved."""
+    for _ in range(NESTED):
+        inside = [key for key in (*PLAIN, *AVERAGED) if isinstance(content, Mapping) and _holds(content, key)]
+        if not inside:
+            break
+        averaged = [key for key in inside if key in AVERAGED]
+        if averaged and inside[0] not in AVERAGED:
+            both = f"{inside[0]!r} and {averaged[0]!r}"
+            warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
+        content = content[inside[0]]
+    else:
+        raise UserError(f"{path} holds no state_dict but dicts in dicts, more than {NESTED} of them; {ALONE}")
     if isinstance(content, Mapping):
-        inside = [key for key in (*PLAIN, *AVERAGED) if isinstance(content.get(key), Mapping)]
-        if inside:
-            averaged = [key for key in inside if key in AVERAGED]
-            if averaged and inside[0] not in AVERAGED:
-                both = f"{inside[0]!r} and {averaged[0]!r}"
-                warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
-            return unpacked(content[inside[0]], path)
         named = {key: value for key, value in content.items() if isinstance(key, str)}
         tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
         if strange := next((key for key, value in tensors.items() if not _in_the_file(value)), None):
@@ -94,6 +106,10 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
     )
 
 
+def _holds(content: Mapping[Any, Any], key: str) -> bool:
+    return isinstance(content.get(key), Mapping)
+
+
 def _in_the_file(value: Tensor) -> bool:
     """Whether a tensor's numbers are all there, as plain as networks have them."""
     return value.layout is torch.strided and value.device.type == "cpu" and not (value.is_quantized or value.is_nested)
@@ -102,16 +118,36 @@ def _in_the_file(value: Tensor) -> bool:
 def sharded(path: Path) -> dict[str, Tensor]:
     """Weights in several files, as `model.safetensors.index.json` lists them."""
     try:
-        places: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        places: dict[str, str] = json.loads(text(path))["weight_map"]
         files = sorted({Path(file).name for file in places.values()})  # beside it, wherever they say
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is no index of weights; wanted a 'weight_map' from names to files") from None
+    if other := next((file for file in files if file.endswith(INDEX)), None):
+        raise UserError(f"{path} names another index, {other}, where files of weights are wanted; fetch it again")
+    fits(path, *(path.parent / file for file in files))
     state: dict[str, Tensor] = {}
     for file in files:
         state |= read(path.parent / file)
     if lost := [key for key in places if key not in state]:
         raise UserError(f"{path} promises {lost[0]!r} in {places[lost[0]]}, which has none; fetch the files again")
     return state
+
+
+def fits(path: Path, *files: Path) -> None:
+    """Refuse files that all memory of the machine could not hold, before it is tried."""
+    size = sum(file.stat().st_size for file in files if os.path.isfile(file))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise UserError(
+            f"{path} holds {size / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB of memory; "
+            "take the weights of a smaller network"
+        )
+
+
+def room_for(path: Path, error: Exception) -> None:
+    """Say so where it was memory that a file did not get."""
+    if isinstance(error, MemoryError) or re.search("allocate memory|not enough memory", str(error)):
+        raise UserError(f"{path} does not fit into the memory that is left; end other programs") from error
 
 
 def line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ import re
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.models.layers import conv_bn, init_convs
+from antishortcut.models.layers import WIDEST, conv_bn, init_convs, number
 from antishortcut.types import Features
 
 
@@ -53,4 +53,7 @@ class Dense(nn.Module):
 def from_name(name: str, classes: int) -> Dense | None:
     """The network of that name, or None when it is no small dense one."""
     match = re.fullmatch(r"dense-([1-9]\d*)(?:-([1-9]\d*))?", name)
-    return None if match is None else Dense(classes, int(match[1]), int(match[2]) if match[2] else None)
+    if match is None:
+        return None
+    width = number(name, "width", match[1], WIDEST)
+    return Dense(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.errors import UserError
 from antishortcut.types import Features
+
+WIDEST, DEEPEST = 1024, 2000  # of networks that are asked for by name: half a billion weights
 
 
 def conv_bn(
@@ -43,6 +46,13 @@ class LoneNorm(nn.BatchNorm2d):
         lone = cls(norm.num_features, norm.eps, norm.momentum)
         lone.load_state_dict(norm.state_dict())
         return lone
+
+
+def number(name: str, what: str, digits: str, most: int) -> int:
+    """A number in the name of a network; one that no memory holds is refused."""
+    if len(digits) > 9 or int(digits) > most:
+        raise UserError(f"no network {name[:80]!r}: its {what} is at most {most:,}")
+    return int(digits)
 
 
 def init_convs(net: nn.Module) -> None:

@@ -12,7 +12,7 @@ import re
 
 from torch import Tensor, nn
 
-from antishortcut.models.layers import classify, conv_bn, init_convs, init_head
+from antishortcut.models.layers import WIDEST, classify, conv_bn, init_convs, init_head, number
 from antishortcut.types import Features
 
 
@@ -38,4 +38,7 @@ class Plain(nn.Module):
 def from_name(name: str, classes: int) -> Plain | None:
     """The network of that name, or None when it is no plain one."""
     match = re.fullmatch(r"cnn-([1-9]\d*)(?:-([1-9]\d*))?", name)
-    return None if match is None else Plain(classes, int(match[1]), int(match[2]) if match[2] else None)
+    if match is None:
+        return None
+    width = number(name, "width", match[1], WIDEST)
+    return Plain(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.models.layers import classify, conv_bn, init_convs
+from antishortcut.models.layers import DEEPEST, classify, conv_bn, init_convs, number
 from antishortcut.types import Features
 
 
@@ -87,9 +87,12 @@ def from_name(name: str, classes: int, stem: str = "cifar") -> ResNet | None:
     if name in BIG:
         return ResNet(classes, 64, (64, 128, 256, 512), BIG[name], deep=name == "resnet50", stem=stem)
     match = re.fullmatch(r"resnet(\d+)(x4)?", name)
-    if match is None or int(match[1]) < 8 or int(match[1]) % 6 != 2:
+    if match is None:
         return None
-    count = (int(match[1]) - 2) // 6
+    depth = number(name, "depth", match[1], DEEPEST)
+    if depth < 8 or depth % 6 != 2:
+        return None
+    count = (depth - 2) // 6
     # the ×4 nets widen their stem only twice, so their first block has a shortcut convolution
     stem_width, widths = (32, (64, 128, 256)) if match[2] else (16, (16, 32, 64))
     return ResNet(classes, stem_width, widths, (count,) * 3)

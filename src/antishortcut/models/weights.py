@@ -19,6 +19,7 @@ from antishortcut.models.taps import Tapped
 __all__ = ["complain", "load_weights", "put", "read", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
+MANY = 16  # of those around each other
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
 HEADS = ("classifier.4.", "classifier.", "aux_classifier.4.", "aux_classifier.")
 
@@ -176,9 +177,11 @@ def put(network: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> N
 def strip(state: dict[str, Any]) -> dict[str, Any]:
     """Without what wrappers put before keys; torch.compile may have wrapped a part alone."""
     state = {key.replace("._orig_mod.", "."): value for key, value in state.items()}
-    for prefix in WRAPPERS:
-        if state and all(key.startswith(prefix) for key in state):
-            return strip({key.removeprefix(prefix): value for key, value in state.items()})
+    for _ in range(MANY):
+        prefix = next((word for word in WRAPPERS if state and all(key.startswith(word) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key.removeprefix(prefix).replace("._orig_mod.", "."): value for key, value in state.items()}
     return state
 
 
@@ -191,14 +194,29 @@ def complain(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor],
         for key in own
         if key in state and state[key].shape != own[key].shape
     ]
+    kinds = [
+        f"{key} {_kind(state[key])} for {_kind(own[key])}"
+        for key in own
+        if key in state and _other(own[key], state[key])
+    ]
+    found = {"missing": missing, "unexpected": unexpected, "of another shape": shapes, "of another type": kinds}
     parts = [
         f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
-        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        for what, keys in found.items()
         if keys
     ]
     if parts:
         words = "; ".join(parts) + spelt(missing, unexpected) + also
         raise UserError(f"the weights in {path} are of another network: {words}")
+
+
+def _other(own: Tensor, given: Tensor) -> bool:
+    """Whether numbers would change their meaning: whole or true/false ones for floats, complex ones for any others."""
+    return own.is_floating_point() > given.is_floating_point() or given.is_complex() > own.is_complex()
+
+
+def _kind(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 def spelt(missing: list[str], unexpected: list[str]) -> str:

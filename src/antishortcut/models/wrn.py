@@ -11,8 +11,11 @@ import re
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.models.layers import classify, init_convs, init_head
+from antishortcut.errors import UserError
+from antishortcut.models.layers import DEEPEST, WIDEST, classify, init_convs, init_head, number
 from antishortcut.types import Features
+
+MOST = 10**9  # weights
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
@@ -63,6 +66,12 @@ class WideResNet(nn.Module):
 def from_name(name: str, classes: int) -> WideResNet | None:
     """The network of that name, or None when it is no Wide ResNet."""
     match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
-    if match is None or int(match[1]) < 10 or int(match[1]) % 6 != 4 or int(match[2]) < 1:
+    if match is None:
         return None
-    return WideResNet(classes, int(match[1]), int(match[2]))
+    depth, width = number(name, "depth", match[1], DEEPEST), number(name, "width", match[2], WIDEST)
+    if depth < 10 or depth % 6 != 4 or width < 1:
+        return None
+    weights = 16_128 * depth * width**2  # nearly
+    if weights > MOST:
+        raise UserError(f"{name} would have {weights:,} weights, and {MOST:,} are the most; take a narrower one")
+    return WideResNet(classes, depth, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -119,6 +120,7 @@ def build(
 
     threading.Thread(target=warm, daemon=True).start()  # the libraries take their seconds while folders are read
     found = collect(folder, memory)
+    _writable(folder)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
     swept = [] if sweep is None else [Sweep.of(found, sweep, usual(table) if columns is None else short.columns)]
@@ -143,3 +145,13 @@ def build(
     with replacing(folder / "report.html") as file:
         file.write(page.encode(errors="replace"))
     return Report(found, table, drawn)
+
+
+def _writable(folder: Path) -> None:
+    """A folder that takes no files is refused before anything is drawn."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise UserError(f"cannot write to {folder} ({why}); make it writable, or report on a copy of it") from None

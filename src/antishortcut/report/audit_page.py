@@ -31,6 +31,7 @@ from antishortcut.report.charts import (
 )
 from antishortcut.report.directions import Directions, Picture
 from antishortcut.report.libraries import libraries
+from antishortcut.report.reading import readable
 from antishortcut.report.trajectory import trajectory
 
 Tree = Mapping[str, Any]
@@ -47,6 +48,7 @@ STATES = {"early": ("T_early", PALETTE[1]), "final": ("T_final", PALETTE[0])}
 
 def write_page(found: Tree, folder: Path) -> None:
     """The page and its figures in `folder`, where the pictures are."""
+    found = readable(found)
     figures = drawn(found)
     for figure in figures.values():
         draw(figure, folder / "figures")

@@ -148,7 +148,7 @@ def collect(folder: Path, memory: Memory | None = None) -> Found:
     teachers, progress, aside = [], [], []
     notes = Notes()
     for place in here:
-        name = str(place.relative_to(folder)) if place != folder else place.resolve().name
+        name = readable(str(place.relative_to(folder)) if place != folder else place.resolve().name)
         found, more = _remembered(place, name, {} if memory is None else memory)
         notes.found += more
         if isinstance(found, Aside):
@@ -228,7 +228,7 @@ def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside
         return _student(folder, name, run, execution, notes)
     except ODD as error:  # a UserError among them; files that are JSON, but not ours
         told = str(error) if isinstance(error, UserError | OSError) else said(error)
-        return Aside(name, f"damaged: {told}")
+        return Aside(name, readable(f"damaged: {told}"))
 
 
 def _worded(run: Run) -> Run:
@@ -253,7 +253,7 @@ def _progress(folder: Folder, name: str, run: Run) -> Progress:
 
 
 def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
-    result = folder.result()
+    result = readable(folder.result())
     rows = history(folder.metrics)
     scores = read_scores(folder.path, name, notes)
     headline = str(result.get("headline", "accuracy"))[:WORD]  # older ones are all classification
@@ -274,8 +274,8 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         classes=scores.classes,
         histograms=read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
-        execution=execution,
-        versions=dict(read_json(folder.path / "run.json").get("versions", {})),
+        execution=readable(execution),
+        versions=dict(readable(read_json(folder.path / "run.json").get("versions", {}))),
         curve=curve(rows, result["set"], headline),
         terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
         parameters=number(result.get("parameters")),

@@ -27,6 +27,7 @@ from antishortcut.report.informed import informed
 from antishortcut.report.libraries import libraries
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
+from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.scene_figure import stills
 from antishortcut.report.scores import MECHANISM
@@ -78,7 +79,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
     sides = beside(found, table)
     classes = class_tables(found)
     return {
-        "title": found.folder.resolve().name,
+        "title": readable(found.folder.resolve().name),
         "subtitle": subtitle(found),
         "found": found,
         "table": table,

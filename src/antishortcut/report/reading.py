@@ -43,7 +43,7 @@ class Notes:
         self.found: list[Aside] = []
 
     def add(self, name: str, why: str) -> None:
-        note = Aside(name, why)
+        note = Aside(readable(name), readable(why))
         if note not in self.found:  # a file may be read for two things
             self.found.append(note)
 

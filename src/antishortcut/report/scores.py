@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from antishortcut.report.reading import Notes, number, numbers, tree
+from antishortcut.report.reading import Notes, number, numbers, readable, tree
 
 CORRUPTIONS, GROUPS, MECHANISM, SCENES = "corruptions", "groups", "mechanism", "scenes"
 COST = "cost"
@@ -67,7 +67,7 @@ def read_scores(place: Path, name: str, notes: Notes) -> Scores:
 
 
 def _take(scores: Scores, path: Path) -> None:
-    name, found = path.stem, tree(path)
+    name, found = readable(path.stem), tree(path)
     values = dict(_flat(name, found["values"]))
     if not values:
         raise ValueError("no finite number among its values")

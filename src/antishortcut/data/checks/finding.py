@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ...files import expanded
 from ...types import AnySet, FileSet, is_dense
 from .. import layouts, scenes
 from ..augment import WHOLE_BATCH
@@ -61,7 +62,7 @@ def open_finding(
 ) -> Finding:
     """As `open_sets` would open it; a folder that it refuses is looked through all the same, and why is kept."""
     kind, _, path = name.partition(":")
-    folder = Path(path).expanduser() if path else None
+    folder = expanded(path) if path else None
     try:
         found, _ = find(name, root, seed=seed, image_size=image_size, options=options)
         train, val, tests = divided(found, name, seed, train_limit, test_limit, val_fraction)

@@ -1,0 +1,375 @@
+"""Numbers and files beyond all reason: one line that says so, before memory is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from antishortcut import given, run, snapshots
+from antishortcut.data import sources
+from antishortcut.data.stimuli import read_mapping
+from antishortcut.errors import UserError
+from antishortcut.files import expanded
+from antishortcut.methods import METHODS, make_method, options_of, roles_of
+from antishortcut.models import checkpoints, plain, resnet, wrn
+from antishortcut.models.weights import load_weights, strip
+from antishortcut.models.zoo import build
+from antishortcut.run import TeacherSettings, load_recipe, recipe_from, setting
+from antishortcut.settings import Execution
+from antishortcut.toml import DOTS, PARTED, toml
+from antishortcut.types import Shape, Sizes
+
+NOBODY = "~nobody-of-that-name"
+SHAPE = Shape(8, ((4, 4, 4),) * 4)
+SIZES = Sizes(classes=4, examples=16, student=SHAPE, teachers={"final": SHAPE, "early": SHAPE}, labels=torch.arange(4))
+
+
+@contextmanager
+def room(extra: int) -> Iterator[None]:
+    """So many bytes of address space besides what the process has: what asks for more gets an error at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = has + extra if hard == resource.RLIM_INFINITY else min(has + extra, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def sparse(path: Path, size: int, start: bytes = b"") -> Path:
+    """A file that says it is large and takes no room."""
+    path.write_bytes(start)
+    try:
+        os.truncate(path, size)
+    except OSError:
+        pytest.skip("files of this disk cannot be so large")
+    return path
+
+
+def deep(parts: int) -> str:
+    return ".".join(["a"] * parts)
+
+
+# TOML
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{deep(3000)} = 1",
+        f"[{deep(3000)}]",
+        f"[[{deep(3000)}]]",
+        f"x = [1, {{b = 1, {deep(3000)} = 1}}]",
+        deep(3000).replace("a", '"a.b"') + " = 1",
+        deep(3000).replace(".", " .\t") + " = 1",
+        f'x = ["""a"""", {{{deep(3000)} = 1}}, ""]',  # a string may end in five quotes
+        f"x = ['''a'''', {{{deep(3000)} = 1}}, '']",
+        f'x = "\\"" # "\n{deep(3000)} = 1',
+    ],
+)
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"somewhere: not a TOML file: a key of more than"):
+        recipe_from(text, Path("somewhere"))
+    (tmp_path / "mapping.toml").write_text(text)
+    with pytest.raises(UserError, match=r"cannot read the mapping .* \(a key of more than"):
+        read_mapping(tmp_path / "mapping.toml", ["cat"])
+
+
+def test_many_keys_of_some_parts_are_refused() -> None:
+    with pytest.raises(UserError, match="dots in keys and numbers"):
+        recipe_from("".join(f"[a{i}.{deep(40)}]\n" for i in range(PARTED // 40 + 1)), Path("somewhere"))
+
+
+def test_an_override_of_many_parts_is_a_word() -> None:
+    value = f"{{{deep(3000)} = 1}}"
+    assert setting(f"title={value}") == ("title", value)
+
+
+def test_dots_in_strings_and_comments_do_not_count() -> None:
+    dots = "." * 10 * DOTS
+    text = (
+        f'# {dots}\na = \'{dots}\' # {dots}\nb = "\\"{dots}"\nc = """\n\\"""{dots}\n"""\nd = \'\'\'\n{dots}\n\'\'\'\n'
+    )
+    assert toml(text) == {"a": dots, "b": f'"{dots}', "c": f'"""{dots}\n', "d": f"{dots}\n"}
+    assert toml(f"{deep(DOTS)} = 1")
+    assert toml(f"x = {[1.5] * 1000}") == {"x": [1.5] * 1000}
+
+
+@pytest.mark.parametrize("text", ['\\"""\n' * 20_000, '"' * 100_000, '"""' + "\\" * 100_000, "'''" * 33_333])
+def test_strings_that_do_not_end_take_no_time(text: str) -> None:
+    """Each of a file of them must not be looked for to its end."""
+    with pytest.raises(ValueError, match="at line 1"):
+        toml(text)
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.image_size=1000000000", "student.size=1000000", "teacher.size=1000000", "optim.rate=1e39",
+        "teacher.rate=1e39", "teacher.rewind_rate=1e39", "optim.weight_decay=1e39", "optim.clip=1e300",
+        "optim.batch=1000000000000", "teacher.batch=1000000000000", "optim.warmup=1e300", "optim.mixup=1e300",
+        "optim.cutmix=1e300", "teacher.epochs=1000000000000", "teacher.rewind_epochs=1000000000000",
+        "data.train_limit=1000000000000", "data.test_limit=1000000000000", "data.views=1000000000000",
+        "task.rows=1000000000000", "task.aux=1e39", "student.mean=[1e39, 0, 0]", "student.std=[1e39, 1, 1]",
+    ],
+)  # fmt: skip
+def test_a_setting_beyond_reason_is_one_line(override: str) -> None:
+    with pytest.raises(UserError, match=r"should be less than or equal to"):
+        load_recipe("cues", [override])
+
+
+@pytest.mark.parametrize("name", ["threads", "workers", "devices", "nodes", "parts"])
+@pytest.mark.parametrize("value", [10**10, 99_999_999_999])
+def test_no_machine_has_so_many_threads_or_processes(name: str, value: int) -> None:
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        Execution.model_validate({name: value})
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        Execution(threads=1_000_000)
+
+
+@pytest.mark.parametrize("key", ["count", "test_count"])
+@pytest.mark.parametrize("value", [1e12, 1e300])
+def test_more_images_than_anybody_draws_are_refused(key: str, value: float) -> None:
+    with room(2**27), pytest.raises(UserError, match=f"the option {key} of cues is at most"):
+        sources.find("cues", None, options={key: value})
+
+
+def test_images_that_memory_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "free_bytes", lambda: 2**30)
+    for name in ("cues", "cues-seg"):
+        with room(2**30), pytest.raises(UserError, match=f"{name} would take .* GB of memory, and 1 GB are free"):
+            sources.find(name, None, image_size=4096, options={"count": 100, "test_count": 100})
+    monkeypatch.setattr(sources, "free_bytes", lambda: None)  # nobody can tell
+    assert len(sources.find("cues", None, options={"count": 10, "test_count": 10})[0].train) == 10
+    with pytest.raises(UserError, match="at most 4096"):
+        sources.find("cues", None, image_size=10**9)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wrn-40-1000000", "wrn-1204-64", "wrn-2000000002-1", "cnn-4-10000000", "cnn-1000000-100000", "cnn-1000000",
+        "dense-1000000", "dense-4-10000000", "resnet20000000", "resnet2000000x4", f"cnn-{'9' * 5000}",
+        f"wrn-{'9' * 5000}-1", f"resnet{'9' * 5000}",
+    ],
+)  # fmt: skip
+def test_a_network_that_no_memory_holds_is_one_line(name: str) -> None:
+    with room(2**30), pytest.raises(UserError, match=r"no network|are the most"):
+        build(name, 10)
+
+
+def test_networks_as_large_as_published_ones_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[tuple[Any, str, str, tuple[Any, ...]]] = [
+        (wrn, "WideResNet", "wrn-28-10", (10, 28, 10)),
+        (resnet, "ResNet", "resnet1202", (10, 16, (16, 32, 64), (200, 200, 200))),
+        (plain, "Plain", "cnn-512-2048", (10, 512, 2048)),
+    ]
+    for family, maker, name, sizes in known:
+        monkeypatch.setattr(family, maker, lambda *given, **more: given)
+        assert family.from_name(name, 10) == sizes
+
+
+# settings of methods
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_of_methods_are_bounded(name: str) -> None:
+    for key, default in options_of(name, {}).items():
+        if type(default) is float:
+            for value in (1e300, -1e300, 10**400, float("inf"), float("nan")):
+                with pytest.raises(UserError, match=f"{key} is "):
+                    options_of(name, {key: value})
+        if type(default) is int:
+            for value in (10**12, -(10**12), 10**30, 10**5000):
+                with pytest.raises(UserError, match=f"{key} is .* must not be beyond"):
+                    options_of(name, {key: value})
+
+
+@pytest.mark.parametrize("name", ["asd", "crd", "crd+kd", "crd-queue", "reviewkd"])
+def test_the_largest_widths_that_may_be_set_fit(name: str) -> None:
+    options = {"directions": 2**14, "subspace": "running"} if name == "asd" else {"width": 2**14}
+    with room(2**30):
+        assert roles_of(name, options_of(name, options))
+
+
+def test_a_width_of_nothing_is_one_line() -> None:
+    with pytest.raises(UserError, match="width is 0; it must be at least 1"):
+        make_method("crd", SIZES, {"width": 0})
+
+
+@pytest.mark.parametrize("options", [{"nosuch": 1}, {"temperature": "x"}, {"temperature": 1e300}])
+def test_settings_out_of_a_file_are_looked_at_as_well(options: dict[str, Any]) -> None:
+    """`asd evaluate` makes a method of what run.json says."""
+    with pytest.raises(UserError, match="method 'kd'"):
+        make_method("kd", SIZES, options)
+    with pytest.raises(UserError, match="unknown method"):
+        make_method("nosuch", SIZES, {})
+
+
+# files of weights
+
+
+def test_a_checkpoint_inside_itself_is_one_line(tmp_path: Path) -> None:
+    own: dict[str, Any] = {}
+    own["state_dict"] = own
+    torch.save(own, tmp_path / "own.pt")
+    with pytest.raises(UserError, match="dicts in dicts"):
+        checkpoints.read(tmp_path / "own.pt")
+
+
+def test_a_checkpoint_in_thousands_of_dicts_is_one_line() -> None:
+    tree: dict[str, Any] = {"w": torch.ones(1)}
+    for _ in range(100_000):
+        tree = {"model": tree}
+    with pytest.raises(UserError, match="dicts in dicts"):
+        checkpoints.unpacked(tree, Path("x.pt"))
+    few: dict[str, Any] = {"model": {"state_dict": {"module": {"w": torch.ones(1)}}}}
+    assert list(checkpoints.unpacked(few, Path("x.pt"))) == ["w"]
+
+
+def test_keys_in_thousands_of_wrappers_are_no_recursion() -> None:
+    assert len(strip({"module." * 100_000 + "w": 1})) == 1
+    assert strip({"module._orig_mod.module.a._orig_mod.w": 1}) == {"a.w": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weight_map": {"a": "model.safetensors.index.json"}}',
+        "[" * 200_000,
+        json.dumps({"weight_map": {"a": "A" * 5000}}),
+        json.dumps({"weight_map": {"a": "a\0b"}}),
+    ],
+)
+def test_an_index_that_leads_nowhere_is_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(text)
+    with pytest.raises(UserError):
+        checkpoints.read(path)
+
+
+def test_an_index_larger_than_memory_is_one_line(tmp_path: Path) -> None:
+    with room(2**30), pytest.raises(UserError, match="no index of weights"):
+        checkpoints.read(sparse(tmp_path / "model.safetensors.index.json", 2**40))
+
+
+def test_weights_larger_than_memory_are_one_line(tmp_path: Path) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("x.pt", "x.safetensors"):
+        with room(2**30), pytest.raises(UserError, match=r"holds .* GB, and this machine has .* GB of memory"):
+            checkpoints.read(sparse(tmp_path / name, 2 * memory, b"PK"))
+    for name in ("1.pt", "2.pt"):
+        sparse(tmp_path / name, memory // 2 + 10**6, b"PK")
+    (tmp_path / "x.index.json").write_text('{"weight_map": {"a": "1.pt", "b": "2.pt"}}')
+    with room(2**30), pytest.raises(UserError, match="GB of memory"):
+        checkpoints.read(tmp_path / "x.index.json")
+
+
+@pytest.mark.parametrize(
+    "digest", [lambda path: run._digest(str(path)), given._digest, snapshots._digest], ids=["run", "given", "snapshots"]
+)
+def test_a_large_file_has_its_checksum_in_little_memory(digest: Callable[[Path], str], tmp_path: Path) -> None:
+    path = sparse(tmp_path / "x.pt", 2**27)
+    tracemalloc.start()  # a limit would not do: the process may have so much that it is not using
+    try:
+        assert digest(path).startswith("254bcc3fc4f27172")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_that_begins_like_a_page_is_one_of_safetensors(tmp_path: Path) -> None:
+    """Its first byte is the lowest of a length: 0x3c is '<'."""
+    path = tmp_path / "x.bin"
+    named = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, separators=(",", ":")).encode()
+    data = (0x3C).to_bytes(8, "little") + named.ljust(0x3C) + bytes(4)
+    assert data[:1] == b"<"
+    path.write_bytes(data)
+    assert [tuple(value.shape) for value in checkpoints.read(path).values()] == [(1,)]
+    path.write_bytes(b"<script>{'a': 1}</script>")
+    with pytest.raises(UserError, match="is a web page"):
+        checkpoints.read(path)
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.bool, torch.int8, torch.int64])
+def test_weights_that_are_no_floats_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
+    state = net.state_dict()
+    path = tmp_path / "x.pt"
+    torch.save(state | {"0.weight": state["0.weight"].to(kind)}, path)
+    with pytest.raises(UserError, match=rf"1 of another type \(0\.weight {str(kind)[6:]} for float32\)"):
+        load_weights(net, path)
+    torch.save({key: value.half() if value.is_floating_point() else value for key, value in state.items()}, path)
+    load_weights(net, path)
+
+
+# states of a teacher from elsewhere
+
+
+def states(folder: Path, **changes: Any) -> TeacherSettings:
+    """A folder of one state, with what its manifest says changed."""
+    kept = snapshots.Snapshots(folder, total_steps=1)
+    kept(nn.Linear(2, 2), 1)
+    manifest = folder / "manifest.json"
+    found = json.loads(manifest.read_text())
+    found["states"][-1] |= changes
+    manifest.write_text(json.dumps(found))
+    return TeacherSettings(name="cnn-8", final=str(folder))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": float("inf")}, {"step": 0}, {"step": -1}, {"step": 1.5}, {"step": True}, {"step": 10**400},
+        {"fraction": 10**400}, {"fraction": -1}, {"fraction": float("nan")}, {"fraction": None}, {"file": "../x"},
+        {"labels": []}, {"sha256": 1},
+    ],
+)  # fmt: skip
+def test_states_that_say_what_cannot_be_are_one_line(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"manifest\.json: not a list of states"):
+        given.states_of(states(tmp_path, **changes))
+
+
+def test_states_as_they_should_be_are_taken(tmp_path: Path) -> None:
+    assert given.states_of(states(tmp_path))[-1].share == 1.0
+
+
+@pytest.mark.parametrize("final", ["A" * 5000, "a\0b"])
+def test_a_name_that_is_no_name_is_one_line(final: str) -> None:
+    state = given.states_of(TeacherSettings(name="cnn-8", final=final))[-1]
+    assert given._digest(state.file) == ""
+    with pytest.raises(UserError, match="no weights at"):
+        checkpoints.read(state.file)
+    with pytest.raises(UserError, match="cannot be read"):
+        run._digest(final)
+
+
+# homes
+
+
+def test_the_home_of_nobody_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"there is no home folder {NOBODY}; write the whole path"):
+        expanded(f"{NOBODY}/x")
+    assert expanded("~/x") == Path.home() / "x"
+    with pytest.raises(UserError, match="no home folder"):
+        run._digest(f"{NOBODY}/x.pt")
+    with pytest.raises(UserError, match="no home folder"):
+        given.states_of(TeacherSettings(name="cnn-8", final=f"{NOBODY}/x.pt"))
+    for kind in ("folder", "groups"):
+        with pytest.raises(UserError, match="no home folder"):
+            sources.find(f"{kind}:{NOBODY}/x", tmp_path)

@@ -1,0 +1,256 @@
+"""Disks that are full or read-only, results that are damaged, memory that is short: one line, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torture.disk import may_mount, mounted
+
+from antishortcut.cli import main
+from antishortcut.cli.runs import _slug
+from antishortcut.errors import UserError
+from antishortcut.evaluate import _examine
+from antishortcut.evaluate.subject import Scored
+from antishortcut.folder import Folder, replacing
+from antishortcut.launch.task import told
+from antishortcut.locks import only_one
+from antishortcut.recipes import TEMPLATE
+from antishortcut.report import build
+from tests.browser.fake_runs import student
+
+
+def killed(work: Callable[[], None]) -> None:
+    """Do some work in a process that ends in SIGKILL."""
+    if (pid := os.fork()) == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+def killing_before(number: int) -> Any:
+    """In place of os.replace: the last thing that a process does is its move before this one."""
+    replace, done = os.replace, list[Any]()
+
+    def move(source: Any, target: Any) -> None:
+        if len(done) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done.append(source)
+        replace(source, target)
+
+    return move
+
+
+def asd(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["asd", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 64 kB."""
+    if not may_mount():
+        pytest.skip("needs the right to mount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    with mounted(place, "-t", "tmpfs", "-o", "size=64k", "none"):
+        yield place
+
+
+def filled(place: Path) -> None:
+    with suppress(OSError), (place / "rest").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
+
+
+def test_a_full_disk_is_named(disk: Path) -> None:
+    filled(disk)
+    named = r"No space left on device: '.*/disk/new.json'"
+    with pytest.raises(OSError, match=named), replacing(disk / "new.json") as file:
+        file.write(bytes(100_000))
+    assert [path.name for path in disk.iterdir()] == ["rest"]
+
+
+def test_a_full_disk_under_a_lock_is_named(disk: Path) -> None:
+    """Who holds it cannot be written, and that hides nothing of what is wrong inside."""
+    run, _ = student(disk.parent / "kd-s1", "kd", 1, 0.5).read()
+    (disk / "kd-s1").mkdir()
+    filled(disk)
+    folder = Folder(disk / "kd-s1")
+    with pytest.raises(OSError, match=r"No space left on device: '.*/kd-s1/run.json'"), folder.locked():
+        folder.begin(run, {}, {})
+    with folder.locked():
+        assert (folder.path / ".lock").read_text() == ""
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/kd-s1/.held'"),
+        only_one(folder.path, False, False),
+    ):
+        pass
+
+
+def test_errors_of_something_else_are_not_said_to_be_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="reset") as caught, replacing(tmp_path / "new"):
+        raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+    assert caught.value.filename is None
+
+
+def test_init_on_a_full_disk_leaves_nothing(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(disk)
+    assert asd(monkeypatch, "init", str(disk / "recipe.toml")) == 2
+    assert f"No space left on device: '{disk}/recipe.toml'" in capsys.readouterr().err
+    (disk / "rest").unlink()
+    assert not asd(monkeypatch, "init", str(disk / "recipe.toml"))
+    assert (disk / "recipe.toml").read_text() == TEMPLATE
+
+
+def test_a_read_only_folder_is_refused_before_anything_is_computed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = student(disk / "kd-s1", "kd", 1, 0.5)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    computed: list[str] = []
+    exam = Scored("clean", "f", lambda subject: computed.append("score") or {})  # type: ignore[func-returns-value]
+    with pytest.raises(UserError, match=r"cannot write to .*/kd-s1/scores \(Read-only file system\)"):
+        _examine(SimpleNamespace(folder=folder, state="final"), [exam])  # type: ignore[arg-type]
+    monkeypatch.setattr("antishortcut.report.charts.draw_all", lambda *_: computed.append("draw"))
+    with pytest.raises(UserError, match=r"cannot write to .*/disk \(Read-only file system\)"):
+        build(disk)
+    assert computed == []
+
+
+def test_what_is_scored_already_needs_no_writing(disk: Path) -> None:
+    folder = student(disk / "kd-s1", "kd", 1, 0.5)
+    subject: Any = SimpleNamespace(folder=folder, state="final")
+    exam = Scored("clean", "f", lambda subject: {"values": {"accuracy": 0.5}})
+    _examine(subject, [exam])
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    _examine(subject, [exam])
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def work(*words: Any, **more: Any) -> Any:
+        raise error
+
+    return work
+
+
+SHORT = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes"),
+]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
+def test_short_memory_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("antishortcut.run.load_recipe", failing(error))
+    assert asd(monkeypatch, "teach", "cues") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("asd: memory is short (")
+    found = told(failing(error))["error"]
+    assert found.startswith("memory is short (")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [RecursionError("maximum recursion depth exceeded"), RuntimeError("another")])
+def test_our_own_mistakes_keep_their_traceback(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("antishortcut.run.load_recipe", failing(error))
+    monkeypatch.setattr(sys, "argv", ["asd", "teach", "cues"])
+    with pytest.raises(type(error)):
+        main()
+    assert told(failing(error))["error"] == f"{type(error).__name__}: {error}"
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_short_memory_without_torch_imports_none() -> None:
+    code = (
+        "import sys, antishortcut.cli as cli\n"
+        "def init(): raise MemoryError\n"
+        "cli.app.registered_commands = [c for c in cli.app.registered_commands if c.callback.__name__ != 'init']\n"
+        "cli.app.command('init')(init)\n"
+        "sys.argv = ['asd', 'init']\n"
+        "try:\n cli.main()\n"
+        "except SystemExit as end:\n sys.exit(end.code + 10 * ('torch' in sys.modules))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("asd: memory is short (MemoryError); ")
+
+
+def test_a_worker_on_a_read_only_disk_says_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
+    assert found == {"error": "[Errno 30] Read-only file system: 'runs/P2'"}
+    assert capsys.readouterr().err == ""
+
+
+ENDED: dict[str, Any] = {"set": "iid", "last": {"accuracy": 0.5, "epoch": 2}, "best": {"accuracy": 0.6, "epoch": 1}}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "what"),
+    [
+        ({}, "no last accuracy"),
+        ([], "not a JSON object"),
+        ({"last": 3}, "no last accuracy"),
+        ({"last": ENDED["last"]}, "no best"),
+        (ENDED | {"best": {"epoch": 1}}, "no accuracy"),
+        (ENDED | {"best": [1]}, "not what a run writes"),
+        ({"last": ENDED["last"], "best": ENDED["best"]}, "no set"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_damaged_result_is_named(
+    damaged: Any, what: str, more: tuple[str, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5)
+    run, _ = folder.read()
+    monkeypatch.setattr("antishortcut.workflow.distill", lambda *words, **named: run)
+    words = ("distill", "cues", "--runs", str(tmp_path), *more)
+    assert not asd(monkeypatch, *words)
+    capsys.readouterr()
+    (folder.path / "result.json").write_text(json.dumps(damaged))
+    assert asd(monkeypatch, *words) == 2
+    told = capsys.readouterr()
+    assert told.err == f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder\n"
+    assert told.out == ""
+
+
+def test_a_teacher_with_a_damaged_result_has_no_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antishortcut.export import family
+
+    folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5, teacher="abc")
+    home = student(tmp_path / "teachers" / "abc", "t", 0, 0.5)
+    monkeypatch.setattr(family, "Trajectory", lambda home: SimpleNamespace(entry=lambda name: {"file": "../run.json"}))
+    home.snapshots.mkdir()
+    home.finish({"parameters": "many"})
+    found = family.family_of(Folder(folder.path), folder.read()[0])
+    assert found.run is not None
+    assert (found.parameters, found.headline) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["a\udcff", "\udcff"])
+def test_a_name_that_is_no_text_names_no_run(name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a folder: it is not UTF-8"):
+        _slug(name)
+    assert _slug("Ärger-日本") == "Ärger-日本"
