@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import zipfile
@@ -24,6 +25,13 @@ def content(path: str | Path, most: int | None = TEXT) -> bytes:
         if most is not None and found.st_size > most:
             raise OSError(errno.EFBIG, f"larger than {most >> 20} MB", str(path))
         return file.read() if most is None else file.read(min(found.st_size + 1, most))
+
+
+def sha256(path: str | Path) -> str:
+    """The checksum of a plain file of any size."""
+    plain(path)
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text(path: str | Path, most: int = TEXT) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from antishortcut.errors import UserError
-from antishortcut.files import text
+from antishortcut.files import sha256, text
 from antishortcut.locks import Held, only_one
 from antishortcut.log import Log, Mark
 from antishortcut.run import SCHEMA, Run
@@ -226,13 +226,13 @@ class Folder:
 
     def finish(self, result: dict[str, Any]) -> None:
         """With the checksums of the weights that are there."""
-        sums = {path.name: _digest(path) for path in (self.student, self.method) if path.exists()}
+        sums = {path.name: sha256(path) for path in (self.student, self.method) if path.exists()}
         write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
 
     def weights(self) -> Path:
         """The file of a student's weights, if it is still the one that was saved; older results do not say."""
         said = self.result().get("sha256") if self.finished else None
-        if isinstance(said, dict) and self.student.is_file() and said.get(self.student.name) != _digest(self.student):
+        if isinstance(said, dict) and self.student.is_file() and said.get(self.student.name) != sha256(self.student):
             raise UserError(f"{self.student}: damaged (not what was saved); restore it or remove {self.path}")
         return self.student
 
@@ -310,11 +310,6 @@ class Folder:
             except OSError:
                 if not self.finished:  # else another process was at it too, and first
                     raise
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sum(value: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ From then on it is a teacher like any other: its states have names and checksums
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from antishortcut.data import Loader, to_device
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError, first_line
-from antishortcut.files import expanded
+from antishortcut.files import expanded, sha256
 from antishortcut.folder import Folder, read_json
 from antishortcut.models import Network, load_weights
 from antishortcut.run import Run, TeacherSettings
@@ -99,8 +98,7 @@ def _digest(file: Path) -> str:
     if not os.path.isfile(file):
         return ""
     try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256(file)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
 

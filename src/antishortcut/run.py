@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from antishortcut.errors import UserError, counted, near, shown
-from antishortcut.files import expanded, plain
+from antishortcut.files import expanded, sha256
 from antishortcut.files import text as text_of
 from antishortcut.settings import LONGEST
 from antishortcut.settings import DataSettings as DataSettings
@@ -219,10 +219,7 @@ def _digest(weights: str) -> str:
     """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
     path = expanded(weights)
     try:
-        file = path / "manifest.json" if path.is_dir() else path
-        plain(file)
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256(path / "manifest.json" if path.is_dir() else path)
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"weights {weights}: cannot be read ({reason})") from None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from antishortcut.errors import UserError, first_line, near
-from antishortcut.files import text
+from antishortcut.files import sha256, text
 
 KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training: what `asd teach` keeps
 
@@ -125,8 +125,7 @@ def load_state(folder: str | Path, state: str = "final") -> dict[str, Tensor]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 

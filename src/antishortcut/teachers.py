@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, first_line, near
-from antishortcut.files import expanded
+from antishortcut.files import expanded, sha256
 from antishortcut.folder import Folder, read_json, replacing, write_json
 from antishortcut.frozen import Form, Frozen
 from antishortcut.models import Network, build, load_weights, probe
@@ -174,18 +174,13 @@ class Trajectory:
         """The weights of a state; a file that is not the one that was saved is refused."""
         entry = self.entry(state)
         path = self.folder.snapshots / entry["file"]
-        if not path.is_file() or _digest(path) != entry["sha256"]:
+        if not path.is_file() or sha256(path) != entry["sha256"]:
             raise UserError(f"{path} is missing or damaged; remove {self.folder.path} and run asd teach again")
         return read(path)
 
     def fill(self, network: nn.Module, state: str) -> None:
         """Give a network the weights of a state, or say in what they are another's."""
         put(network, self.weights(state), self.folder.path)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _total(entry: Mapping[str, Any]) -> float | None:

@@ -18,11 +18,12 @@ from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.copies import fill, growing, read_images
 from antishortcut.errors import UserError
+from antishortcut.files import sha256
 from antishortcut.folder import Folder, replacing, write_json
 from antishortcut.stylize import reading as at
 from antishortcut.stylize.pairing import VERSION, Ints
 from antishortcut.stylize.plan import Plan, images_at, make_plan
-from antishortcut.stylize.reading import Stylized, digest, open_stylized, read_facts
+from antishortcut.stylize.reading import Stylized, open_stylized, read_facts
 from antishortcut.stylize.sheet import contact_sheet
 from antishortcut.types import Sets
 
@@ -119,7 +120,7 @@ def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, wanted: Mappin
         _keep(out / at.STYLE_LABELS, plan.style_label)
     _write_sheet(out, plan, sets)
     made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / at.FACTS, dict(wanted) | {"sha256": digest(out / at.IMAGES), "made": made})
+    write_json(out / at.FACTS, dict(wanted) | {"sha256": sha256(out / at.IMAGES), "made": made})
 
 
 def _chunks(plan: Plan, side: int) -> Iterator[tuple[Tensor, Ints]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from antishortcut.data.copies import as_set, read_images, read_labels
 from antishortcut.errors import UserError
+from antishortcut.files import sha256
 from antishortcut.folder import read_json
 from antishortcut.types import ImageSet
 
@@ -62,17 +63,11 @@ def open_stylized(folder: Path, classes: int) -> Stylized:
     for name, values in ((LABELS, label), (STYLE_LABELS, style_label)):
         if values is not None and len(values) != len(images):
             raise UserError(f"{folder / name} has {len(values)} labels for {len(images)} images; make them again")
-    if facts.get("sha256") not in (None, digest(folder / IMAGES)):
+    if facts.get("sha256") not in (None, sha256(folder / IMAGES)):
         raise UserError(f"{folder / IMAGES} is not what was made there (its digest differs); make it again")
     if len(images) != facts["count"]:
         raise UserError(f"{folder / IMAGES} has {len(images)} images, {FACTS} says {facts['count']}; make them again")
     return Stylized(folder, as_set(images, label), style_label, _mark(facts), facts)
-
-
-def digest(path: Path) -> str:
-    """sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _mark(facts: Mapping[str, Any]) -> str:

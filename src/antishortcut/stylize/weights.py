@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
+from antishortcut.files import sha256
 from antishortcut.folder import read_json, replacing, write_json
 from antishortcut.models import Network, build
 from antishortcut.models.vgg import CONVS, VGG, WIDTHS
@@ -25,7 +26,6 @@ from antishortcut.stylize.nets import (
     reference_vgg,
     widths_of,
 )
-from antishortcut.stylize.reading import digest
 
 NAMES = tuple(CONVS)  # networks that can be encoders
 ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.json"
@@ -42,7 +42,7 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
         state = states[path]
         complain(path, net.state_dict(), state)
         net.load_state_dict(state)
-    digests = {"encoder": digest(vgg), "decoder": digest(decoder)}
+    digests = {"encoder": sha256(vgg), "decoder": sha256(decoder)}
     facts = {"weights": "reference", "digests": digests, "magnify": magnify}
     encoder = ReferenceEncoder(nets["vgg"][1])
     return Stylizer(_frozen(encoder), _frozen(nets["decoder"][1]), facts, magnify)
@@ -97,7 +97,7 @@ def load(folder: Path) -> Stylizer:
         raise UserError(f"{folder / FACTS} is not of a stylizer of this version; train it again with --train")
     settings, digests = _said(folder / FACTS, facts)
     for name, file in (("encoder", ENCODER), ("decoder", DECODER)):
-        if not (folder / file).is_file() or digest(folder / file) != digests[name]:
+        if not (folder / file).is_file() or sha256(folder / file) != digests[name]:
             raise UserError(f"{folder / file} is missing or damaged; remove {folder} and train it again with --train")
     encoder = encoder_from(build(settings["encoder"], 1), settings["depth"])
     decoder = own_decoder(widths_of(settings["depth"]))
