@@ -57,5 +57,5 @@ class Worker:
 
     def _told(self, folder: Folder) -> dict[str, Any]:
         result, (name, value) = folder.result(), folder.headline()
-        told = f"{result['set']} {name} {value:.3f}"
-        return {"run": str(folder.path), "told": told, "seconds": result["seconds"]}
+        told = f"{result.get('set', '?')} {name} {value:.3f}"
+        return {"run": str(folder.path), "told": told, "seconds": result.get("seconds", 0.0)}
