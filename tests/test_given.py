@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from antishortcut import Snapshots
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.given import states_of
+from antishortcut.given import _guesses, states_of
 from antishortcut.models import build
 from antishortcut.run import Recipe, TeacherSettings, teach_run, with_settings
 from antishortcut.teachers import Trajectory, network_of
@@ -82,6 +82,16 @@ def test_content_counts_and_the_path_does_not(recipe: Recipe, files: tuple[Path,
     assert one.kind == "given"
     others = (teach_run(given(recipe, files[1], files[1]), "x"), teach_run(given(recipe, files[0]), "x"))
     assert len({one.hash, *(other.hash for other in others)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "poor", "fair"), [(2, 0.59, 0.61), (3, 0.43, 0.44), (10, 0.19, 0.2), (100, 0.01, 0.02)]
+)
+def test_what_hardly_beats_guessing(classes: int, poor: float, fair: float) -> None:
+    """Of two classes a good teacher has less than twice the accuracy of chance, as every teacher has."""
+    assert _guesses(poor, classes)
+    assert not _guesses(fair, classes)
+    assert not _guesses(1.0, 1)
 
 
 def test_one_file_wants_a_second_or_is_rewound(

@@ -84,7 +84,7 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(f"{states[0].file} and {states[-1].file} hold the same weights: nothing to push away from")
     last = dict(scores) | {"epoch": None}
-    if headline == "accuracy" and scores[headline] < 2 / len(sets.classes):
+    if headline == "accuracy" and _guesses(scores[headline], len(sets.classes)):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
             f"{', '.join(sets.classes[:3])}{', …' if len(sets.classes) > 3 else ''}?"
@@ -92,6 +92,11 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
     result: dict[str, Any] = {"set": _judged(sets)[0], "headline": headline, "last": last, "best": last}
     size = sum(parameter.numel() for parameter in network.parameters())
     folder.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
+
+
+def _guesses(accuracy: float, classes: int) -> bool:
+    """Whether it is hardly better than chance: less than twice as good, or by less than a tenth."""
+    return classes > 1 and accuracy < min(2 / classes, 1 / classes + 0.1)
 
 
 def _digest(file: Path) -> str:
