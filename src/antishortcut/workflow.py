@@ -160,8 +160,9 @@ def _differing(kept: Execution, wanted: Execution) -> str:
 
 def _as_begun(folder: Folder, wanted: Execution) -> Execution:
     """The execution that a run began with; where it is logged may change."""
+    _, begun = folder.read()
     try:
-        return Execution.model_validate(BEFORE | folder.read()[1] | {"log": wanted.log})
+        return Execution.model_validate(BEFORE | begun | {"log": wanted.log})
     except ValueError:  # pydantic's
         where = folder.path / "run.json"
         raise UserError(f"{where}: damaged (its execution settings); restore it or remove its folder") from None
