@@ -285,10 +285,15 @@ def test_cards_are_shared_out_over_processes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
     place = Place(tmp_path / "runs", execution=Execution.model_validate({"accelerator": "auto"}))
     with Processes(place, 2) as engine:  # real processes: each takes one
-        asked = [engine._submit(_card, 3.0) for _ in range(2)]
+        asked = [engine._submit(_card, tmp_path / "met") for _ in range(2)]
         assert sorted(ticket.result()["card"] for ticket in asked) == ["3", "5"]
 
 
-def _card(seconds: float) -> dict[str, str | None]:
-    time.sleep(seconds)  # so that the other process takes the other question
+def _card(meeting: Path) -> dict[str, str | None]:
+    """Each stays until the other has come, so that none takes both questions."""
+    meeting.mkdir(exist_ok=True)
+    (meeting / str(os.getpid())).touch()
+    end = time.monotonic() + 120
+    while len(list(meeting.iterdir())) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
     return {"card": os.environ.get("CUDA_VISIBLE_DEVICES")}
