@@ -591,7 +591,7 @@ def test_when_the_first_process_is_killed_the_others_stop_too(carried: Path, tmp
     process = start(runs)
     wait_for(training, runs, process)
     (log,) = training(runs)
-    worker = int((log.parent / ".lock").read_text())
+    worker = int(json.loads((log.parent / ".lock").read_text())["pid"])
     process.kill()
     assert process.wait() == -signal.SIGKILL
     end = time.monotonic() + 60
