@@ -118,6 +118,18 @@ def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatc
     assert "teacher.pretrained" not in planned(tmp_path, pretrained=False)
 
 
+def test_from_scratch_because_one_said_so_is_not_for_want_of_weights(
+    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antishortcut.plan.published", lambda name: None)
+    words = ("distill", "--data", make_folder(tmp_path), "--teacher", "timm:test_resnet", "--student", "cnn-8")
+    out, err, code = asd(*words, "--dry-run", "--no-pretrained")
+    assert code == 0
+    assert tomllib.loads(out)["teacher"]["pretrained"] is False
+    assert "from scratch, keeping" in err
+    assert "no published weights" in asd(*words, "--dry-run")[1]
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
     class Refusing(http.server.BaseHTTPRequestHandler):
@@ -208,6 +220,9 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
         (("--data", "photos", *PAIR, "--method", "nosuch", "--dry-run"), "nosuch"),
         (("--data", "photos", "--teacher", "timm:resnt50", "--student", "cnn-8", "--dry-run"), "did you mean"),
         (("--data", "./photo", *PAIR), "'./photo' is no folder here"),
+        (("--data", "./photo", *PAIR), "did you mean photos?"),
+        (("--data", "folder:Photo", *PAIR), "no folder Photo; did you mean photos?"),
+        (("--data", "damaged", *PAIR), "0.png (cannot identify image file); replace or remove the file (asd check"),
         (("--data", "photos", *PAIR, "--pretrained"), "nobody publishes weights of cnn-4-8 or cnn-8"),
         (("--data", "single", *PAIR), "one folder of images only"),
         (("--data", "two", *PAIR), "is left to train on"),
@@ -219,6 +234,7 @@ def test_what_is_missing_is_said_and_nothing_is_left(
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "photos")
     picture(tmp_path / "single" / "ape" / "0.png")
+    (make_folder(tmp_path / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
     for name in ("ape", "bat"):
         picture(tmp_path / "two" / "train" / name / "0.png")
     out, err, code = asd("distill", *words)
