@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from antishortcut.cli import main
+from antishortcut.models import build
 from antishortcut.models.published import answers, published
 from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
 from antishortcut.run import recipe_from
@@ -217,6 +219,7 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
         (("--data", "photos", "--teacher", "cnn-x", "--student", "cnn-8"), "unknown model 'cnn-x'"),
         (("--data", "photos", *PAIR, "--early", "old.pt"), "goes with --final"),
         (("--data", "photos", *PAIR, "--final", "gone.pt"), "gone.pt: cannot be read"),
+        (("--data", "photos", *PAIR, "--final", "five.pt", "--early", "five.pt"), "five.pt are of another network"),
         (("--data", "photos", *PAIR, "--method", "nosuch", "--dry-run"), "nosuch"),
         (("--data", "photos", "--teacher", "timm:resnt50", "--student", "cnn-8", "--dry-run"), "did you mean"),
         (("--data", "./photo", *PAIR), "'./photo' is no folder here"),
@@ -233,6 +236,7 @@ def test_what_is_missing_is_said_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "photos")
+    torch.save(build("cnn-8", 5).state_dict(), "five.pt")
     picture(tmp_path / "single" / "ape" / "0.png")
     (make_folder(tmp_path / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
     for name in ("ape", "bat"):
