@@ -15,12 +15,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFont
 
 from antishortcut.cli import main
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.checks import Finding, Seen, contact_sheet, look, open_finding, summarise
 from antishortcut.data.checks.sheet import GAP, HEAD, LINE, MARGIN, TILE
+from antishortcut.lettering import cut
 from antishortcut.types import ImageSet
 from tests.data.official import make_folder, make_masked, mask, picture, real
 from tests.data.test_groups import make_birds
@@ -385,6 +386,22 @@ def test_looking_never_raises(tmp_path: Path) -> None:
     seen: list[Seen] = look(finding.parts["train"])
     assert all(not one.readable for one in seen)
     assert summarise(finding, {part: look(images) for part, images in finding.parts.items()})["sizes"]
+
+
+def test_a_mistyped_folder_is_named(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "my photos")
+    assert told("my fotos")[1:] == (2, "asd: 'my fotos' is no folder, data set or recipe; did you mean my photos?")
+
+
+def test_one_class_is_one(told: Told, tmp_path: Path) -> None:
+    picture(tmp_path / "only" / "0.png")
+    assert ": 1 class, " in told(tmp_path)[0]
+
+
+def test_accents_that_the_font_lacks_are_left_out() -> None:
+    font = ImageFont.load_default(13)
+    assert cut("Größe, façade, Łódź · 64 × 64", 1000, font) == "Grosse, facade, Lodz · 64 × 64"
 
 
 def test_cifar100_has_ten_of_its_test_images_in_training(ask: Ask) -> None:

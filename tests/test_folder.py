@@ -62,6 +62,15 @@ def test_no_run_here(tmp_path: Path) -> None:
         Folder(tmp_path).read()
 
 
+def test_the_run_that_was_meant_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "pets" / "asd-s1"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    for wrong, meant in ((run.parent, run), (run.with_name("asd-s2"), run), (run.parent.with_name("pet"), run.parent)):
+        with pytest.raises(UserError, match=f"did you mean {meant}\\?"):
+            Folder(wrong).read()
+
+
 def test_metrics_are_cut_back_to_the_resumed_step(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     assert folder.history() == []

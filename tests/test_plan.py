@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from antishortcut.cli import main
+from antishortcut.models import build
 from antishortcut.models.published import answers, published
 from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
 from antishortcut.run import recipe_from
@@ -118,6 +120,18 @@ def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatc
     assert "teacher.pretrained" not in planned(tmp_path, pretrained=False)
 
 
+def test_from_scratch_because_one_said_so_is_not_for_want_of_weights(
+    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antishortcut.plan.published", lambda name: None)
+    words = ("distill", "--data", make_folder(tmp_path), "--teacher", "timm:test_resnet", "--student", "cnn-8")
+    out, err, code = asd(*words, "--dry-run", "--no-pretrained")
+    assert code == 0
+    assert tomllib.loads(out)["teacher"]["pretrained"] is False
+    assert "from scratch, keeping" in err
+    assert "no published weights" in asd(*words, "--dry-run")[1]
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
     class Refusing(http.server.BaseHTTPRequestHandler):
@@ -205,9 +219,13 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
         (("--data", "photos", "--teacher", "cnn-x", "--student", "cnn-8"), "unknown model 'cnn-x'"),
         (("--data", "photos", *PAIR, "--early", "old.pt"), "goes with --final"),
         (("--data", "photos", *PAIR, "--final", "gone.pt"), "gone.pt: cannot be read"),
+        (("--data", "photos", *PAIR, "--final", "five.pt", "--early", "five.pt"), "five.pt are of another network"),
         (("--data", "photos", *PAIR, "--method", "nosuch", "--dry-run"), "nosuch"),
         (("--data", "photos", "--teacher", "timm:resnt50", "--student", "cnn-8", "--dry-run"), "did you mean"),
         (("--data", "./photo", *PAIR), "'./photo' is no folder here"),
+        (("--data", "./photo", *PAIR), "did you mean photos?"),
+        (("--data", "folder:Photo", *PAIR), "no folder Photo; did you mean photos?"),
+        (("--data", "damaged", *PAIR), "0.png (cannot identify image file); replace or remove the file (asd check"),
         (("--data", "photos", *PAIR, "--pretrained"), "nobody publishes weights of cnn-4-8 or cnn-8"),
         (("--data", "single", *PAIR), "one folder of images only"),
         (("--data", "two", *PAIR), "is left to train on"),
@@ -218,7 +236,9 @@ def test_what_is_missing_is_said_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "photos")
+    torch.save(build("cnn-8", 5).state_dict(), "five.pt")
     picture(tmp_path / "single" / "ape" / "0.png")
+    (make_folder(tmp_path / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
     for name in ("ape", "bat"):
         picture(tmp_path / "two" / "train" / name / "0.png")
     out, err, code = asd("distill", *words)

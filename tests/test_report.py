@@ -244,6 +244,9 @@ def test_no_run_folder(tmp_path: Path) -> None:
         make_report(tmp_path)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "photos-a-b").mkdir()
+    with pytest.raises(UserError, match=f"did you mean {tmp_path / 'photos-a-b'}"):
+        make_report(tmp_path / "photo-a-b")
 
 
 def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:

@@ -7,10 +7,11 @@ import hashlib
 import os
 import stat
 import zipfile
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from antishortcut.errors import UserError
+from antishortcut.errors import WORD, UserError
 
 TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
 
@@ -71,6 +72,19 @@ def _refuse(found: os.stat_result, path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def near_folder(path: str | Path) -> str:
+    """A hint that names the folders whose names are nearest to a path that is not there; nothing where none is near."""
+    place = expanded(path)
+    while not place.parent.is_dir() and place != place.parent:
+        place = place.parent
+    try:
+        beside = {entry.name.lower(): entry for entry in sorted(place.parent.iterdir()) if entry.is_dir()}
+    except OSError:
+        return ""
+    close = get_close_matches(place.name.lower()[:WORD], beside, n=3, cutoff=0.6)
+    return "; did you mean " + " or ".join(str(beside[name]) for name in close) + "?" if close else ""
 
 
 def expanded(path: str | Path) -> Path:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from antishortcut.errors import UserError
-from antishortcut.files import sha256, text
+from antishortcut.files import near_folder, sha256, text
 from antishortcut.locks import Held, only_one
 from antishortcut.log import Log, Mark
 from antishortcut.run import SCHEMA, Run
@@ -170,7 +170,7 @@ class Folder:
         """The run that lives here and its execution settings."""
         path = self.path / "run.json"
         if not path.exists():
-            raise UserError(f"{self.path} is not a run folder: it has no run.json")
+            raise UserError(f"{self.path} is not a run folder: it has no run.json{_instead(self.path)}")
         value = read_json(path)
         try:
             schema = value["schema"]
@@ -337,6 +337,14 @@ def twin_of(run: Run, runs: Path) -> Folder | None:
         except (UserError, AttributeError):
             continue
     return None
+
+
+def _instead(folder: Path) -> str:
+    """A hint at the runs in a folder that is none, or at folders of nearly that name."""
+    below = sorted(path.parent for path in folder.glob("*/run.json"))
+    if below:
+        return f"; did you mean {' or '.join(map(str, below[:3]))}?"
+    return "" if folder.is_dir() else near_folder(folder)
 
 
 def _difference(a: Run, b: Run) -> str:

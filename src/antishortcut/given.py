@@ -68,6 +68,14 @@ def _kept(folder: Path) -> Iterator[State]:
         raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({told})") from None
 
 
+def fitting(teacher: TeacherSettings, sets: Sets) -> None:
+    """Refuse files of another network, or of other classes, before anything is planned around them."""
+    model = teacher.model_copy(update={"pretrained": False, "weights": None})
+    network, states = network_of(model, len(sets.classes), sets.image_size), states_of(teacher)
+    for state in (states[0], states[-1]):
+        load_weights(network, state.file)
+
+
 def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric: Fabric) -> Iterator[str]:
     """Check every state, score it, and keep it in the teacher's folder; says a line about each."""
     network = network_of(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)

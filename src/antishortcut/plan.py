@@ -21,7 +21,7 @@ from antishortcut.data.checks import open_finding, usual_augment, usual_side
 from antishortcut.data.checks.finding import Finding
 from antishortcut.data.sources import SOURCES
 from antishortcut.errors import UserError, near
-from antishortcut.files import expanded
+from antishortcut.files import expanded, near_folder
 from antishortcut.models.published import published
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
@@ -83,7 +83,7 @@ def data_name(text: str) -> str:
     if not found and expanded(text).is_dir():
         return f"folder:{Path(text)}"
     if not found and text not in SOURCES:
-        raise UserError(f"{text!r} is no folder here and no data set{near(text, SOURCES)}")
+        raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or near(text, SOURCES)}")
     return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
 
@@ -108,7 +108,7 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
         *_data(wanted, finding),
         *_teacher(wanted, ready, epochs, batch),
         Line("student.name", wanted.student),
-        *_student(ready),
+        *_student(wanted, ready),
         Line("optim.name", "adamw", "suits transformers and convolutions alike"),
         Line("optim.rate", _rate(batch, ready["student"] is True)),
         Line("optim.weight_decay", 0.05),
@@ -146,7 +146,7 @@ def _weights(wanted: Wanted, network: str) -> bool | None:
 
 def _data(wanted: Wanted, finding: Finding) -> list[Line]:
     kind, own = usual_augment(finding), wanted.data.startswith(OWN)
-    side = [Line("data.image_size", finding.image_size, "the images are no smaller")] if own else []
+    side = [Line("data.image_size", finding.image_size, "half of the images or more are no smaller")] if own else []
     whys = {"imagenet": "random resized crop, flip, colour", "crop-flip": "shift and flip"}
     return [Line("data.name", wanted.data), *side, Line("data.augment", kind, whys.get(kind, ""))]
 
@@ -157,6 +157,8 @@ def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: 
         lines.append(Line("teacher.final", wanted.final, "already trained"))
         lines += [] if wanted.early is None else [Line("teacher.early", wanted.early)]
         return lines + _rewinds(wanted, batch)
+    if wanted.pretrained is False and wanted.teacher.startswith(HUBS):
+        lines.append(Line("teacher.pretrained", False, "as you said"))
     if ready["teacher"]:
         short = max(min(math.ceil(epochs / 2), 30), 1)
         lines += [
@@ -185,7 +187,9 @@ def _refuse_too_few(finding: Finding) -> None:
         raise UserError(f"{finding.name}: {sum(counts)} training image; at least two are needed")
 
 
-def _student(ready: dict[str, bool | None]) -> list[Line]:
+def _student(wanted: Wanted, ready: dict[str, bool | None]) -> list[Line]:
+    if wanted.pretrained is False and wanted.student.startswith(HUBS):
+        return [Line("student.pretrained", False, "as you said")]
     return [Line("student.pretrained", True, "begins with published weights")] if ready["student"] else []
 
 

@@ -17,7 +17,7 @@ from antishortcut.data import open_sets
 from antishortcut.errors import UserError, near, printable
 from antishortcut.fabric import make_fabric
 from antishortcut.folder import Folder, InUse, twin_of
-from antishortcut.given import bring, states_of
+from antishortcut.given import bring, fitting, states_of
 from antishortcut.machine import versions
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.mixing import check_mixing
@@ -241,6 +241,8 @@ def feasible(recipe: Recipe, shop: Workshop, method: str) -> tuple[str, ...]:
     roles = roles_of(method, settings)
     teach_run(recipe, shop.sets(recipe.data).fingerprint)  # its weights are there
     _check(recipe, shop, method, settings, roles, [], recipe.teacher.early_state)
+    if roles and recipe.teacher.final is not None:
+        fitting(recipe.teacher, shop.sets(recipe.data))
     return roles
 
 

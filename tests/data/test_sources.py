@@ -155,6 +155,30 @@ def test_folder_with_val_and_test_chooses_by_one_and_is_tested_on_the_other(tmp_
     refused("leave val_fraction at 0", f"folder:{folder}", None, val_fraction=0.1)
 
 
+def test_parts_may_be_written_large(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, "Test")
+    (folder / "train").rename(folder / "Train")
+    sets = open_sets(f"folder:{folder}", None)
+    assert (sets.classes, len(sets.train), len(sets.tests["test"])) == (("ape", "bat"), 6, 2)
+
+
+def test_a_class_may_be_called_valid_in_capitals(tmp_path: Path) -> None:
+    for name in ("Valid", "Invalid"):
+        for at in range(10):
+            picture(tmp_path / name / f"{at}.png")
+    assert open_sets(f"folder:{tmp_path}", None).classes == ("Invalid", "Valid")
+
+
+def test_images_that_are_not_found_are_explained(tmp_path: Path) -> None:
+    for name in ("ape", "bat"):
+        (tmp_path / "phone" / name).mkdir(parents=True)
+        (tmp_path / "phone" / name / "0.HEIC").write_bytes(b"")
+        picture(tmp_path / "loose" / f"{name}.png")
+    refused(r"not read \(2 .heic\): save as PNG or JPEG", f"folder:{tmp_path / 'phone'}", None)
+    refused("put each into a folder of its class", f"folder:{tmp_path / 'loose'}", None)
+    refused(f"did you mean {tmp_path / 'phone'}", f"folder:{tmp_path / 'Phones'}", None)
+
+
 def test_folder_of_classes_with_nothing_above_them(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos", held=None, per_class=10)
     (folder / "notes").mkdir()  # a folder without images is no class

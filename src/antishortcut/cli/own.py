@@ -143,8 +143,8 @@ def _begins(model: Any) -> str:
         return "from published weights"
     if model.weights:
         return f"from {model.weights}"
-    source = model.name.partition(":")[0]
-    return "from scratch" + (" (no published weights at hand)" if source in ("timm", "torchvision") else "")
+    hub = model.name.partition(":")[0] in ("timm", "torchvision") and "pretrained" not in model.model_fields_set
+    return "from scratch" + (" (no published weights at hand)" if hub else "")
 
 
 def suite_of(recipe: Path, runs: Path) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..files import text
+from ..files import near_folder, text
 from ..types import FileSet, ImageSet
 from .pickles import read_pickle
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+
+FOREIGN = {".heic", ".heif", ".avif", ".jfif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # not for us
 
 CIFAR = "cifar-100-python"
 _CIFAR_FILES = {  # size in bytes and md5 of the official files
@@ -149,8 +152,12 @@ def list_folder(folder: Path) -> Files:
 
 
 def part_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first folder of these names that is there."""
-    return next((folder / name for name in names if (folder / name).is_dir()), None)
+    """The first folder of these names that is there; Train is train, where there is no train."""
+    exact = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if exact is not None or not folder.is_dir():
+        return exact
+    there = {name.lower(): folder / name for name in folders(folder)}
+    return next((there[name] for name in names if name in there), None)
 
 
 def held_of(folder: Path) -> tuple[Path | None, Path | None]:
@@ -173,18 +180,27 @@ def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
 def _undivided(folder: Path) -> Files:
     """Folders of classes with no parts above them."""
     if not folder.is_dir():
-        raise UserError(f"no folder {folder}; {_FOLDER_HINT}")
-    parts = part_of(folder, (*VAL, *TEST))
+        raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
+    parts = next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None)  # Valid may be a class
     if parts is not None:
-        raise UserError(f"{folder} has {parts.name}/ but no train/; {_FOLDER_HINT}")
+        raise UserError(f"{folder} has {parts}/ but no train/; {_FOLDER_HINT}")
     classes = tuple(name for name in folders(folder) if images_below(folder / name))
     if len(classes) < 2:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
         if classes and not below:
             raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
-        hint = f"; did you mean {folder / below[0]}?" if below else ""
+        hint = f"; did you mean {folder / below[0]}?" if below else _astray(folder)
         raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
     return Files(classes, listed([folder / name for name in classes], _FOLDER_HINT), None, folder)
+
+
+def _astray(folder: Path) -> str:
+    """A hint where there are images after all: of another kind, or right in a folder that should hold classes."""
+    kinds = Counter(os.path.splitext(name)[1].lower() for _, _, names in walked(folder) for name in names)
+    if not SUFFIXES & kinds.keys():
+        foreign = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(3) if kind in FOREIGN)
+        return f"; its images are of a kind that is not read ({foreign}): save as PNG or JPEG" if foreign else ""
+    return "; its images lie right in it: put each into a folder of its class, or name the folder above"
 
 
 def inside(name: str) -> bool:

@@ -42,7 +42,10 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
                 picture.draft(None, (at_least, at_least))
             return as_rgb(picture)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(f"cannot read the image {path} ({reason(error)}); replace or remove the file") from None
+        why = reason(error).replace(f" {str(path)!r}", "")
+        raise UserError(
+            f"cannot read the image {path} ({why}); replace or remove the file (asd check lists all such)"
+        ) from None
 
 
 def opened(path: Path) -> ImageFile.ImageFile:

@@ -14,7 +14,7 @@ from antishortcut.data import Loader, order
 from antishortcut.data.loading import MARGIN
 from antishortcut.data.parts import take
 from antishortcut.data.sources import IN_MEMORY
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, counted
 from antishortcut.folder import Folder
 from antishortcut.models import Network, probe
 from antishortcut.models.weights import put
@@ -123,7 +123,7 @@ def _images(sets: Sets, maps: bool) -> tuple[tuple[Tensor, ...], str]:
     loader = Loader(few, batch=1, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers=0)
     most = sets.image_size * 3 // 2 if maps else sets.image_size
     found = tuple(batch.image[0, :, :most, :most] for batch in loader.epoch(0))
-    return found, f"{len(found)} images of the {name} set of {short(sets.name)}"
+    return found, f"{counted(len(found), 'image')} of the {name} set of {short(sets.name)}"
 
 
 def _noise(side: int, maps: bool) -> tuple[tuple[Tensor, ...], str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError
+from antishortcut.files import near_folder
 from antishortcut.folder import Folder, read_json
 from antishortcut.report.directions import Directions, home_of, read_directions
 from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, readable, said, terms
@@ -139,11 +140,15 @@ def mark(place: Path) -> Mark:
     return tuple(found)
 
 
+def _hint(folder: Path) -> str:
+    return ("" if folder.is_dir() else near_folder(folder)) or "; asd distill makes them"
+
+
 def collect(folder: Path, memory: Memory | None = None) -> Found:
     """All run folders below `folder`; those that memory knows unchanged are not read again."""
     here = places(folder)
     if not here:
-        raise UserError(f"{folder}: no run folder here or up to two levels below; asd distill makes them")
+        raise UserError(f"{folder}: no run folder here or up to two levels below{_hint(folder)}")
     students: dict[tuple[str, str, int], Student] = {}
     teachers, progress, aside = [], [], []
     notes = Notes()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..layouts import FOREIGN
 from .finding import HELD, SIDES, Finding
 
 UNEVEN = 10.0  # times the smallest class that the largest may be without a word
 LARGE = 4  # times the training size from which decoding is most of the work
-FOREIGN = {".heic", ".heif", ".avif", ".jfif", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # pictures, but not for us
 
 
 def problems(facts: dict[str, Any]) -> list[str]:
@@ -105,7 +105,7 @@ def _files_beside(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
         yield f"{_files(count)} of a kind that is not read ({_some(list(pictures))}): save as PNG or JPEG"
     elif kinds:
         yield f"{_files(sum(kinds.values()))} beside the images {_are(sum(kinds.values()))} no images and left alone"
-    stray = {name: count for name, count in facts["unused"].items() if name.split("/")[0] not in HELD}
+    stray = {name: count for name, count in facts["unused"].items() if name.split("/")[0].lower() not in HELD}
     if stray:
         count = sum(stray.values())
         yield f"{_images(count)} in {_some(list(stray))} {_are(count)} in no part of the set"
