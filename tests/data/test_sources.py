@@ -163,10 +163,10 @@ def test_parts_may_be_written_large(tmp_path: Path) -> None:
 
 
 def test_a_class_may_be_called_valid_in_capitals(tmp_path: Path) -> None:
-    for name in ("Valid", "Invalid"):
+    for name in ("Valid", "Invalid", "Train"):
         for at in range(10):
             picture(tmp_path / name / f"{at}.png")
-    assert open_sets(f"folder:{tmp_path}", None).classes == ("Invalid", "Valid")
+    assert open_sets(f"folder:{tmp_path}", None).classes == ("Invalid", "Train", "Valid")
 
 
 def test_images_that_are_not_found_are_explained(tmp_path: Path) -> None:

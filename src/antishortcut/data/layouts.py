@@ -152,11 +152,11 @@ def list_folder(folder: Path) -> Files:
 
 
 def part_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first folder of these names that is there; Train is train, where there is no train."""
+    """The first folder of these names that is there; where there is no train, Train is, unless it is a class."""
     exact = next((folder / name for name in names if (folder / name).is_dir()), None)
     if exact is not None or not folder.is_dir():
         return exact
-    there = {name.lower(): folder / name for name in folders(folder)}
+    there = {name.lower(): folder / name for name in folders(folder) if folders(folder / name)}
     return next((there[name] for name in names if name in there), None)
 
 
