@@ -33,6 +33,13 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_block_escapes_by_its_name(page: Path) -> None:
+    """Python and commands are run, layouts have no language; what export.md shows is run by tests/test_export.py."""
+    kinds = set(re.findall(r"^ *```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert kinds <= {"python", "sh"} | ({"py", "toml"} if page.name == "export.md" else set())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_commands_exist_with_these_options(page: Path) -> None:
     group = typer.main.get_command(app)
     for line in "\n".join(blocks(page, "sh")).splitlines():

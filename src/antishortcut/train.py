@@ -106,6 +106,8 @@ class Training:
         torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
         afresh = {"weights": None, "pretrained": False} if run.kind == "rewind" else {}  # its teacher's are put in
         self.student = network_of(run.model.model_copy(update=afresh), classes, side)
+        if not any(weight.requires_grad for weight in self.student.parameters()):
+            raise UserError(f"{run.model.name} has no weights that learn; let some of them have requires_grad = True")
         if run.kind == "rewind":
             put(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())

@@ -120,6 +120,48 @@ class Tokens(nn.Module):
         return self.fc(tokens.mean(1)) if self.form == "before" else self.fc(tokens).mean(1)
 
 
+class TokensFirst(Tokens):
+    """The same with the batch second, torch's own default."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(form)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16)
+
+    def forward(self, x: Tensor) -> Any:
+        tokens = self.block(self.patch(x).flatten(2).permute(2, 0, 1))  # (T, B, 8)
+        return self.fc(tokens.mean(0)) if self.form == "before" else self.fc(tokens).mean(0)
+
+
+class Queries(nn.Module):
+    """Every class asks the image; no vector is shared by all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 8, 8)
+        self.query = nn.Parameter(torch.randn(1, C, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.fc = nn.Linear(8, 1)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        return self.patch(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        answers, _ = self.attention(self.query.expand(len(x), -1, -1), self.tokens(x), self.tokens(x))  # (B, C, 8)
+        return self.fc(answers).squeeze(2)  # type: ignore[no-any-return]
+
+
+class Waves(nn.Module):
+    """Complex weights first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complex = nn.Linear(3, 8, dtype=torch.complex64)
+        self.fc = nn.Linear(8, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.complex(torch.fft.fft2(x).mean((2, 3))).abs())  # type: ignore[no-any-return]
+
+
 class Last(nn.Module):
     """Maps with channels last, all the way."""
 
@@ -136,14 +178,17 @@ class Last(nn.Module):
 
 
 class Modes(Base):
-    """In training also what an auxiliary head says."""
+    """In training also what an auxiliary head says; `main` is the place of the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, main: int = 0) -> None:
         super().__init__()
+        self.main = main
         self.aux = nn.Linear(D, C)
 
     def out(self, v: Tensor) -> Any:
-        return (self.fc(v), self.aux(v)) if self.training else self.fc(v)
+        if not self.training:
+            return self.fc(v)
+        return (self.fc(v), self.aux(v)) if self.main == 0 else (self.aux(v), self.fc(v))
 
 
 class Shared(Base):
@@ -176,6 +221,15 @@ def pooled_matmul(net: Any, x: Tensor) -> Tensor:
 
 def matrix() -> nn.Parameter:
     return nn.Parameter(torch.randn(D, C, generator=torch.Generator().manual_seed(1)))
+
+
+def features_first(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    v = F.relu(net.narrow(net.vector(x)))
+    return v, net.last(v)
+
+
+def enlarged() -> nn.Module:
+    return nn.Upsample(scale_factor=2)
 
 
 def vector(net: Any, x: Tensor) -> Tensor:
@@ -242,6 +296,33 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
         lambda s, x: s.block(s.patch(x).flatten(2).transpose(1, 2)).mean(1),
         0,
     ),
+    "tokens, mean over the first": (
+        lambda: TokensFirst("after"),
+        lambda s, x: s.block(s.patch(x).flatten(2).permute(2, 0, 1)).mean(0),
+        0,
+    ),
+    "tokens as channels of a sequence": (
+        lambda: made(lambda s, x: s.last(s.maps(x).flatten(2)).mean(2), last=lambda: nn.Conv1d(D, C, 1)),
+        vector,
+        2,
+    ),
+    "attention of a query for every class": (
+        Queries,
+        lambda s, x: s.attention(s.query.expand(len(x), -1, -1), s.tokens(x), s.tokens(x))[0].mean(1),
+        0,
+    ),
+    "features as wide as there are classes, first": (
+        lambda: made(lambda s, x: features_first(s, x), narrow=lambda: nn.Linear(D, C), last=lambda: nn.Linear(C, C)),
+        lambda s, x: F.relu(s.narrow(s.vector(x))),
+        2,
+    ),
+    "an auxiliary answer first, in training": (lambda: Modes(main=1), vector, 2),
+    "images prepared by modules of its own": (
+        lambda: made(lambda s, x: s.fc(s.vector(s.larger(s.same(x)))), same=nn.Identity, larger=enlarged),
+        lambda s, x: s.vector(s.larger(x)),
+        2,  # none of them is the image
+    ),
+    "complex weights": (lambda: Waves(), lambda s, x: s.complex(torch.fft.fft2(x).mean((2, 3))).abs(), 0),
     "channels last": (Last, lambda s, x: s.mix(s.patch(x).permute(0, 2, 3, 1)).mean((1, 2)), 1),
     "more in training": (Modes, vector, 2),
     "shared modules": (Shared, vector, 2),
@@ -284,6 +365,8 @@ def test_odd_networks_that_work(name: str) -> None:
     learning = network(IMAGE)
     assert learning.embedding.shape == features.embedding.shape
     learning.logits.square().sum().backward()
+    if network.head is not None:  # which is what learns, not an answer beside it
+        assert network.head.weight.grad is not None
     reached = [p for p in network.parameters() if p.grad is not None and p.grad.abs().sum() > 0]
     assert reached or name == "heads that start at zero"
     alone = network.eval()(IMAGE[:1])  # the embedding is the image's own
@@ -318,6 +401,21 @@ class Moody(Base):
 
 def raises(net: Any, x: Tensor) -> Tensor:
     raise KeyError("image")
+
+
+def refuses(net: Any, x: Tensor) -> Tensor:
+    raise ValueError("Input image size (32*32) doesn't match model (224*224).")
+
+
+class Bare(nn.Module):
+    """Weights, but no modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(C, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.mean((2, 3)), self.matrix)
 
 
 def unknown(net: Any, x: Tensor) -> Tensor:
@@ -365,6 +463,19 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.Conv2d(3, 4, 40), nn.Flatten(), nn.Linear(4, C)),
         r"cannot read images of 32 pixels: .*; give larger ones \(data\.image_size\)",
     ),
+    "one size, checked by itself": (
+        lambda: made(refuses),
+        r"cannot read images of 32 pixels: ValueError: .*size = … beside its name",
+    ),
+    "half precision": (
+        lambda: made(lambda s, x: s.fc(s.vector(x))).half(),
+        r"has weights of float16 and images are float32: return it as \.float\(\)",
+    ),
+    "double precision": (
+        lambda: made(lambda s, x: s.fc(s.vector(x))).double(),
+        r"has weights of float64 and images are float32: return it as \.float\(\)",
+    ),
+    "nothing to name": (Bare, r"cannot tell which .* no module of it gives one, so let it return \{'logits'"),
     "one size": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, C)),
         r"cannot read images of 32 pixels: .*size = … beside its name",
@@ -396,6 +507,9 @@ def test_a_path_named_by_hand_settles_what_cannot_be_told() -> None:
     net = made(unknown, matrix=matrix)
     features = tried(net, "two").eval()(IMAGE)
     torch.testing.assert_close(features.embedding, net.two(F.relu(net.one(IMAGE))).mean((2, 3)))
+    first = TokensFirst("before")
+    tokens = first.eval().block(first.patch(IMAGE).flatten(2).permute(2, 0, 1))
+    torch.testing.assert_close(tried(first, "block").eval()(IMAGE).embedding, tokens.mean(0))
     with pytest.raises(UserError, match=r"no module 'to'; did you mean 'two'"):
         tried(made(unknown, matrix=matrix), "to")
     torch.testing.assert_close(  # the second name of a shared module is a name too

@@ -21,6 +21,9 @@ NETS = """
 import torch
 from torch import nn
 
+def frozen(classes):
+    return Net(classes).requires_grad_(False)
+
 class Net(nn.Module):
     def __init__(self, classes, width=4):
         super().__init__()
@@ -204,3 +207,9 @@ def test_an_own_network_for_maps_learns_from_a_teacher(shop: Workshop) -> None:
     assert run.model.name == "ownnets:Scene"
     with pytest.raises(UserError, match="has a class for every pixel, but the student network gives one vector"):
         distill(load_recipe("cues-seg", [*SMALL, "student.name=ownnets:Net"]), shop, method="asd", seed=1, suite="no")
+
+
+def test_a_student_that_cannot_learn_is_refused(shop: Workshop) -> None:
+    few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16"]
+    with pytest.raises(UserError, match="ownnets:frozen has no weights that learn"):
+        distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), shop, method="asd", seed=1, suite="own")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,22 @@ class Call:
     turn: int
     given: Tensor | None
     result: Tensor | None
+
+
+def tokens_first(call: Call, batch: int) -> bool:
+    """Whether it gave tokens (T, B, D), as torch's own transformers and recurrent layers do unless told otherwise."""
+    found = call.result
+    return found is not None and found.ndim == 3 and found.shape[0] != batch == found.shape[1]
+
+
+def turned(call: Call, paths: Collection[str]) -> Call:
+    """The call with the batch before the tokens, if it is of one of these modules."""
+    if call.path not in paths:
+        return call
+    given, result = (
+        each.transpose(0, 1) if each is not None and each.ndim == 3 else each for each in (call.given, call.result)
+    )
+    return Call(call.path, call.turn, given, result)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.models.hooks import Call, recording, silent
-from antishortcut.models.outputs import logits_in
+from antishortcut.models.outputs import logits_in, tensor_in
 
-LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 MANY = 8  # how many of the last results are tried
 
 
@@ -69,7 +69,7 @@ def could_make(part: nn.Module, call: Call, logits: Tensor) -> bool:
     result, given = call.result, call.given
     if not isinstance(part, LAYERS) or result is None or given is None or result.shape[0] != logits.shape[0]:
         return False
-    if logits.ndim == 2 and not isinstance(part, nn.Linear) and part.kernel_size != (1, 1):
+    if logits.ndim == 2 and not isinstance(part, nn.Linear) and set(part.kernel_size) != {1}:
         return False
     return bool(result.shape[-1 if isinstance(part, nn.Linear) else 1] == logits.shape[1])
 
@@ -101,8 +101,8 @@ def forms(result: Tensor, logits: Tensor) -> Iterator[Tensor]:
         yield result
     elif logits.ndim == 2 and result.ndim == 4:
         yield from (form for form in (result.mean(dim=(2, 3)), result.mean(dim=(1, 2))) if form.shape == logits.shape)
-    elif logits.ndim == 2 and result.ndim == 3 and result.shape[2] == logits.shape[1]:
-        yield result.mean(dim=1)  # (B, T, C) → (B, C)
+    elif logits.ndim == 2 and result.ndim == 3:  # (B, T, C) or (B, C, T) → (B, C)
+        yield from (form for form in (result.mean(dim=1), result.mean(dim=2)) if form.shape == logits.shape)
     elif logits.ndim == 4 and result.ndim == 4:
         for maps in (result, result.permute(0, 3, 1, 2)):
             if maps.shape[1] == logits.shape[1]:
@@ -159,7 +159,12 @@ def is_cut(module: nn.Module, x: Tensor, call: Call, classes: int) -> bool:
     def hold(part: nn.Module, args: Any, output: Any) -> Any:
         nonlocal turns
         turns += 1
-        return output.detach() if isinstance(output, Tensor) and turns == call.turn + 1 else output
+        held = tensor_in(output)
+        if turns != call.turn + 1 or held is None:
+            return output
+        if type(output) in (tuple, list):  # attention gives its weights beside
+            return type(output)(held.detach() if each is held else each for each in output)
+        return held.detach() if held is output else output
 
     handle = module.get_submodule(call.path).register_forward_hook(hold)
     try:

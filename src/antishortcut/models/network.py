@@ -58,7 +58,7 @@ class Network(nn.Module):
 def probe(network: nn.Module, image_size: int) -> Shape:
     """Sizes of the network's features for square images, found by a silent pass."""
     weight = next(network.parameters(), torch.empty(0))
-    image = torch.zeros(2, 3, image_size, image_size, device=weight.device, dtype=weight.dtype)
+    image = torch.zeros(2, 3, image_size, image_size, device=weight.device)
     with silent(network):
         features: Features = network(image)
     stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)

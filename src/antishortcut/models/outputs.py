@@ -43,10 +43,13 @@ def tensor_in(output: Any) -> Tensor | None:
     return next(iter(tensors(output)), None)
 
 
-def logits_in(output: Any, batch: int | None, classes: int | None = None, maps: bool | None = None) -> Tensor:
+def logits_in(
+    output: Any, batch: int | None, classes: int | None = None, maps: bool | None = None, made: Tensor | None = None
+) -> Tensor:
     """Logits (B, C), or maps of them (B, C, h, w); an error that says what came instead.
 
-    batch, maps: None where it need not, or cannot yet, be known.
+    batch, maps: None where it need not, or cannot yet, be known. made: what the layer that makes logits gave, which
+    goes before others that would fit.
     """
     every = tensors(output)
     fitting = [each for each in every if fits(each, batch, classes)]
@@ -56,7 +59,7 @@ def logits_in(output: Any, batch: int | None, classes: int | None = None, maps: 
         raise UserError(f"the network returns {type(output).__name__}{holds}, no tensor; {WANTED}")
     if not fitting:
         raise UserError(f"the network returns {told(every[0], batch, classes)}")
-    logits = fitting[0]
+    logits = next((each for each in fitting if each is made), fitting[0])
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
         raise UserError(f"the network returns {kind} values; wanted: real logits, before argmax, as floats")

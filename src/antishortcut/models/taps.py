@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, near
-from antishortcut.models.hooks import Call, recording, silent
+from antishortcut.models.hooks import Call, recording, silent, tokens_first, turned
 from antishortcut.models.makers import Maker, find_maker
 from antishortcut.models.maps import Stage, as_map, channels_last, find_stages
 from antishortcut.models.outputs import logits_in, named_in
@@ -34,6 +34,7 @@ class Plan:
     maker: Maker | None  # the layers whose input is the embedding
     stages: tuple[Stage, ...]
     last: frozenset[str]  # paths of maps whose channels come last
+    second: frozenset[str]  # paths of tokens that come before the batch
     maps: bool  # whether the logits are maps
     hint: str  # paths that could serve as embedding
 
@@ -99,10 +100,12 @@ class Tapped(nn.Module):
         plan = self._plan or self._find(x)
         makers = () if plan.maker is None else plan.maker.calls
         taps = {*self._named(), *(path for path, _ in makers), *(path for path, _, _ in plan.stages)}
-        with recording(self.module, taps) as calls:
+        with recording(self.module, taps) as caught:
             output = self.module(x)
+        calls = [turned(call, plan.second) for call in caught]
         seen = Seen({(call.path, call.turn): call for call in calls}, {call.path: call for call in calls}, x)
-        logits = logits_in(output, None, self.classes, plan.maps)
+        made = seen.turns.get(makers[0]) if len(makers) == 1 and plan.maker is not None and plan.maker.inputs else None
+        logits = logits_in(output, None, self.classes, plan.maps, None if made is None else made.result)
         aux = named_in(output, "aux") if plan.maps and self.training else None
         return Features(logits, self._embedding(plan, seen, output), self._stages(plan, seen, output), aux)
 
@@ -116,7 +119,9 @@ class Tapped(nn.Module):
             vector = as_embedding(result, seen.image, self.module, plan.maps, self.embedding in plan.last)
             if vector is None:
                 kinds = "map or tokens" if plan.maps else "vector, map or tokens"
-                raise UserError(f"{self.embedding!r} gives no {kinds}; name another: embedding = … ({plan.hint})")
+                raise UserError(
+                    f"{self.embedding!r} gives no {kinds}; name another: embedding = … ({plan.hint or SELF})"
+                )
             return vector
         if isinstance(output, Features):
             return output.embedding
@@ -129,7 +134,8 @@ class Tapped(nn.Module):
         if plan.maker is None or any(call is None for call in calls):
             if isinstance(self.module, torch.jit.ScriptModule):
                 raise UserError(f"{SCRIPT}, or {SELF}")
-            raise UserError(f"cannot tell which layer's input is the embedding; name it: embedding = … ({plan.hint})")
+            what = f"name it: embedding = … ({plan.hint})" if plan.hint else f"no module of it gives one, so {SELF}"
+            raise UserError(f"cannot tell which layer's input is the embedding; {what}")
         read = [call for call in calls if call is not None]
         return joined(self.module, plan.maker, read, seen.image, plan.maps, plan.last)
 
@@ -149,15 +155,21 @@ class Tapped(nn.Module):
             if self._plan is None:
                 few = x[:2]
                 paths = visible(self.module)
-                with silent(self.module), recording(self.module, {*paths, *self._named()}) as calls:
+                with silent(self.module), recording(self.module, {*paths, *self._named()}) as caught:
                     output = self.module(few)
+                second = frozenset(call.path for call in caught if tokens_first(call, len(few)))
+                calls = [turned(call, second) for call in caught]
                 logits = logits_in(output, few.shape[0], self.classes)
+                if named_in(output, "logits") is not logits:  # features as wide as there are classes may come first
+                    made = next((call.result for call in calls if call.given is logits), None)
+                    logits = logits_in(output, few.shape[0], self.classes, made=made)
                 tells = isinstance(output, Features) or named_in(output, "embedding") is not None
                 maker = None if tells else find_maker(self.module, calls, logits, few)
                 self._plan = Plan(
                     maker,
                     self._find_stages(calls, few, maker),
                     frozenset(call.path for call in calls if channels_last(call.result, few)),
+                    second,
                     logits.ndim == 4,
                     candidates(calls, len(few)),
                 )
@@ -168,7 +180,10 @@ class Tapped(nn.Module):
             makers = maker.calls if maker is not None and maker.inputs else ()
             # maps of logits, and what comes after them, are no features
             end = next((i for i, call in enumerate(calls) if (call.path, call.turn) in makers), len(calls))
-            return find_stages(self.module, [(c.path, c.turn, c.result) for c in calls[:end]], image)
+            # nor is the image itself, normalised or enlarged
+            learns = (next(self.module.get_submodule(call.path).parameters(), None) is not None for call in calls)
+            start = next((i for i, found in enumerate(learns) if found), 0)
+            return find_stages(self.module, [(c.path, c.turn, c.result) for c in calls[start:end]], image)
         latest = {call.path: call for call in calls}
         for path in self.stages:
             if path not in latest or as_map(latest[path].result, image, smallest=1) is None:
@@ -216,4 +231,4 @@ def candidates(calls: Sequence[Call], batch: int) -> str:
     """The last few modules that give something a batch of vectors can be made of."""
     paths = [c.path for c in calls if c.result is not None and c.result.ndim in (2, 3, 4) and len(c.result) == batch]
     last = list(dict.fromkeys(reversed(paths)))[:6]
-    return "candidates: " + ", ".join(last) if last else "it has no submodule that gives one"
+    return "candidates: " + ", ".join(last) if last else ""

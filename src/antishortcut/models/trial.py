@@ -30,7 +30,7 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
         check_call(body.module, name)
     weight = next(network.parameters(), torch.empty(0))
     drawn = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
-    image = drawn.to(weight.device, weight.dtype)
+    image = drawn.to(weight.device)
     with silent(network):
         seen = given(network, image, name, "")
     if weight.is_meta:
@@ -67,7 +67,15 @@ def given(network: Network, image: Tensor, name: str, mode: str) -> Features:
     except Exception as error:
         if takes := re.search(r"to have (\d+) channels, but got 3 channels", str(error)):
             raise UserError(f"{name} takes {takes[1]} channels; {CHANNELS}") from error
-        if isinstance(error, RuntimeError | AssertionError):  # what shapes that do not fit raise
+        kinds = {each.dtype for each in network.body.parameters() if each.is_floating_point()} - {torch.float32}
+        if kinds and re.search("dtype|type|Half|BFloat16|Double", str(error)):
+            kind = str(kinds.pop()).removeprefix("torch.")
+            raise UserError(
+                f"{name} has weights of {kind} and images are float32: return it as .float(); a faster arithmetic is "
+                f"chosen for a run ({blame(error)})"
+            ) from error
+        told = isinstance(error, ValueError) and re.search(r"size|shape|resolution|pixel|height|width|\d\d", str(error))
+        if told or isinstance(error, RuntimeError | AssertionError):  # what shapes that do not fit raise
             raise UserError(
                 f"{name} cannot read images of {side} pixels{mode}: {blame(error)}; give larger ones "
                 "(data.image_size), or those it is made for (size = … beside its name)"
@@ -76,6 +84,9 @@ def given(network: Network, image: Tensor, name: str, mode: str) -> Features:
             f"{name} failed{mode}: {blame(error)}; networks are called with images (B, 3, H, W) alone: correct it, "
             "or wrap it in a module that calls it"
         ) from error
+    if len(features.embedding) != len(image):
+        shape = f"the shape {tuple(features.embedding.shape)} for {len(image)} images"
+        raise UserError(f"{name}: its embedding has {shape}; name a module that gives one for each: embedding = …")
     if not features.embedding.is_floating_point():
         kind = str(features.embedding.dtype).removeprefix("torch.")
         raise UserError(f"{name}: its embedding has {kind} values; wanted: real floats; name another: embedding = …")
