@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {
         "fabric", "signals", "optimiser", "averaging", "mixing", "memory", "logs", "machine",
     },
     "given": {"run", "folder", "types", "tasks", "models", "data", "teachers", "snapshots"},
-    "plan": {"types", "models", "data"},
+    "plan": {"run", "types", "models", "data"},
     "choose": {"run", "types", "models", "data", "teachers"},
     "evaluate": {
         "run", "folder", "types", "tasks", "models", "data", "teachers", "scorers", "diagnose", "subspace",

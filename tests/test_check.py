@@ -394,6 +394,11 @@ def test_a_mistyped_folder_is_named(told: Told, tmp_path: Path, monkeypatch: pyt
     assert told("my fotos")[1:] == (2, "asd: 'my fotos' is no folder, data set or recipe; did you mean my photos?")
 
 
+def test_one_image_is_no_set(told: Told, pets: Path) -> None:
+    image = next(path for path in sorted(pets.rglob("*")) if path.suffix == ".png")
+    assert "is one image; name the folder" in told(image)[2]
+
+
 def test_one_class_is_one(told: Told, tmp_path: Path) -> None:
     picture(tmp_path / "only" / "0.png")
     assert ": 1 class, " in told(tmp_path)[0]

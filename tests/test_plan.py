@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from antishortcut.cli import main
+from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.models.published import answers, published
 from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
@@ -85,6 +86,17 @@ def test_what_was_given_keeps_its_section() -> None:
     given = {"data.seed": 7, "optim.rate": 0.2, "task.rows": 5}
     tree = tomllib.loads(written(as_given(lines, given), ""))
     assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"rate": 0.2}, "task": {"rows": 5}}
+
+
+def test_an_early_state_of_any_share_is_kept(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    assert "teacher.keep" not in planned(folder, early="30%")
+    found = planned(folder, early="12.5%")
+    assert found["teacher.early"] == "12.5%"
+    assert {12.5, 15, 100} <= {*found["teacher.keep"], 100}
+    for wrong in ("150%", "-3%", "nan%", "100%"):
+        with pytest.raises(UserError, match=r"a share of the teacher's training is wanted"):
+            planned(folder, early=wrong)
 
 
 def test_lengths_in_iterations_and_words_of_any_kind(tmp_path: Path) -> None:

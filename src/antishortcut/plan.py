@@ -23,6 +23,7 @@ from antishortcut.data.sources import SOURCES
 from antishortcut.errors import UserError, near
 from antishortcut.files import expanded, near_folder
 from antishortcut.models.published import published
+from antishortcut.run import TeacherSettings
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
 EPOCHS, FEWEST = (30, 100), 16  # at least and at most; steps that an epoch should have
@@ -167,7 +168,19 @@ def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: 
         ]
     lines.append(Line("teacher.rate", _rate(batch, ready["teacher"] is True)))
     lines.append(Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training"))
-    return lines + _rewinds(wanted, batch)
+    return lines + _kept(wanted.early) + _rewinds(wanted, batch)
+
+
+def _kept(early: str | None) -> list[Line]:
+    """A share of training that is not kept unless said is added to those that are."""
+    usual = TeacherSettings(name="").keep
+    try:
+        share = float((early or "").removesuffix("%"))
+    except ValueError:  # none was named, or it is rewound
+        return []
+    if not 0 <= share < 100 or f"{share:g}%" != early:
+        raise UserError(f"--early {early}: a share of the teacher's training is wanted, from 0% to 99%, like 15%")
+    return [] if share in usual else [Line("teacher.keep", [share, *usual], f"with {early}, as you said")]
 
 
 def _rewinds(wanted: Wanted, batch: int) -> list[Line]:

@@ -79,10 +79,13 @@ def check(
 def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None]:
     """What is to be looked at, and the recipe that says so. A recipe of a set's own name tells how it is trained on."""
     from antishortcut.data import SOURCES
+    from antishortcut.data.layouts import FOREIGN, SUFFIXES
     from antishortcut.run import DataSettings, ModelSettings, Recipe, TeacherSettings, load_recipe, shipped_recipes
     from antishortcut.run import with_settings as changed
 
     overrides = [text for text in overrides if not text.startswith("method.")]  # as for distill
+    if Path(data).is_file() and Path(data).suffix.lower() in SUFFIXES | FOREIGN:
+        raise UserError(f"{data} is one image; name the folder that holds the folders of classes")
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
     if data.partition(":")[0] not in SOURCES:
