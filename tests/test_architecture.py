@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "step": {"types", "parallel"},
     "attack": {"types", "data"},
     "stylize": {"types", "models", "data", "folder", "console"},
-    "mechanism": {"types", "models", "data", "diagnose", "console"},
+    "mechanism": {"types", "folder", "models", "data", "diagnose", "console"},
     "signals": set(),
     "frozen": {"types", "models"},
     "fabric": {"run", "frozen", "machine"},

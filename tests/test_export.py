@@ -43,7 +43,8 @@ from antishortcut.report.sizes import size_table
 from antishortcut.run import DataSettings, Execution, ModelSettings, OptimSettings, Recipe, Run, load_recipe
 from antishortcut.teachers import Trajectory, network_of, save_weights
 from antishortcut.workflow import Workshop, distill, teach
-from tests.hostile.test_disks import killed, killing_before
+from tests.hostile.test_disks import disk as disk
+from tests.hostile.test_disks import filled, killed, killing_before
 from tests.test_dense_runs import SMALL
 
 TIMM = "timm:mobilenetv3_small_050"  # of few parameters, with batch norm and squeezed channels
@@ -847,3 +848,22 @@ def test_every_block_of_the_page_runs(shop: Workshop, tmp_path: Path, monkeypatc
                 assert result.exit_code == 0, result.output
     assert tuple(names["embedding"].shape) == (3, 64)
     assert "Size and latency" in Path("runs/cues/table.md").read_text()
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_a_full_disk_is_said_to_be_one(student: Folder, disk: Path, form: str) -> None:
+    """In a process of its own: where torch cannot write the last of an archive, it aborts."""
+    filled(disk)
+    out, into = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            export(student, form, None, out=disk / "new")
+        except UserError as error:
+            os.write(into, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with os.fdopen(out) as told:
+        assert told.read() == f"cannot write {disk / 'new'} (No space left on device); name another folder as --out"
+    assert [path.name for path in disk.iterdir()] == ["rest"]

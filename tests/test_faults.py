@@ -167,6 +167,16 @@ def test_a_state_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> No
         load_state(tmp_path)
 
 
+def test_a_state_of_another_run_leads_to_the_own_one_before_or_is_told(tmp_path: Path) -> None:
+    save_state(tmp_path, 3, {"run": "this"})
+    save_state(tmp_path, 4, {"run": "that"})
+    assert load_state(tmp_path, run="this") == (3, {"run": "this"})
+    with pytest.raises(UserError, match="a state of another run"):
+        load_state(tmp_path, run="third")
+    save_state(tmp_path, 5, {"older": "versions do not say"})
+    assert load_state(tmp_path, run="this") == (5, {"older": "versions do not say"})
+
+
 def test_states_after_the_one_gone_on_from_do_not_count(tmp_path: Path) -> None:
     for step in (3, 8, 9):
         save_state(tmp_path, step, {})

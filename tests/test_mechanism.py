@@ -25,6 +25,8 @@ from antishortcut.models import build
 from antishortcut.run import Recipe
 from antishortcut.types import FileSet, ImageSet
 from antishortcut.workflow import Workshop, distill
+from tests.hostile.test_disks import disk as disk
+from tests.hostile.test_disks import filled
 
 N, D = 600, 12
 
@@ -53,6 +55,14 @@ def test_planted_directions_are_told_apart() -> None:
     assert second["kept"] < 0.1  # abandoned; the sample correlates a little
     assert told["abandoned"][0]["kept"] < 0.1
     assert "high" not in first  # no folder, no pictures
+
+
+def test_a_picture_that_a_full_disk_does_not_take_is_named(disk: Path) -> None:
+    filled(disk)
+    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/pictures/displaced-1-high.png'"):
+        describe(planted(), "early", images, ["a", "b", "c"], disk / "pictures")
+    assert not any((disk / "pictures").iterdir())  # not half of one
 
 
 def test_geometry_and_stability_are_complete_and_plain() -> None:

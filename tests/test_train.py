@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,27 @@ def test_stopped_and_resumed_equals_uninterrupted(
     parts = distill(recipe, shop, method=method, seed=1, suite="parts").folder(shop.runs)
     equal(Folder(whole), Folder(parts))
     assert not (parts / "resume").exists()
+
+
+def test_states_of_another_run_are_not_gone_on_from(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = loop.Training._step
+
+    def step(self: loop.Training, batch: Any) -> float:
+        signal.raise_signal(signal.SIGTERM)  # heard after the step
+        return original(self, batch)
+
+    monkeypatch.setattr(loop.Training, "_step", step)
+    for seed in (1, 2):  # of the same shapes
+        with pytest.raises(loop.Stopped):
+            distill(recipe, shop, method="ce", seed=seed, suite="s")
+    own, other = (shop.runs / "s" / f"ce-s{seed}" for seed in (1, 2))
+    shutil.rmtree(own / "resume")
+    shutil.copytree(other / "resume", own / "resume")
+    shutil.copy(other / "metrics.jsonl", own)
+    with pytest.raises(UserError, match="a state of another run"):
+        distill(recipe, shop, method="ce", seed=1, suite="s")
 
 
 def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from antishortcut.errors import UserError
 from antishortcut.files import content, stored
 from antishortcut.folder import Folder, replacing
 
-Found = tuple[int, dict[str, Any]]  # step and state
+State = dict[str, Any]
+Found = tuple[int, State]  # with its step
 KEPT = 2  # the newest state, and the one before it in case the newest is damaged
 
 
@@ -62,8 +63,11 @@ def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_state(folder: Path, fits: Callable[[dict[str, Any]], bool] = lambda state: True) -> Found | None:
-    """The newest state whose checksum is right and that `fits` the log beside it, None when there is none at all."""
+def load_state(folder: Path, fits: Callable[[State], bool] = lambda state: True, run: str = "") -> Found | None:
+    """The newest state whose checksum is right, of the run with this hash, and that `fits` the log beside it.
+
+    None when there is none at all. States saved by older versions do not say whose they are.
+    """
     paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
     for path in paths:
         step, _, digest = path.stem.partition("-")
@@ -72,7 +76,9 @@ def load_state(folder: Path, fits: Callable[[dict[str, Any]], bool] = lambda sta
             if step.isdecimal() and _digest(data) == digest:
                 stored(io.BytesIO(data))
                 state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                if isinstance(state, dict):
+                if isinstance(state, dict) and state.get("run", run) != run:
+                    wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
+                elif isinstance(state, dict):
                     if fits(state):
                         return int(step), state
                     wrong = f"{folder.parent / 'metrics.jsonl'}: not what was logged before {path.name} was saved; " + (

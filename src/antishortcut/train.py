@@ -281,7 +281,8 @@ class Training:
 
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
-        found = load_state(self.folder.path / "resume", lambda state: self.folder.logged(state.get("log")))
+        states, run = self.folder.path / "resume", self.run.hash
+        found = load_state(states, lambda state: self.folder.logged(state.get("log")), run)
         if found is not None:
             self.done, state = found
             try:
@@ -307,7 +308,7 @@ class Training:
             )
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
-            forget_later(self.folder.path / "resume", self.done)
+            forget_later(states, self.done)
             mark = found[1].get("log") if found else None
             self.folder.cut(self.done if found else -1, mark)  # what was logged of the untrained state comes again
             if mark and self.folder.mark != mark:
@@ -331,7 +332,7 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more["log"] = self.folder.mark
+            more |= {"log": self.folder.mark, "run": self.run.hash}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:

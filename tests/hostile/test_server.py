@@ -95,6 +95,12 @@ def test_every_answer_has_a_strict_policy(served: Served, method: str, path: str
         assert head.split(" ")[1] in ("405", "501", "414")
 
 
+@pytest.mark.parametrize("line", ["GET / HTTP/0.9", "GET /", "GET / HTTP/2.0", "GET / HTTP/x", "POST /", "?"])
+def test_answers_to_old_and_broken_requests_have_it_too(served: Served, line: str) -> None:
+    answer = raw(served[1], f"{line}\r\nHost: {HOST}:{served[1]}\r\n\r\n".encode())
+    assert b"Content-Security-Policy: default-src 'none'" in answer.partition(b"\r\n\r\n")[0]
+
+
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "0.0.0.0", "[::1]", "127.1", "", "@"],

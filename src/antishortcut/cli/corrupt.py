@@ -67,11 +67,13 @@ def _test(sets: Sets, name: str | None, limit: int | None) -> tuple[str, AnySet]
 def _tell(copies: Copies, images: AnySet, chosen: list[str], as_json: bool) -> None:
     """Draw the contact sheet, and say how much each corruption changes."""
     from antishortcut.data.corruptions import clean_chunk, contact_sheet, striking
+    from antishortcut.folder import replacing
 
     clean = clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
     sheet = copies.folder / SHEET
     shown = striking(clean)
-    contact_sheet(copies, clean[shown], shown).save(sheet)
+    with replacing(sheet) as file:
+        contact_sheet(copies, clean[shown], shown).save(file, format="PNG")
     rows = [{"name": name, "change": _changes(copies, name, clean)} for name in chosen]
     if as_json:
         print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts), "rows": rows})

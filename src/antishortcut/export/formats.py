@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
@@ -99,7 +100,8 @@ def to_torch(opened: Opened, place: Path, embedding: bool) -> Written:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # where every line of source lies on this machine
     with saying(f"torch.export does not keep {opened.run.model.name}", OTHER), _quiet():
-        torch.export.save(program, place / "model.pt2")
+        torch.export.save(program, data := io.BytesIO())
+        (place / "model.pt2").write_bytes(data.getbuffer())  # on a full disk torch would abort the process
         loaded = torch.export.load(place / "model.pt2").module()
     return Written(
         again=lambda image: as_tuple(loaded(image)),
@@ -119,7 +121,8 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.safetensors: the bare network's weights under its own names, as timm or torchvision have them."""
     _no_embedding(embedding, "safetensors", "the network loaded gives both")
     with saying(f"safetensors does not keep {opened.run.model.name}", "nothing was written"):
-        save_file(_plain(_bare(opened)), place / "model.safetensors", metadata={"format": "pt"})
+        data = save(_plain(_bare(opened)), metadata={"format": "pt"})
+    (place / "model.safetensors").write_bytes(data)  # the library's error would not be one of the disk
     model = opened.run.model
     network = build(model.name, opened.classes, image_size=opened.side, **model.given).eval()
     load_weights(network, place / "model.safetensors")

@@ -35,6 +35,7 @@ from antishortcut.diagnose import (
     project,
     reuse,
 )
+from antishortcut.folder import replacing
 from antishortcut.types import AnySet, ImageSet
 
 K = 4  # directions of the shortcut eigenspace
@@ -137,7 +138,8 @@ def _ends(
     if folder is not None:
         for end, numbers in (("high", high), ("low", low)):
             path = folder / f"{kind}-{at + 1}-{end}.png"
-            strip(take(images, torch.tensor(numbers))).save(path)
+            with replacing(path) as file:
+                strip(take(images, torch.tensor(numbers))).save(file, format="PNG")
             found[end] = f"{folder.name}/{path.name}"
     return found
 

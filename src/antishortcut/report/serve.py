@@ -197,6 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def _answer(self, status: HTTPStatus, content: bytes, kind: str = "text/plain", policy: str = FILE_POLICY) -> None:
+        self.request_version = "HTTP/1.0"  # to 0.9, and to what is no request, the library would send no headers
         self.send_response(status)
         text = "" if kind == "image/png" else "; charset=utf-8"
         for name, value in {"Content-Type": kind + text, "Content-Security-Policy": policy, **HEADERS}.items():
