@@ -58,7 +58,7 @@ def kill(rank: int, command: list[str], folder: Path, log: Path) -> dict[str, An
     while not others or reached(folder) == before:
         assert first.poll() is None, log.read_text()
         time.sleep(0.01)
-        others = [pid for pid in descendants(first.pid) if b"distill" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        others = [pid for pid in descendants(first.pid) if b"distill" in _words(pid)]
     victim = others[0] if rank else first.pid
     left = [pid for pid in (first.pid, *others) if pid != victim]
     os.kill(victim, signal.SIGKILL)
@@ -76,6 +76,14 @@ def kill(rank: int, command: list[str], folder: Path, log: Path) -> dict[str, An
     assert "another process of this run has ended" in said, said
     assert code == (2 if rank else -signal.SIGKILL), said
     return {"killed": rank, "code": code, "seconds": round(seconds, 1)}
+
+
+def _words(pid: int) -> bytes:
+    """Of a process; none of one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def main() -> None:
