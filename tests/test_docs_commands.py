@@ -39,6 +39,7 @@ NOT = {
     "ray start": "tests/test_cluster.py::nodes",
     "--engine ray": "a cluster: tests/test_cluster.py::test_a_node_dies_and_every_run_ends_once",
     "torchrun --nnodes": "machines: tests/test_distributed.py::test_two_machines_end_where_two_processes_of_one_do",
+    "distill P1 --devices 4": "two ranks: tests/test_distributed.py::test_two_processes_end_where_one_does",
     "srun ": "Slurm, which has not been tried",
     "#SBATCH": "Slurm",
     "#!/bin/bash": "the head of a Slurm script",
@@ -65,13 +66,13 @@ SMALL = {
     "path/to/images": "photos",
     "$SLURM_ARRAY_TASK_ID": "1",
     " RUN": " runs/P2/kd-s1",
-    "--devices 4": "--devices 2 --device cpu",
 }
 ONE = ["epochs=1", "teacher.epochs=1"]
 NETS = ["teacher.name=cnn-4-16", "student.name=cnn-2-16"]
 CUES = [*ONE, "data.options.count=128", "data.options.test_count=20"]
 DENSE = ["iterations=2", "optim.batch=2", "data.image_size=32", "teacher.name=dense-4", "student.name=dense-2"]
-OWN = [*ONE, "data.image_size=32"]
+SCENES = [*DENSE, "data.options.count=8", "data.options.test_count=4"]
+OWN = [*ONE, "data.image_size=32", "optim.batch=8"]
 # a word of a line → settings of what it trains
 FEW = {
     "cues": [*CUES, *NETS],
@@ -86,7 +87,8 @@ FEW = {
     "camvid": DENSE,
     "desk-dense": DENSE,
     "table4": DENSE,
-    "--task": [*DENSE, "data.options.count=8", "data.options.test_count=4"],
+    "--task": SCENES,
+    "cues-seg": SCENES,
     "recipe.toml": [*OWN, "student.name=cnn-2-16"],
     "--data": OWN,
 }
@@ -94,7 +96,7 @@ FEW = {
 MORE = {
     "suite run beyond-cues": ["--only", "beyond-cues/kd", "--seeds", "1"],
     "suite run beyond-cifar": ["--only", "beyond-cifar/kd", "--seeds", "1"],
-    "suite run desk-dense": ["--only", "kd", "--seeds", "1"],
+    "suite run desk-dense": ["--only", "desk-camvid/kd", "--seeds", "1"],
     "suite run desk": ["--only", "desk*/kd", "--seeds", "1"],
     "suite run table4": ["--only", "*18/kd", "--seeds", "1"],
     "suite run": ["--only", "P1*/kd", "--seeds", "1"],
@@ -114,6 +116,7 @@ NEEDED = {
     "runs/P1": ["asd distill P1 --method kd"],
     "runs/P2": ["asd distill P2 --method kd", "asd distill P2 --method asd"],
     "runs/P11": ["asd distill P11 --method kd"],
+    "runs/desk-cues-seg": ["asd distill cues-seg --method kd --suite desk-cues-seg"],
     "runs/mine": MINE,
     "=stylized": ["asd stylize cifar100 stylized --train"],
 }
