@@ -55,11 +55,22 @@ def stored(file: str | Path | IO[bytes]) -> None:
 
 def programs(file: str | Path) -> bool:
     """Whether an archive holds code beside tensors, as TorchScript does."""
+    return any("/code/" in name for name in _members(file))
+
+
+def arrays(file: str | Path) -> bool:
+    """Whether it is an archive of numpy arrays alone."""
+    names = _members(file)
+    return bool(names) and all(name.endswith(".npy") for name in names)
+
+
+def _members(file: str | Path) -> list[str]:
+    """Names in an archive; none where it is no archive, or a damaged one."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return any("/code/" in name for name in archive.namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # none, or a damaged one
-        return False
+            return archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return []
 
 
 def _at_once(path: str, flags: int) -> int:

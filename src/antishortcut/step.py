@@ -15,6 +15,10 @@ from antishortcut.parallel import gather, world
 from antishortcut.types import Batch, Features, Method, Task, Views
 
 VOIDED = "void"  # the term of a step that has nothing to learn from
+SKIPPED = (
+    "the student gave no feature maps in this step: a module that is a stage of it was skipped; name modules that are "
+    "used every time (student.stages = …), or take a method that needs no feature maps, like asd"
+)
 ADVICE = "lower optim.rate or look at the data"
 
 
@@ -29,6 +33,8 @@ class Step(nn.Module):
         seen = self.student(batch.image)
         method = cast(Method, self.method)
         stages = seen.stages if "stages" in method.taps else ()
+        if "stages" in method.taps and not stages:
+            raise UserError(SKIPPED)
         with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
             aux = None if seen.aux is None else seen.aux.float()
             maps = tuple(stage.float() for stage in stages)

@@ -294,7 +294,11 @@ def test_patch_and_pool_matter(name: str) -> None:
 @pytest.mark.parametrize(
     ("stages", "given", "said"),
     [
-        (([], [(4, 2, 2)]), {}, "'afdcd': stage = -1 is not a stage of both .* student has 0 stages .* the teacher 1$"),
+        (
+            ([], [(4, 2, 2)]),
+            {},
+            "'afdcd': stage = -1 is not a stage .* student has 0 stages .* teacher 1; name .*student.stages",
+        ),
         (([(4, 2, 2)] * 2, [(4, 2, 2)]), {"stage": 1}, "stage = 1 is not a stage of both"),
         (([(4, 2, 2)], [(23, 2, 2)]), {}, "the 23 channels of the teacher's map cannot be cut into 2 to 16 equal"),
         (([(4, 2, 2)], [(1, 2, 2)]), {}, "the 1 channels"),

@@ -517,6 +517,46 @@ def test_a_path_named_by_hand_settles_what_cannot_be_told() -> None:
     )
 
 
+class Sequences(nn.Module):
+    """Channels before places, as Conv1d has them; a matrix of its own at the end."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 8, stride=8)  # 16 places
+        self.deep = nn.Sequential(nn.Conv1d(8, D, 1), nn.BatchNorm1d(D), nn.ReLU())
+        self.fc = nn.Linear(D, C)
+        self.own = own
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = self.deep(self.patch(x).flatten(2)).mean(2)
+        return v @ self.fc.weight.T if self.own else self.fc(v)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("path", ["deep", "deep.0", "deep.1", "deep.2", None])
+def test_sequences_with_channels_first_are_pooled_over_places(path: str | None) -> None:
+    torch.manual_seed(0)
+    net = Sequences(own=path is None)
+    found = tried(net, path).eval()(IMAGE).embedding  # without a name: the last result that all passes through
+    with torch.no_grad():
+        rows = net.patch(IMAGE).flatten(2)
+        for part in list(net.deep)[: 1 + int(path[-1]) if path and path[-1].isdigit() else 3]:
+            rows = part(rows)
+    torch.testing.assert_close(found, rows.mean(2))
+
+
+def test_a_stage_that_is_skipped_at_random_stops_nobody_who_needs_none() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        maps = net.maps(x)
+        if not net.training or torch.rand(()) < 0.5:
+            maps = maps + net.deep(maps)
+        return net.fc(maps.mean((2, 3)))  # type: ignore[no-any-return]
+
+    network = tried(made(forward, deep=lambda: nn.Conv2d(D, D, 3, padding=1)))
+    assert len(network.eval()(IMAGE).stages) == 2
+    network.train()
+    assert {len(network(IMAGE).stages) for _ in range(20)} == {0, 2}  # all of them, or none
+
+
 def test_compiled_modules_are_read_as_they_were() -> None:
     for wrap in ("whole", "part", "in place"):
         net = made(lambda s, x: s.fc(s.vector(x)))

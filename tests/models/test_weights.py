@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -112,6 +113,7 @@ CONTAINERS: dict[str, Callable[[State], Any]] = {
     "numbers beside": lambda s: {**s, "epoch": 3},
     "compiled in part": lambda s: {key.replace("conv.", "conv._orig_mod."): value for key, value in s.items()},
     "nested": lambda s: {"state_dict": {"model": s}},
+    "torch's AveragedModel": lambda s: before("module.", s) | {"n_averaged": torch.tensor(3)},
 }
 
 
@@ -278,3 +280,37 @@ def test_files_that_are_not_whole(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "lr": 0.1}, script)
     with pytest.raises(UserError, match="holds no state_dict but epoch, lr; wanted a dict of tensors"):
         load_weights(network(), script)
+
+
+def test_files_of_another_kind_say_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+
+    def refused(words: str, where: Path = path) -> None:
+        with pytest.raises(UserError, match=words) as told:
+            load_weights(network(), where)
+        assert "\n" not in str(told.value)
+
+    numpy.savez(tmp_path / "w.npz", **{key: value.numpy() for key, value in state().items()})
+    refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npz")
+    numpy.save(tmp_path / "w.npy", state()["fc.bias"].numpy())
+    refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npy")
+    path.write_text("these are the weights of my network\n")
+    refused("is text, it holds no plain tensors; name a file of weights")
+    torch.save(torch.optim.SGD(Plain(5).parameters(), lr=0.1).state_dict(), path)
+    refused("holds the state of an optimiser, not of a network; save")
+    torch.save(state() | {"deep.weight": state()["deep.weight"] * float("nan")}, path)
+    refused("holds NaN in 'deep.weight': that training diverged")
+    refused(r"is a folder, not a file of weights: name a file in it \(w\.pth\)", tmp_path)
+
+
+def test_what_to_do_about_weights_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"for 9 classes, not 5: .* one to start from \(weights = …\) may know others$"):
+        loaded(state(classes=9), tmp_path / "w.pth", network())
+    lacking = {key: value for key, value in state().items() if not key.startswith("deep.")}
+    for given in (lacking, state() | {"more.weight": torch.ones(2)}):
+        with pytest.raises(UserError, match=r"; name the network they were saved from$"):
+            loaded(given, tmp_path / "w.pth", network())
+    with pytest.raises(UserError, match=r"missing .*; it is one of several files: name their index"):
+        loaded(lacking, tmp_path / "model-00001-of-00002.pth", network())
+    with pytest.raises(UserError, match=r"missing \(conv\.weight, "):  # its own names, not those of what is around it
+        loaded({"q.weight": torch.ones(2)}, tmp_path / "w.pth", network())

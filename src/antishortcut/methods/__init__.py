@@ -74,7 +74,18 @@ def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Modul
     try:
         return METHODS[name](sizes, **options)
     except ValueError as error:
-        raise UserError(f"method {name!r}: {error}") from None
+        raise UserError(f"method {name!r}: {error}{_without_maps(name, sizes)}") from None
+
+
+def _without_maps(name: str, sizes: Sizes) -> str:
+    """What to do about a network that has no feature maps for a method that needs them."""
+    if "stages" not in getattr(METHODS[name], "taps", ()):
+        return ""
+    networks = [("student", sizes.student), *(("teacher", sizes.teachers[role]) for role in sizes.teachers)]
+    which = next((who for who, shape in networks if not shape.stages), None)
+    if which is None:
+        return ""
+    return f"; name modules that give maps ({which}.stages = …), or take a method that needs none, like asd"
 
 
 def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.files import plain, programs, stored, text
+from antishortcut.files import arrays, plain, programs, stored, text
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
@@ -26,6 +26,8 @@ AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema",
 NESTED = 8  # dicts around the weights
 HEADER = 100_000_000  # bytes that safetensors may name its tensors in
 INDEX = ".index.json"
+KINDS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+NUMPY = "torch.save({key: torch.from_numpy(value) for key, value in numpy.load(FILE).items()}, OTHER)"
 ALONE = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
 
 
@@ -37,6 +39,11 @@ def read(path: Path) -> dict[str, Tensor]:
         plain(path)
         with path.open("rb") as file:
             start = file.read(64)
+    except IsADirectoryError:
+        names = os.listdir(path) if os.access(path, os.R_OK) else []
+        files = sorted(filter(lambda name: name.endswith((INDEX, *KINDS)), names), key=lambda name: INDEX not in name)
+        inside = f": name a file in it ({', '.join(files[:3])}{', …' if len(files) > 3 else ''})" if files else ""
+        raise UserError(f"{path} is a folder, not a file of weights{inside}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if path.name.endswith(INDEX):
@@ -48,12 +55,18 @@ def read(path: Path) -> dict[str, Tensor]:
     if not tensors and start.lstrip()[:1] in (b"", b"<"):
         what = "is a web page" if start.strip() else "is empty"
         raise UserError(f"{path} {what}, it holds no plain tensors; fetch the weights again")
+    if start.startswith(b"\x93NUMPY") or (start.startswith(b"PK") and arrays(path)):
+        raise UserError(f"{path} is numpy's; save it for torch: {NUMPY}")
+    if len(start) > 16 and start.isascii() and not tensors and start.decode().replace("\n", "").isprintable():
+        raise UserError(f"{path} is text, it holds no plain tensors; name a file of weights")
     if tensors or path.suffix == ".safetensors":
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
             room_for(path, error)
-            raise UserError(f"{path} holds no plain tensors: it is cut short or damaged: {line(error)}") from error
+            raise UserError(
+                f"{path} holds no plain tensors: it is cut short or damaged, fetch it again: {line(error)}"
+            ) from error
     return unpacked(loaded(path), path)
 
 
@@ -99,6 +112,8 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
             raise UserError(f"{path} holds no plain tensors: {strange!r} is sparse, quantised or a mere shape; {ALONE}")
         if tensors:
             return tensors
+    if isinstance(content, Mapping) and {"state", "param_groups"} <= content.keys():
+        raise UserError(f"{path} holds the state of an optimiser, not of a network; {ALONE}")
     holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
     raise UserError(
         f"{path} holds no state_dict but {holds or 'nothing'}; wanted a dict of tensors, alone or under one of "

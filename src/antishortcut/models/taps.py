@@ -20,7 +20,7 @@ from antishortcut.models.hooks import Call, recording, silent, tokens_first, tur
 from antishortcut.models.makers import Maker, find_maker
 from antishortcut.models.maps import Stage, as_map, channels_last, find_stages
 from antishortcut.models.outputs import logits_in, named_in
-from antishortcut.models.vectors import as_embedding, joined
+from antishortcut.models.vectors import as_embedding, channels_first, joined
 from antishortcut.types import Features
 
 SCRIPT = "a TorchScript module shows nothing of what is inside it; give the nn.Module it was made of"
@@ -34,6 +34,7 @@ class Plan:
     maker: Maker | None  # the layers whose input is the embedding
     stages: tuple[Stage, ...]
     last: frozenset[str]  # paths of maps whose channels come last
+    first: frozenset[str]  # paths of sequences whose channels come first
     second: frozenset[str]  # paths of tokens that come before the batch
     maps: bool  # whether the logits are maps
     hint: str  # paths that could serve as embedding
@@ -116,7 +117,8 @@ class Tapped(nn.Module):
         if self.embedding is not None:
             call = seen.latest.get(self.embedding)
             result = None if call is None else call.result
-            vector = as_embedding(result, seen.image, self.module, plan.maps, self.embedding in plan.last)
+            order = (self.embedding in plan.last, self.embedding in plan.first)
+            vector = as_embedding(result, seen.image, self.module, plan.maps, *order)
             if vector is None:
                 kinds = "map or tokens" if plan.maps else "vector, map or tokens"
                 raise UserError(
@@ -137,7 +139,7 @@ class Tapped(nn.Module):
             what = f"name it: embedding = … ({plan.hint})" if plan.hint else f"no module of it gives one, so {SELF}"
             raise UserError(f"cannot tell which layer's input is the embedding; {what}")
         read = [call for call in calls if call is not None]
-        return joined(self.module, plan.maker, read, seen.image, plan.maps, plan.last)
+        return joined(self.module, plan.maker, read, seen.image, plan.maps, plan.last, plan.first)
 
     def _stages(self, plan: Plan, seen: Seen, output: Any) -> tuple[Tensor, ...]:
         if self.stages is None and isinstance(output, Features):
@@ -145,8 +147,8 @@ class Tapped(nn.Module):
         maps = []
         for path, turn, last in plan.stages:
             call = seen.turns.get((path, turn))
-            if call is None or call.result is None:
-                raise UserError(f"{path!r} was not used this time, so it cannot be a stage; name others: stages = …")
+            if call is None or call.result is None:  # skipped at random: most methods need no stages, the step knows
+                return ()
             maps.append(call.result.permute(0, 3, 1, 2) if last else call.result)  # (B, C, h, w)
         return tuple(maps)
 
@@ -169,6 +171,7 @@ class Tapped(nn.Module):
                     maker,
                     self._find_stages(calls, few, maker),
                     frozenset(call.path for call in calls if channels_last(call.result, few)),
+                    channels_first(self.module, calls),
                     second,
                     logits.ndim == 4,
                     candidates(calls, len(few)),

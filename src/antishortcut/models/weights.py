@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -19,6 +20,8 @@ from antishortcut.models.taps import Tapped
 __all__ = ["complain", "load_weights", "put", "read", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
+COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
+PART = re.compile(r"-\d+-of-\d+\.")  # in the name of one file of several
 MANY = 16  # of those around each other
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
 HEADS = ("classifier.4.", "classifier.", "aux_classifier.4.", "aux_classifier.")
@@ -48,9 +51,11 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     else:
         target, state = aligned(targets, state, path)
     own = target.state_dict()
+    refuse_broken(path, own, state)
     if start:
         state, left = fitting(own, state, class_layers(network, target))
         own = {key: value for key, value in own.items() if key not in left}
+    also = also or advice(path, own, state, class_layers(network, target))
     complain(path, {key: own[key] for key in own if _head(key) not in fresh}, state, also)
     if fresh:
         names = ", ".join(head.rstrip(".") for head in HEADS if head in fresh)
@@ -66,7 +71,7 @@ def aligned(targets: list[nn.Module], state: dict[str, Tensor], path: Path) -> t
     """Whose keys these are, and the file's under the names they have there."""
     owns = [target.state_dict() for target in targets]
     plain = [matching(own, state) for own in owns]
-    at = plain.index(max(plain))
+    at = max(range(len(plain)), key=lambda place: (plain[place], place))  # of equals the innermost: a person knows it
     if all(key in state or counts(key) for key in owns[at]):
         return targets[at], state
     best, found = plain[at], [("", targets[at], state)]
@@ -145,6 +150,24 @@ def fitting(
     return {key: value for key, value in state.items() if key in own and key not in left}, left
 
 
+def advice(path: Path, own: Mapping[str, Tensor], state: dict[str, Tensor], heads: tuple[list[str], int]) -> str:
+    """What to do about weights that do not fit."""
+    if PART.search(path.name):
+        return "; it is one of several files: name their index, which ends in .index.json"
+    left = [key for key in fitting(own, state, heads)[1] if key in state]
+    if left:
+        known = f"they are for {len(state[left[0]])} classes, not {heads[1]}"
+        return f"; {known}: a finished network knows the same ones, one to start from (weights = …) may know others"
+    return "; name the network they were saved from"
+
+
+def refuse_broken(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Weights of a training that failed can neither teach nor be gone on with."""
+    for key, value in state.items():
+        if key in own and value.is_floating_point() and bool(value.float().isnan().any()):
+            raise UserError(f"{path} holds NaN in {key!r}: that training diverged; take a state from before it did")
+
+
 def counts(key: str) -> bool:
     return key.endswith("num_batches_tracked")
 
@@ -176,6 +199,8 @@ def put(network: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> N
 
 def strip(state: dict[str, Any]) -> dict[str, Any]:
     """Without what wrappers put before keys; torch.compile may have wrapped a part alone."""
+    if all(key.startswith("module.") != (key == COUNTER) for key in state):
+        state = {key: value for key, value in state.items() if key != COUNTER}
     state = {key.replace("._orig_mod.", "."): value for key, value in state.items()}
     for _ in range(MANY):
         prefix = next((word for word in WRAPPERS if state and all(key.startswith(word) for key in state)), None)
