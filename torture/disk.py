@@ -199,7 +199,7 @@ def full_for_a_while(bench: Bench) -> Told:
         shutil.copytree(bench.taught / "teachers", disk / "teachers")
 
         def fill(command: Command) -> None:
-            with (disk / "filler").open("wb") as file, suppress(OSError):
+            with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(b"0" * 65536)
             end = time.monotonic() + 120

@@ -81,7 +81,8 @@ def test_pairs_of_the_paper_take_a_step(name: str, teacher: str, student: str) -
 def test_a_student_that_skips_a_stage_in_a_step_is_told(name: str) -> None:
     class Skips(nn.Module):
         def forward(self, x: Tensor) -> Features:
-            return replace(network("resnet8x4")(x), stages=())
+            features: Features = network("resnet8x4")(x)
+            return replace(features, stages=())
 
     whole = probe(network("resnet8x4"), 32)
     step = Step(Skips(), make_method(name, Sizes(10, 50, whole, {"final": whole}), {}), Classification())

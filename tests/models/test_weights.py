@@ -290,7 +290,7 @@ def test_files_of_another_kind_say_what_they_are(tmp_path: Path) -> None:
             load_weights(network(), where)
         assert "\n" not in str(told.value)
 
-    numpy.savez(tmp_path / "w.npz", **{key: value.numpy() for key, value in state().items()})
+    numpy.savez(tmp_path / "w.npz", *(value.numpy() for value in state().values()))
     refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npz")
     numpy.save(tmp_path / "w.npy", state()["fc.bias"].numpy())
     refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npy")
