@@ -178,6 +178,7 @@ def test_an_address_that_would_start_a_cluster_is_refused(address: str) -> None:
         cluster._joined(address)
 
 
+@pytest.mark.slow
 def test_a_node_dies_and_every_run_ends_once(nodes: Nodes, local: Path, tmp_path: Path) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     process = begin(nodes, runs)

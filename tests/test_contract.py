@@ -61,10 +61,20 @@ class Setting:
         return found
 
 
-CASES = [(name, pair, precision) for name in METHODS for pair in PAIRS for precision in ("float32", "bfloat16")]
+CASES = [
+    pytest.param(
+        (name, pair, precision),
+        id=f"{name}-{pair}-{precision}",
+        # slow where there are no instructions for it, and no other way for another pair
+        marks=[pytest.mark.slow] if precision == "bfloat16" and pair != "other-width" else [],
+    )
+    for name in METHODS
+    for pair in PAIRS
+    for precision in ("float32", "bfloat16")
+]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
+@pytest.fixture(params=CASES)
 def setting(request: pytest.FixtureRequest) -> Setting:
     name, pair, precision = request.param
     return Setting(name, pair, precision=precision)

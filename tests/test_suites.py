@@ -448,6 +448,7 @@ def test_which_suites_share_what_teachers_say(
     assert seen == [cached]
 
 
+@pytest.mark.slow
 def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(carried, runs)
@@ -468,6 +469,7 @@ def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> Non
     assert "hard" in there["other-network"].scores()
 
 
+@pytest.mark.slow
 def test_a_run_that_another_suite_has_is_taken_from_there(carried: Path, tmp_path: Path) -> None:
     """By its hash: desk-cues has the same KD and ASD students as beyond-cues, if their settings are the same."""
     runs = tmp_path / "runs"
@@ -490,6 +492,7 @@ def test_a_run_that_another_suite_has_is_taken_from_there(carried: Path, tmp_pat
     assert not list(runs.glob("desk-cues/.*"))  # no half copy
 
 
+@pytest.mark.slow
 def test_two_commands_that_need_one_teacher_train_it_once(tmp_path: Path) -> None:
     """As elements of a job array on a shared disk."""
     runs = tmp_path / "runs"
@@ -546,11 +549,12 @@ def wait_for(moment: Callable[[Path], list[Path]], runs: Path, process: subproce
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "send", "number"),
     [
         (training, os.killpg, signal.SIGINT),  # Ctrl-C reaches the whole group of a terminal
-        pytest.param(begun, os.kill, signal.SIGTERM, marks=pytest.mark.slow),  # a scheduler speaks to one process
+        (begun, os.kill, signal.SIGTERM),  # a scheduler speaks to one process
     ],
 )
 def test_interrupted_it_stops_in_good_order_and_goes_on(

@@ -63,8 +63,10 @@ def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_state(folder: Path, fits: Callable[[State], bool] = lambda state: True, run: str = "") -> Found | None:
-    """The newest state whose checksum is right, of the run with this hash, and that `fits` the log beside it.
+def load_state(
+    folder: Path, fits: Callable[[State], bool] = lambda state: True, run: str | None = None
+) -> Found | None:
+    """The newest state whose checksum is right, of this run (its hash, if said), and that `fits` the log beside it.
 
     None when there is none at all. States saved by older versions do not say whose they are.
     """
@@ -76,7 +78,7 @@ def load_state(folder: Path, fits: Callable[[State], bool] = lambda state: True,
             if step.isdecimal() and _digest(data) == digest:
                 stored(io.BytesIO(data))
                 state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                if isinstance(state, dict) and state.get("run", run) != run:
+                if isinstance(state, dict) and run is not None and state.get("run", run) != run:
                     wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
                 elif isinstance(state, dict):
                     if fits(state):

@@ -160,7 +160,9 @@ def test_no_gradient_flows_to_the_teacher(name: str) -> None:
 
 @by_name
 def test_a_network_without_maps_is_named(name: str) -> None:
-    with pytest.raises(UserError, match=rf"method '{name.replace('+', '.')}': .*the teacher 0$"):
+    with pytest.raises(
+        UserError, match=rf"method '{name.replace('+', '.')}': .*the teacher 0; name modules that give maps"
+    ):
         make_method(name, sizes_of([(4, 4, 4)] * 4, []), {})  # a vision transformer has no stages
 
 

@@ -51,7 +51,6 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     else:
         target, state = aligned(targets, state, path)
     own = target.state_dict()
-    refuse_broken(path, own, state)
     if start:
         state, left = fitting(own, state, class_layers(network, target))
         own = {key: value for key, value in own.items() if key not in left}
@@ -159,13 +158,6 @@ def advice(path: Path, own: Mapping[str, Tensor], state: dict[str, Tensor], head
         known = f"they are for {len(state[left[0]])} classes, not {heads[1]}"
         return f"; {known}: a finished network knows the same ones, one to start from (weights = …) may know others"
     return "; name the network they were saved from"
-
-
-def refuse_broken(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Weights of a training that failed can neither teach nor be gone on with."""
-    for key, value in state.items():
-        if key in own and value.is_floating_point() and bool(value.float().isnan().any()):
-            raise UserError(f"{path} holds NaN in {key!r}: that training diverged; take a state from before it did")
 
 
 def counts(key: str) -> bool:
