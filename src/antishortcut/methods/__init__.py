@@ -79,7 +79,8 @@ def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Modul
 
 def _without_maps(name: str, sizes: Sizes) -> str:
     """What to do about a network that has no feature maps for a method that needs them."""
-    if "stages" not in getattr(METHODS[name], "taps", ()):
+    method = METHODS[name]
+    if "stages" not in getattr(method.func if isinstance(method, partial) else method, "taps", ()):
         return ""
     networks = [("student", sizes.student), *(("teacher", sizes.teachers[role]) for role in sizes.teachers)]
     which = next((who for who, shape in networks if not shape.stages), None)
