@@ -87,7 +87,7 @@ FEW = {
     "beyond-cifar": [*ONE, *NETS, "optim.batch=2"],
     "camvid": DENSE,
     "desk-dense": DENSE,
-    "table4": DENSE,
+    "table4": [*DENSE, "teacher.pretrained=false", "student.pretrained=false"],
     "--task": SCENES,
     "cues-seg": SCENES,
     "recipe.toml": [*OWN, "student.name=cnn-2-16"],
