@@ -56,6 +56,13 @@ def test_two_hundred_kills() -> None:
 
 
 @pytest.mark.slow
+def test_kills_where_files_are_made() -> None:
+    found = tortured("writers", "--kills", "2", minutes=30)
+    assert found["identical"]
+    assert all(case["kills"] >= 2 for case in found["cases"])
+
+
+@pytest.mark.slow
 def test_signals_to_every_command() -> None:
     found = tortured("signalling", minutes=30)
     assert found["identical"]

@@ -29,6 +29,13 @@ def kills(found: Found) -> list[Row]:
     return [("SIGKILL at any moment", f"the same command again {IDENTICAL}", "`torture.kills`", count)]
 
 
+def writers(found: Found) -> list[Row]:
+    commands = sorted({case["command"].partition(",")[0] for case in found["cases"]})
+    promise = f"whole files or those from before; the same command again {IDENTICAL}"
+    count = f"{found['kills']} kills, {', '.join(commands)}: {_held(found['identical'])}"
+    return [("SIGKILL where files are made of runs or images", promise, "`torture.writers`", count)]
+
+
 def signals(found: Found) -> list[Row]:
     slowest = max(case["seconds"] for case in found["cases"])
     names = sorted({case["signal"] for case in found["cases"]})
@@ -110,6 +117,7 @@ def checks(found: Found) -> list[Row]:
 
 PARTS: dict[str, Callable[[Found], list[Row]]] = {
     "kills": kills,
+    "writers": writers,
     "signals": signals,
     "disk": disk,
     "locks": locks,
