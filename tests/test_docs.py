@@ -34,7 +34,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_block_escapes_by_its_name(page: Path) -> None:
-    """Python and commands are run, layouts have no language; what export.md shows is run by tests/test_export.py."""
+    """Python and commands are run, layouts have no language; export.md's are run by tests/export/test_command.py."""
     kinds = set(re.findall(r"^ *```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert kinds <= {"python", "sh"} | ({"py", "toml"} if page.name == "export.md" else set())
 

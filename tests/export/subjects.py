@@ -1,0 +1,85 @@
+"""What is exported, and how others read it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from antishortcut.folder import Folder
+from antishortcut.models import Network
+from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Recipe, Run, load_recipe
+from antishortcut.teachers import network_of, save_weights
+from antishortcut.workflow import Workshop
+
+TIMM = "timm:mobilenetv3_small_050"  # of few parameters, with batch norm and squeezed channels
+
+
+def small(*more: str) -> Recipe:
+    few = ["epochs=1", "teacher.epochs=1", "data.options.count=96", "data.options.test_count=40", "optim.batch=32"]
+    networks = ["teacher.name=cnn-4-16", "student.name=cnn-2-16", "teacher.keep=[15]"]
+    return load_recipe("cues", [*few, *networks, *more])
+
+
+def original(folder: Folder, shop: Workshop) -> Network:
+    """The student as the run left it, opened without the code under test."""
+    run, _ = folder.read()
+    sets = shop.sets(run.data)
+    network = network_of(run.model, len(sets.classes), sets.image_size)
+    network.load_state_dict(load_file(folder.student))
+    return network.eval()
+
+
+def images(folder: Folder, shop: Workshop, count: int) -> Tensor:
+    """The first of its own test images."""
+    held: Any = next(iter(shop.sets(folder.read()[0].data).tests.values()))
+    return torch.as_tensor(held.image[:count]).float() / 255
+
+
+def close(given: Any, wanted: Tensor) -> None:
+    wanted = wanted.detach()
+    torch.testing.assert_close(torch.as_tensor(given), wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+
+
+def runtime(place: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(place / "model.onnx", options)
+
+
+def elsewhere(code: str, place: Path) -> None:
+    """Run lines of Python in a folder, where the package cannot be imported."""
+    lost = "import sys; sys.modules['antishortcut'] = None\n"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", lost + code], cwd=place, check=True)
+
+
+def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> Folder:
+    """A finished run whose student is as it began, written by hand, of data that are not here."""
+    settings = {"model": ModelSettings(name=model, **more), "data": DataSettings(name="folder:/x/y", image_size=side)}
+    run = Run(
+        kind="distill",
+        name="kd",
+        seed=1,
+        suite="s",
+        epochs=1,
+        method="kd",
+        fingerprint="f",
+        optim=OptimSettings(),
+        **settings,
+    )
+    folder = Folder(place)
+    folder.begin(run, {}, {})
+    torch.manual_seed(0)
+    save_weights(folder.student, network_of(run.model, classes, side))
+    folder.finish({"set": "test", "last": {"accuracy": 0.5}})
+    return folder
+
+
+def everything(place: Path) -> set[Path]:
+    return set(place.rglob("*"))

@@ -1,0 +1,132 @@
+"""The model card says what the files say, and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antishortcut.evaluate import EVALUATIONS
+from antishortcut.export import FORMATS, export
+from antishortcut.export.markdown import plain
+from antishortcut.export.measured import EVALUATIONS as KNOWN
+from antishortcut.folder import Folder, write_json
+from antishortcut.workflow import Workshop
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_lines_of_the_card_run_where_it_lies(
+    form: str, student: Folder, of_timm: Folder, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = of_timm if form == "timm" else student
+    made = export(folder, form, None, out=tmp_path / form)
+    (block,) = re.findall(r"```python\n(.*?)```", (made.place / "README.md").read_text(), re.DOTALL)
+    assert len(block.splitlines()) == 5
+    assert block.splitlines()[: len(made.record["load"])] == made.record["load"]
+    monkeypatch.chdir(made.place)
+    if made.record["recipe"] is None:  # others need no package of ours
+        monkeypatch.setitem(sys.modules, "antishortcut", None)
+    names: dict[str, Any] = {}
+    exec(compile(block, form, "exec"), names)
+    if "logits" in names:
+        assert tuple(names["logits"].shape) == (1, 10)
+    assert not [path for path in made.place.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    run, _ = student.read()
+    made = export(student, "safetensors", shop.sets(run.data), out=tmp_path / "c")
+    card = (made.place / "README.md").read_text()
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in card.splitlines() if line[:1] == "|"]
+    scores = student.scores()
+    for name in ("iid", "conflict", "uncorrelated"):
+        assert (name, "accuracy", f"{scores[name]['values']['accuracy']:.4f}", "40", "the data's own") in rows
+    last = student.result()["last"]
+    assert ("iid", "accuracy", f"{last['accuracy']:.4f}", "40", "at the end of training") in rows
+    facts = {row[0]: row[1] for row in rows if len(row) == 2}
+    assert facts["teacher"].startswith(f"cnn-4-16, 1 epoch, hash {run.teacher}")
+    assert facts["teacher"].endswith("states final")
+    assert facts["method"].startswith("kd, ")
+    assert facts["seeds"] == "training 3, data 0, teacher 0"
+    assert run.hash in facts["run"]
+    assert f"shape_bias {scores['conflict']['values']['shape_bias']:.3f}" in card
+    assert f"projection {scores['mechanism']['values']['aligned']['projection']:.3f}" in card
+    (size,) = [row for row in rows if row[0] == "cnn-2-16"]
+    assert size[3] == f"{scores['cost']['values']['ms']:.3g} ms"
+    assert "## Licence" in card
+    for score in (student.path / "scores").iterdir():  # what is not there is not said
+        shutil.move(score, tmp_path / score.name)
+    try:
+        bare = export(student, "safetensors", None, out=tmp_path / "bare")
+    finally:
+        for score in tmp_path.glob("*.json"):
+            shutil.move(score, student.path / "scores" / score.name)
+    card = (bare.place / "README.md").read_text()
+    assert "Not measured." in card
+    assert "Latency was not measured" in card
+    assert "by_shape" not in card
+    assert "(`clean`)" in card
+    assert "it was checked on noise" in card
+
+
+def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Workshop, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    made = export(student, "torch", None, out=tmp_path / "t")
+    held = ModelCard.load(made.place / "README.md").data
+    assert (held.library_name, held.pipeline_tag) == ("torch", "image-classification")
+    assert held.tags == ["antishortcut", "knowledge-distillation", "kd"]
+    found = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
+    scores = student.scores()
+    assert found["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
+    assert found["iid", "accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"], abs=1e-6)
+    made = export(dense, "safetensors", None, out=tmp_path / "d")
+    held = ModelCard.load(made.place / "README.md").data
+    assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
+
+
+def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path: Path) -> None:
+    assert set(KNOWN) == set(EVALUATIONS) - {"scenes"}  # which are looked at
+    card = (export(student, "safetensors", None, out=tmp_path / "c").place / "README.md").read_text()
+    (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
+    measured = {"clean", "mechanism", "cost"}
+    assert set(re.findall(r"\(`(.*?)`\)", line)) == set(KNOWN) - measured
+    for view in ("aligned", "raw"):
+        for name, value in student.scores()["mechanism"]["values"][view].items():
+            assert f"{value:.3f}" in next(row for row in card.splitlines() if row.startswith(f"| {name} |"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("![x](http://e.vil/p.png)", "!&#91;x&#93;(http:&#47;/e.vil/p.png)"),
+        ("a|b\n# c", "a\\|b # c"),
+        ("`rm` *b* _c_ d_e", "&#96;rm&#96; &#42;b&#42; &#95;c&#95; d_e"),
+        ("<b>&amp;", "&#60;b>&amp;amp;"),
+        ("right\u202eleft\x1b[31m", "rightleft&#91;31m"),
+        ("北京 ärger", "北京 ärger"),
+    ],
+)
+def test_names_start_no_markup(name: str, shown: str) -> None:
+    assert plain(name) == shown
+
+
+def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> None:
+    copy = tmp_path / "runs" / "s" / "kd-s3"
+    shutil.copytree(student.path, copy)
+    known = json.loads((copy / "run.json").read_text())
+    known["run"]["name"] = "a|b<script>\n# c"
+    known.pop("sum", None)  # as one who edits it does
+    write_json(copy / "run.json", known)
+    write_json(copy / "scores" / "odd.json", {"values": {"x": "words", "y": None, "z": 1.5}, "source": "<b>"})
+    card = (export(Folder(copy), "safetensors", None).place / "README.md").read_text()
+    assert "<script>" not in card
+    assert "a\\|b&#60;script> # c" in card
+    assert "| odd | z | 1.5000 | – | &#60;b> |" in card
+    assert "words" not in card
+    assert "its teacher" not in card  # its folder is not beside this copy

@@ -1,0 +1,116 @@
+"""`asd export`, and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from antishortcut.cli import app, main
+from antishortcut.cli.export import FORMATS as OFFERED
+from antishortcut.export import FORMATS
+from antishortcut.folder import Folder
+from antishortcut.run import ModelSettings, load_recipe
+from antishortcut.teachers import Trajectory, network_of
+from antishortcut.workflow import Workshop, distill
+from tests.export.subjects import everything
+
+
+def asd(*words: str) -> Any:
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_command(student: Folder, tmp_path: Path) -> None:
+    assert set(OFFERED) == set(FORMATS)
+    told = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
+    teacher = Folder(student.path.parent.parent / "teachers" / str(student.read()[0].teacher))
+    (state,) = [entry for entry in Trajectory(teacher).entries if "100%" in entry["labels"]]
+    assert told["teacher"] == {
+        "parameters": teacher.result()["parameters"],
+        "bytes": (teacher.snapshots / state["file"]).stat().st_size,
+    }
+    assert told["parameters"] == student.result()["parameters"]
+    assert told["files"] == {"model.pt2": (tmp_path / "t" / "model.pt2").stat().st_size}
+    assert json.loads((tmp_path / "t" / "export.json").read_text()) == {
+        key: value for key, value in told.items() if key not in ("out", "teacher")
+    }
+    words = ["export", str(student.path), "--to", "safetensors", "--out", str(tmp_path / "s")]
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert shown.splitlines()[-1] == str(tmp_path / "s")
+    assert "its teacher cnn-4-16" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["RUN", "--to", "onx"], "did you mean 'onnx'"),
+        (["RUN", "--to", "timm"], "cnn-2-16 is not a timm model"),
+        (["RUN", "--to", "safetensors", "--embedding"], "--embedding is for onnx and torch"),
+        (["RUN", "--to", "onnx", "--out", "x.onnx"], "name a folder, x;"),
+        (["RUN", "--to", "onnx", "--state", "15%"], "final state alone"),
+        (["nothing", "--to", "onnx"], "not a run folder"),
+        (["BEGUN", "--to", "onnx"], "is not finished"),
+        (["RUN", "--to", "onnx"], "needs onnxruntime, which is not installed: pip install 'antishortcut[export]'"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    student: Folder, tmp_path: Path, words: list[str], said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(student.path, tmp_path / "r" / "s" / "run")
+    shutil.copytree(student.path, tmp_path / "r" / "s" / "begun")
+    (tmp_path / "r" / "s" / "begun" / "result.json").unlink()
+    places = {"RUN": "r/s/run", "BEGUN": "r/s/begun"}
+    if "onnxruntime" in said:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    before = everything(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["asd", "export", *(places.get(word, word) for word in words)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    captured = capsys.readouterr()
+    assert (caught.value.code, captured.out) == (2, "")
+    line = captured.err.strip().splitlines()[-1]
+    assert line.startswith("asd: ")
+    assert said in line
+    assert "Traceback" not in captured.err
+    assert everything(tmp_path) == before
+
+
+def test_every_block_of_the_page_runs(shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["sh", "py", "py", "toml", "sh"]
+    monkeypatch.chdir(tmp_path)
+    few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16", "teacher.keep=[15]"]
+    here = Workshop(Path("runs"), execution=shop.execution, quiet=True)
+    run = distill(load_recipe("cues", few), here, method="asd", seed=1, suite="cues")
+    names: dict[str, Any] = {}
+    for kind, block in blocks:
+        if kind == "py":
+            exec(compile(block, "docs/export.md", "exec"), names)
+            assert tuple(names["logits"].shape) == (3, 10)
+        elif kind == "toml":
+            model = ModelSettings.model_validate(tomllib.loads(block)["student"])
+            weights = network_of(model, 10, 32).state_dict()
+            kept = load_file(Folder(run.folder(Path("runs"))).student)
+            assert all(torch.equal(weights[key], value) for key, value in kept.items())
+        else:
+            for line in block.replace("<hash>", str(run.teacher)).splitlines():
+                words = shlex.split(line, comments=True)[1:]
+                result = CliRunner().invoke(app, words, catch_exceptions=False)
+                assert result.exit_code == 0, result.output
+    assert tuple(names["embedding"].shape) == (3, 64)
+    assert "Size and latency" in Path("runs/cues/table.md").read_text()

@@ -1,0 +1,148 @@
+"""Export: what others read gives what the student gives, from files alone."""
+
+from __future__ import annotations
+
+import json
+import stat
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+from antishortcut.errors import UserError
+from antishortcut.export import export
+from antishortcut.export.check import difference
+from antishortcut.folder import UMASK, Folder
+from antishortcut.teachers import Trajectory
+from antishortcut.workflow import Workshop, distill, teach
+from tests.export.subjects import TIMM, close, elsewhere, images, original, runtime, small
+
+
+def test_onnx_runtime_gives_what_the_student_gives(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    made = export(student, "onnx", shop.sets(student.read()[0].data), out=tmp_path / "o", embedding=True)
+    session, network = runtime(made.place), original(student, shop)
+    assert [(i.name, i.shape) for i in session.get_inputs()] == [("image", ["batch", 3, 32, 32])]
+    assert [o.name for o in session.get_outputs()] == ["logits", "embedding"]
+    for count in (1, 5, 7):
+        image = images(student, shop, count)
+        seen = network(image)
+        for given, wanted in zip(
+            session.run(None, {"image": image.numpy()}), (seen.logits, seen.embedding), strict=True
+        ):
+            close(given, wanted)
+    assert made.record["output"] == {"logits": ["batch", 10], "embedding": ["batch", 16]}
+    assert 0 < made.record["check"]["largest"] <= made.record["check"]["allowed"] == 1e-4
+    assert made.record["check"]["images"] == "5 images of the iid set of cues"
+    assert made.record["check"]["batches"] == (1, 2, 5)
+    assert b"antishortcut/" not in (made.place / "model.onnx").read_bytes()  # no paths of this machine
+
+
+def test_scenes_of_any_size(dense: Folder, shop: Workshop) -> None:
+    made = export(dense, "onnx", shop.sets(dense.read()[0].data))
+    assert made.place == dense.path / "export" / "onnx"
+    session, network = runtime(made.place), original(dense, shop)
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    for shape in ((1, 3, 32, 32), (3, 3, 41, 52), (2, 3, 96, 17)):
+        image = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+        (logits,) = session.run(["logits"], {"image": image.numpy()})
+        close(logits, network(image).logits)
+    card = (made.place / "README.md").read_text()
+    assert "image-segmentation" in card
+    assert made.record["check"]["sizes"] == ((32, 32), (29, 27))
+    assert "brought to the image's size bilinearly before argmax" in card
+
+
+def test_a_torch_program_needs_no_package_of_ours(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    made = export(student, "torch", None, out=tmp_path / "t", embedding=True)
+    image, network = images(student, shop, 4), original(student, shop)
+    torch.save(image, tmp_path / "image.pt")
+    code = (
+        "import torch; student = torch.export.load('t/model.pt2').module(); image = torch.load('image.pt')\n"
+        "torch.save([student(image), student(image[:1])], 'out.pt')"
+    )
+    elsewhere(code, tmp_path)
+    whole, one = torch.load(tmp_path / "out.pt")
+    close(whole[0], network(image).logits)
+    close(whole[1], network(image).embedding)
+    close(one[0], network(image[:1]).logits)
+    with zipfile.ZipFile(made.place / "model.pt2") as archive:
+        assert not [name for name in archive.namelist() if b"antishortcut/" in archive.read(name)]
+
+
+def test_safetensors_hold_the_bare_networks_weights(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
+    made = export(of_timm, "safetensors", shop.sets(of_timm.read()[0].data), out=tmp_path / "s")
+    bare = timm.create_model(TIMM.removeprefix("timm:"), num_classes=10).eval()
+    bare.load_state_dict(load_file(made.place / "model.safetensors"))
+    image, record = images(of_timm, shop, 3), json.loads((made.place / "export.json").read_text())
+    mean, std = (torch.tensor(record[key]).view(3, 1, 1) for key in ("mean", "std"))
+    close(bare((image - mean) / std).detach(), original(of_timm, shop)(image).logits)
+    assert (record["model"], record["classes"], record["image_size"]) == (TIMM, 10, 40)
+    assert record["names"] == list(shop.sets(of_timm.read()[0].data).classes)
+    assert len(record["load"]) == 3
+    assert stat.S_IMODE((made.place / "model.safetensors").stat().st_mode) == 0o666 & ~UMASK  # not private
+
+
+def test_weights_begin_another_recipe(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+    """What export.json says of the student goes into a recipe as it is, but for where the file lies."""
+    made = export(student, "safetensors", None, out=tmp_path / "s")
+    wanted = made.record["recipe"]["student"]
+    assert wanted == {"name": "cnn-2-16", "weights": "model.safetensors"}
+    overrides = [f"student.name={wanted['name']}", f"student.weights={made.place / wanted['weights']}"]
+    recipe = small(*overrides, "optim.rate=1e-12")  # nothing is learned
+    again = Folder(distill(recipe, shop, method="ce", seed=1, suite="again").folder(shop.runs))
+    for (name, ours), theirs in zip(
+        original(student, shop).named_parameters(), original(again, shop).parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, msg=name)
+
+
+def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
+    made = export(of_timm, "timm", shop.sets(of_timm.read()[0].data), out=tmp_path / "t")
+    loaded = timm.create_model(f"local-dir:{made.place}", pretrained=True).eval()
+    from timm.data.config import resolve_data_config
+
+    wanted: Any = resolve_data_config({}, model=loaded)  # type: ignore[no-untyped-call]
+    assert (wanted["input_size"], wanted["crop_pct"], wanted["interpolation"]) == ([3, 40, 40], 1.0, "bilinear")
+    config: Any = loaded.pretrained_cfg
+    assert config["label_names"] == list(shop.sets(of_timm.read()[0].data).classes)
+    image = images(of_timm, shop, 3)
+    mean, std = (torch.tensor(wanted[key]).view(3, 1, 1) for key in ("mean", "std"))
+    close(loaded((image - mean) / std).detach(), original(of_timm, shop)(image).logits)
+
+
+def test_without_its_data_a_run_is_still_exported(of_timm: Folder, dense: Folder, tmp_path: Path) -> None:
+    """The weights tell how many classes there are."""
+    for folder, classes in ((of_timm, 10), (dense, 11)):
+        record = export(folder, "safetensors", None, out=tmp_path / folder.path.parent.name).record
+        assert (record["classes"], record["names"]) == (classes, None)
+        assert record["check"]["images"] == "5 images of noise"
+
+
+def test_states_of_a_teacher(shop: Workshop, student: Folder) -> None:
+    folder = Folder(teach(small(), shop).folder(shop.runs))
+    trajectory = Trajectory(folder)
+    for state, place in (("final", "safetensors"), ("15%", "safetensors@15%")):
+        made = export(folder, "safetensors", None, state=state)
+        assert made.place == folder.path / "export" / place
+        written = load_file(made.place / "model.safetensors")
+        assert all(
+            torch.equal(value, written[key.removeprefix("body.")]) for key, value in trajectory.weights(state).items()
+        )
+    card = (made.place / "README.md").read_text()
+    assert f"| judged | accuracy | {trajectory.entry('15%')['accuracy']:.4f} |" in card
+    with pytest.raises(UserError, match=r"kept no state '30%'"):
+        export(folder, "safetensors", None, state="30%")
+    with pytest.raises(UserError, match="final state alone"):
+        export(student, "safetensors", None, state="15%")
+
+
+def test_differences() -> None:
+    wanted = torch.tensor([[1.0, -4.0]])
+    assert difference(wanted, wanted + torch.tensor([[0.0, 0.02]])) == pytest.approx(0.005)
+    assert difference(wanted, wanted.T) == float("inf")
+    assert difference(torch.zeros(1, 2), torch.zeros(1, 2)) == 0
+    assert not difference(wanted, torch.tensor([[1.0, float("nan")]])) <= 1e9
