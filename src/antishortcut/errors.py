@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 LONGEST = 2_000  # characters of an error; what was read may be quoted in it
 WORD = 80  # characters of a mistyped word that are compared with the known ones, which takes their square
+
+RIGHTS = "change who may read and write it, or name another place"
+ROOM = "make room there, then give the same command again"
+REMEDIES = {
+    errno.EACCES: RIGHTS,
+    errno.EPERM: RIGHTS,
+    errno.EROFS: "name another place, or have its disk mounted for writing",
+    errno.ENOSPC: ROOM,
+    errno.EDQUOT: ROOM,
+    errno.EEXIST: "a file stands where a folder should be",
+    errno.ENOTDIR: "a file stands where a folder should be",
+    errno.EMFILE: "raise the number of open files (ulimit -n)",
+}
 
 
 class UserError(ValueError):
@@ -44,6 +60,16 @@ def shown(value: object) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says first; its name where it says nothing."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def of_disk(error: OSError) -> str:
+    """What a disk or a folder said: the file as its owner knows it, the reason, what to do."""
+    if error.filename is None or error.strerror is None:
+        return one_line(str(error))
+    path = Path(str(error.filename))
+    whole = re.fullmatch(r"\.(.+)\.[^.]+\.part", path.name)  # a file that is being written, under a name of its own
+    remedy = REMEDIES.get(error.errno or 0)
+    return one_line(f"{path.with_name(whole[1]) if whole else path}: {error.strerror}{f'; {remedy}' if remedy else ''}")
 
 
 def counted(number: int, thing: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from torture.disk import may_mount, mounted
 
 from antishortcut.cli import main
 from antishortcut.cli.runs import _slug
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluate import _examine
 from antishortcut.evaluate.subject import Scored
 from antishortcut.folder import Folder, replacing
@@ -114,7 +115,7 @@ def test_init_on_a_full_disk_leaves_nothing(
 ) -> None:
     filled(disk)
     assert asd(monkeypatch, "init", str(disk / "recipe.toml")) == 2
-    assert f"No space left on device: '{disk}/recipe.toml'" in capsys.readouterr().err
+    assert f"asd: {disk}/recipe.toml: No space left on device; make room" in capsys.readouterr().err
     (disk / "rest").unlink()
     assert not asd(monkeypatch, "init", str(disk / "recipe.toml"))
     assert (disk / "recipe.toml").read_text() == TEMPLATE
@@ -197,9 +198,45 @@ def test_short_memory_without_torch_imports_none() -> None:
     assert ended.stderr.startswith("asd: memory is short (MemoryError); ")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "a/.s.png.x1.part"), "a/s.png: Permission denied; change who may "),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "a/b: No space left on device; make room there"),
+        (OSError(errno.EIO, "Input/output error", b"a"), "b'a': Input/output error"),
+        (OSError(errno.EIO, "Input/output error"), "[Errno 5] Input/output error"),
+        (OSError("unplugged\nby a cat"), "unplugged by a cat"),
+    ],
+)
+def test_what_a_disk_says_names_the_file_and_a_remedy(error: OSError, said: str) -> None:
+    assert of_disk(error).startswith(said)
+    assert "\n" not in of_disk(error)
+
+
+def refused_by_its_mode(words: list[str], place: Path) -> str:
+    """The line of a command that may not write where it stands, by somebody whom modes of files bind."""
+    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
+    place.chmod(0o555)
+    ended = subprocess.run(
+        [*bound, sys.executable, "-m", "antishortcut", *words], check=False, capture_output=True, text=True, cwd=place
+    )
+    place.chmod(0o755)
+    assert ended.returncode == 2, ended
+    assert not list(place.iterdir())
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may write everywhere")
+def test_where_somebody_may_not_write(tmp_path: Path) -> None:
+    remedy = ": Permission denied; change who may read and write it, or name another place"
+    assert refused_by_its_mode(["init"], tmp_path) == f"asd: {tmp_path / 'recipe.toml'}{remedy}"
+    assert refused_by_its_mode(["distill", "cues", "--method", "ce"], tmp_path) == f"asd: runs{remedy}"
+
+
 def test_a_worker_on_a_read_only_disk_says_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     found = told(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
-    assert found == {"error": "[Errno 30] Read-only file system: 'runs/P2'"}
+    said = "runs/P2: Read-only file system; name another place, or have its disk mounted for writing"
+    assert found == {"error": said}
     assert capsys.readouterr().err == ""
 
 

@@ -13,7 +13,7 @@ import typer
 
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
-from antishortcut.errors import UserError, first_line, one_line
+from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.signals import Asked, ending
 
 app = typer.Typer(
@@ -54,7 +54,7 @@ def main() -> None:
             code = app(standalone_mode=False)
         sys.exit(_ended(heard) if heard.number else code)  # typer may have made a code of its own of it
     except (UserError, OSError) as error:  # a full disk, a folder that may not be written, a file in its place
-        print(f"asd: {one_line(str(error))}", file=sys.stderr)
+        print(f"asd: {of_disk(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(_ended(heard) if heard.number else 130)

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.errors import UserError, first_line, one_line
+from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.folder import InUse
 from antishortcut.launch.place import Done, Kind, Place
 
@@ -42,7 +42,7 @@ def told(work: Callable[[], Done]) -> Done:
     except UserError as error:
         return {"error": str(error)}
     except OSError as error:  # a full disk, a folder that may not be written
-        return {"error": one_line(str(error))}
+        return {"error": of_disk(error)}
     except Exception as error:
         if _is_shortage(error):
             what = f"memory is short ({first_line(error)}); take a smaller batch, fewer --jobs or a larger machine"
