@@ -24,7 +24,7 @@ from torture.forks import Command, descendants, ready
 from torture.kills import HOW, TINY, contents, gone, unlike
 from torture.results import keep_result
 
-GROWING = ("metrics.jsonl",)  # files that grow line by line, and are cut back
+GROWING = ("metrics.jsonl", "manifest.json", "*.rows")  # files that grow with a training: whole, but not the last ones
 RUNS = ["--runs", "{runs}"]
 
 
@@ -86,8 +86,9 @@ def carried_out(writer: Writer, before: Path, kills: int, chance: Random) -> dic
 
 def temporary(name: str) -> bool:
     """Whether a file is known not to be a result: being written, kept to go on from, or growing."""
-    parts = Path(name).parts
-    return any(part.startswith(".") for part in parts) or "resume" in parts or parts[-1] in GROWING
+    path = Path(name)
+    hidden = any(part.startswith(".") for part in path.parts)
+    return hidden or "resume" in path.parts or any(path.match(pattern) for pattern in GROWING)
 
 
 def struck(command: Command, after: float) -> bool:
