@@ -251,7 +251,7 @@ def test_every_line_that_is_not_run_is_on_a_page_and_its_test_is_there() -> None
     shown = "\n".join(line for page in PAGES for line in lines(page))
     assert all(words in shown for words in NOT)
     for why in (*NOT.values(), *ELSEWHERE.values()):
-        for file, test in re.findall(r"(tests/\w+\.py)::(\w+)", why):
+        for file, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", why):
             assert f"\ndef {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
@@ -264,5 +264,8 @@ PARAMETERS = [
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_commands_run_as_they_are_shown(name: str, place: Path) -> None:
+    shown = [line for line in lines(ROOT / name) if is_run(line)]
+    if any("--to onnx" in line for line in shown):
+        pytest.importorskip("onnx")
     further(name)
-    assert sum(carry_out(line) for line in lines(ROOT / name) if is_run(line))
+    assert sum(map(carry_out, shown))

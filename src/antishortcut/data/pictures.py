@@ -18,7 +18,7 @@ import numpy as np
 import PIL
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import UserError, first_line
@@ -42,9 +42,8 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
                 picture.draft(None, (at_least, at_least))
             return as_rgb(picture)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        why = reason(error).replace(f" {str(path)!r}", "")
         raise UserError(
-            f"cannot read the image {path} ({why}); replace or remove the file (asd check lists all such)"
+            f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
         ) from None
 
 
@@ -61,6 +60,8 @@ def opened(path: Path) -> ImageFile.ImageFile:
 
 def reason(error: Exception) -> str:
     """Why an image cannot be read, without its name, which is told beside."""
+    if isinstance(error, UnidentifiedImageError):  # names it, by its whole path where Pillow is older
+        return "cannot identify image file"
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
 

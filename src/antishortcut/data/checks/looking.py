@@ -93,7 +93,7 @@ def _picture(path: Path) -> Seen:
             shown = as_rgb(picture)
             return Seen(size, mode, _digest(size, np.asarray(shown)), turned)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        return Seen(wrong=reason(error).replace(f" {str(path)!r}", ""))
+        return Seen(wrong=reason(error))
 
 
 def _inside(text: str, path: Path) -> str:
