@@ -146,6 +146,19 @@ def test_file_systems_that_keep_locks_to_one_machine_are_known() -> None:
     assert carries(Path("/c/d/e"), mounts)
 
 
+def test_who_writes_a_file_sweeps_its_halves_and_nobody_elses(tmp_path: Path) -> None:
+    """Names with letters that mean something in a pattern too."""
+    left = [tmp_path / name for name in (".a[1].png.abcd_123.part", ".a1.png.abcd_123.part", ".a[1].png.mine.part")]
+    for path in left:
+        path.write_text("half")
+    with replacing(tmp_path / "a[1].png") as file, replacing(tmp_path / "a[1].png") as other:
+        file.write(b"one")
+        other.write(b"two")
+    assert [path.exists() for path in left] == [False, True, True]
+    assert (tmp_path / "a[1].png").read_bytes() == b"one"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_what_is_being_written_is_not_swept_away(tmp_path: Path) -> None:
     left = tmp_path / "deep" / ".old.json.abc.part"
     left.parent.mkdir()

@@ -41,6 +41,7 @@ def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
     Its folder is made, and where `parents` may be missing, those: not in a run, whose disk may have been unmounted.
     """
     path.parent.mkdir(parents=parents, exist_ok=True)
+    swept(path.parent, f".{glob.escape(path.name)}.{'?' * 8}.part")  # no other file: the folder may be anyone's
     handle, name = _part(path)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -68,9 +69,9 @@ def _part(path: Path) -> tuple[int, str]:
         os.close(handle)  # swept before it was locked
 
 
-def swept(folder: Path) -> None:
+def swept(folder: Path, pattern: str = "**/.*.part") -> None:
     """Remove what processes that were killed while writing have left; what is being written is locked."""
-    for part in folder.rglob(".*.part"):
+    for part in folder.glob(pattern):
         with suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()

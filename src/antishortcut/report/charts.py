@@ -16,7 +16,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from antishortcut.folder import replacing
+from antishortcut.folder import replacing, swept
 from antishortcut.report.reading import readable
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
@@ -96,6 +96,7 @@ def draw(figure: Figure, folder: Path) -> None:
 
 def draw_all(figures: Iterable[Figure], folder: Path) -> None:
     """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
+    swept(folder)
     due = []
     for figure in figures:
         spec = readable(_whole(figure))  # a letter that XML has no place for would end the process
