@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from antishortcut.errors import UserError
-from antishortcut.files import content, stored
+from antishortcut.files import content
 from antishortcut.folder import Folder, replacing
+from antishortcut.saved import load
 
 State = dict[str, Any]
 Found = tuple[int, State]  # with its step
@@ -76,8 +77,7 @@ def load_state(
         try:
             data = content(path, None)
             if step.isdecimal() and _digest(data) == digest:
-                stored(io.BytesIO(data))
-                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                state = load(io.BytesIO(data))
                 if isinstance(state, dict) and run is not None and state.get("run", run) != run:
                     wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
                 elif isinstance(state, dict):

@@ -282,3 +282,26 @@ def test_the_command_refuses_in_one_line(
     assert "evil.pt" in told[-1]
     assert not [line for line in told if "Traceback" in line]
     assert not marker.exists()
+
+
+LONG = b"a" * 3_000_000  # letters; looking for words in a refusal of so many would take days
+LENGTHY = {
+    "a name": b"\x80\x02c" + LONG + b"\nb\n.",
+    "a name in a module": b"\x80\x02ctorch\n" + LONG + b"\n.",
+    "a text that is called": b"\x80\x02X" + struct.pack("<I", len(LONG)) + LONG + b")R.",
+}
+
+
+@pytest.mark.parametrize("place", [weights, resumed])
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("what", LENGTHY)
+def test_long_names_are_refused_as_soon_as_short_ones(place: Place, old: bool, what: str, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({}, buffer, _use_new_zipfile_serialization=False)
+    head = buffer.getvalue().partition(pickle.dumps({}, 2))[0]  # magic number, version and machine
+    data = head + LENGTHY[what] if old else in_torch_zip(LENGTHY[what])
+    with pytest.raises(UserError) as told:
+        place(tmp_path, data)
+    assert len(str(told.value)) < 2_000
+    if place is weights and what == "a name":  # so it came as far as that
+        assert "but a aaaa" in str(told.value)

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.files import arrays, plain, programs, stored, text
+from antishortcut.files import arrays, plain, programs, text
+from antishortcut.saved import load
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
@@ -77,8 +78,7 @@ def loaded(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
             warnings.simplefilter("ignore")
-            stored(path)
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return load(path)
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
             raise UserError(
