@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -199,9 +200,11 @@ def full_for_a_while(bench: Bench) -> Told:
         shutil.copytree(bench.taught / "teachers", disk / "teachers")
 
         def fill(command: Command) -> None:
+            command.send(signal.SIGSTOP)  # it would be done before the disk is full
             with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(b"0" * 65536)
+            command.send(signal.SIGCONT)
             end = time.monotonic() + 120
             while "could not be saved" not in bench.log.read_text():
                 assert time.monotonic() < end, "no word of a state that could not be saved"
