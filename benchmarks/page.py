@@ -38,9 +38,10 @@ def steps(found: Found) -> str:
 def forms(found: Found) -> str:
     one = next(iter(found.values()))
     how = one["machine"]
+    teachers = " or ".join(dict.fromkeys(each["machine"]["teacher"] for each in found.values()))
     return (
         f"{how['processor']}, {how['threads']} threads, torch {how['torch']}, batch {one['batch']}, "
-        f"median of {one['rounds']}; teachers {how['teacher']}, student {how['student']}."
+        f"median of {one['rounds']}; teachers {teachers}, student {how['student']}."
     )
 
 
@@ -110,6 +111,8 @@ def batches(found: Found) -> str:
 MADE: dict[str, tuple[str, Callable[[Found], str]]] = {
     "steps": ("steps", steps),
     "how": ("steps", forms),
+    "steps_bfloat16": ("steps_bfloat16", steps),
+    "how_bfloat16": ("steps_bfloat16", forms),
     "pairs": ("pairs", steps),
     "larger": ("larger", steps),
     "methods": ("methods", methods),

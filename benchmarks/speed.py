@@ -2,6 +2,7 @@
 
 `python benchmarks/speed.py [--out docs/results/speed] [--only steps,methods,…]` writes a JSON file for each, then fills
 the page's tables from them. Two threads, about an hour on two cores; `reference` makes a venv for torchdistill first.
+steps and steps_bfloat16 are one measurement on two kinds of processor; this one's is made.
 precision wants CIFAR-100 below --data-root, and keeps its runs in --runs.
 """
 
@@ -14,6 +15,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from antishortcut.frozen import fastest
 
 HERE = Path(__file__).resolve().parent
 PAIRS = ("wrn-40-2:wrn-16-2", "resnet32x4:resnet8x4")
@@ -34,6 +39,10 @@ def bench(pair: str, methods: str, rounds: int, *more: str) -> dict[str, Any]:
     return asked_of("-m", "antishortcut", "bench", *words)
 
 
+def steps() -> dict[str, Any]:
+    return {pair: bench(pair, "kd,asd", 30) for pair in PAIRS}
+
+
 def script(name: str, *words: str) -> dict[str, Any]:
     return asked_of(str(HERE / f"{name}.py"), *words)
 
@@ -47,7 +56,8 @@ def main() -> None:
     asked = parser.parse_args()
     place = ("--runs", asked.runs, "--data-root", asked.data_root)
     parts: dict[str, Callable[[], Any]] = {
-        "steps": lambda: {pair: bench(pair, "kd,asd", 30) for pair in PAIRS},
+        "steps": steps,
+        "steps_bfloat16": steps,
         "pairs": lambda: {pair: bench(pair, "kd,asd", 5, *UNCOMPILED) for pair in OTHERS},
         "larger": lambda: {pair: bench(pair, "kd,asd", 3, *UNCOMPILED, "--batch", "8") for pair in LARGER},
         "methods": lambda: bench(PAIRS[0], "all", 10, *UNCOMPILED),
@@ -56,7 +66,8 @@ def main() -> None:
         "batches": lambda: script("batches"),
         "precision": lambda: script("precision", *place),
     }
-    chosen = asked.only.split(",") if asked.only else list(parts)
+    other = "steps" if fastest(torch.device("cpu")) == "bfloat16" else "steps_bfloat16"
+    chosen = asked.only.split(",") if asked.only else [name for name in parts if name != other]
     asked.out.mkdir(parents=True, exist_ok=True)
     for name in chosen:
         print(name, file=sys.stderr)
