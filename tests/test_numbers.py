@@ -214,11 +214,11 @@ def test_the_early_state_may_be_the_final_one(recipe: Recipe, shop: Workshop) ->
 
 
 def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
-    """A teacher from elsewhere that diverged: its file holds a NaN."""
+    """A teacher from elsewhere that diverged: its file holds an infinity. One with NaN is refused as it is read."""
     network = build("cnn-4-16", 10)
     state = {key.removeprefix("body."): value for key, value in network.state_dict().items()}
     torch.save(state, tmp_path / "early.pt")
-    spoil(network, math.nan)
+    spoil(network, math.inf)
     torch.save(state, tmp_path / "final.pt")
     shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
     given = with_settings(recipe, [f"teacher.final={tmp_path / 'final.pt'}", f"teacher.early={tmp_path / 'early.pt'}"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -178,7 +179,9 @@ def test_autocast_does_not_reach_inside(d: int) -> None:
     assert loss.queue.dtype == torch.float32
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"queue": -1}, {"margin": -0.1}, {"warmup": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": 0.0}, {"temperature": math.nan}, {"queue": -1}, {"margin": -0.1}, {"warmup": -1.0}]
+)
 def test_what_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"temperature must be positive; queue, margin and warmup not negative"):
         ASDLoss(4, 4, **wrong)
@@ -204,3 +207,20 @@ def test_the_drop_in_loop_trains(d: int) -> None:
             optimizer.step()
             history.append(total.item())
     assert mean(history[-4:]) < 0.8 * mean(history[4:8])  # from the second epoch on the queue is full
+
+
+@pytest.mark.parametrize("subspace", ["batch", "running", "dataset"])
+def test_what_is_remembered_in_inference_mode_serves_a_step_with_gradients(subspace: Any) -> None:
+    loss = ASDLoss(8, 8, queue=16, warmup=0, subspace=subspace)
+
+    def features() -> list[torch.Tensor]:
+        return [torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+
+    with torch.inference_mode():
+        loss.prepare([(features()[1], features()[2])])
+        loss(*features(), epoch=1.0)
+    student, final, early = features()
+    sum(loss(student.requires_grad_(), final, early, epoch=1.0).values()).backward()
+    assert student.grad is not None
+    assert student.grad.any()
+    assert not any(buffer.is_inference() for buffer in loss.buffers())

@@ -121,8 +121,8 @@ def test_running_in_single_precision_does_not_take_rounding_for_a_direction() ->
     ("wrong", "said"),
     [
         ({"source": "batch", "select": "abandoned"}, "running"),
-        ({"source": "batches"}, "batches"),
-        ({"select": "forgotten"}, "forgotten"),
+        ({"source": "batches"}, "unknown subspace 'batches'; there are batch, running, dataset"),
+        ({"select": "forgotten"}, "unknown select 'forgotten'; there are displaced, abandoned"),
         ({"directions": 0}, "at least 1"),
         ({"refresh": 0}, "at least 1"),
         ({"momentum": 1.0}, "momentum"),

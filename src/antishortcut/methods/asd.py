@@ -113,7 +113,7 @@ class ASDLoss(nn.Module):
         sync: bool = False,
     ) -> None:
         super().__init__()
-        if temperature <= 0 or queue < 0 or margin < 0 or warmup < 0:
+        if not temperature > 0 or queue < 0 or not margin >= 0 or not warmup >= 0:  # NaN is refused too
             raise ValueError("temperature must be positive; queue, margin and warmup not negative")
         self.tc, self.ss, self.temperature, self.margin, self.warmup = tc, ss, temperature, margin, warmup
         self.temporal, self.examples, self.sync = temporal, examples, sync
@@ -200,6 +200,7 @@ class ASDLoss(nn.Module):
             ignore = ignore | (places == index[:, None])  # (B, reach)
         return self.queue[:reach], ignore
 
+    @torch.inference_mode(False)  # what is remembered must serve a step with gradients
     @torch.no_grad()
     def _enqueue(self, final: Tensor, index: Tensor | None) -> None:
         """The batch goes in front, the oldest fall off. New tensors: the old queue may be part of a pending graph."""

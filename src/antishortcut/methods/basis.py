@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +47,9 @@ class ShortcutBasis(nn.Module):
         ridge: float = 0.01,
     ) -> None:
         super().__init__()
-        if source not in ("batch", "running", "dataset") or select not in ("displaced", "abandoned"):
-            raise ValueError(f"unknown subspace {source!r} or select {select!r}")
+        for name, value, known in (("subspace", source, get_args(Source)), ("select", select, get_args(Select))):
+            if value not in known:
+                raise ValueError(f"unknown {name} {value!r}; there are {', '.join(known)}")
         if source == "batch" and select == "abandoned":
             raise ValueError("abandoned directions need full-rank moments: use subspace='running' or 'dataset'")
         if directions < 1 or refresh < 1 or not 0 <= momentum < 1:
@@ -101,6 +102,7 @@ class ShortcutBasis(nn.Module):
             message = f"h_early − h_final spans {found} of {self.directions} directions in {rows} rows; {advice}"
             warnings.warn(message, stacklevel=4)
 
+    @torch.inference_mode(False)  # what is remembered must serve a step with gradients
     @torch.no_grad()
     def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:
         """One pass over (early, final) features of the training set, for source="dataset"."""
@@ -119,6 +121,8 @@ class ShortcutBasis(nn.Module):
         self.steps, self._seen = torch.ones_like(self.steps), 1
         self._decompose()
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _average(self, early: Tensor, final: Tensor) -> None:
         steps = self._steps()
         keep = self.momentum if steps > 0 else 0.0

@@ -121,7 +121,7 @@ class CRD(nn.Module):
         if width < 1:
             raise ValueError(f"width is {width}; it must be at least 1")
         if sizes.labels is None:
-            raise ValueError("needs the training labels")
+            raise ValueError("needs one label for every image")
         self.weight, self.temperature, self.momentum, self.memory = weight, temperature, momentum, memory
         self.kd, self.kd_temperature, self.task_weight, self.examples = kd, kd_temperature, task_weight, sizes.examples
         self.student_head = nn.Linear(sizes.student.embedding, width)

@@ -62,7 +62,7 @@ class FitNets(nn.Module):
         if not -fewest <= hint < fewest:
             raise ValueError(
                 f"hint = {hint} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
-                f"the teacher {len(theirs)}"
+                f"the teacher {len(theirs)}{f'; choose hint = {fewest - 1} or less' * (fewest > 0)}"
             )
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
