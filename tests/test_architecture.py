@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "mechanism": {"types", "folder", "models", "data", "diagnose", "console"},
     "signals": set(),
     "frozen": {"types", "models"},
-    "fabric": {"run", "frozen", "machine"},
+    "fabric": {"run", "frozen", "machine", "parallel"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen", "snapshots"},
     "cache": {"run", "folder", "teachers", "types"},
     "mixing": {"settings", "types", "data", "parallel"},

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+import threading
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -12,13 +19,30 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from antishortcut import machine
 from antishortcut.errors import UserError
 from antishortcut.frozen import fastest
+from antishortcut.parallel import ENDED
 from antishortcut.run import Execution
 
 warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
 
+# for every fabric that is made it would say which precision it has; a run's settings do
+logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(lambda said: "(AMP)" not in said.getMessage())
+
+STARTER = "ANTISHORTCUT_STARTER"  # in the environment: the process that starts one for each of its other devices
+LOOK = 1.0  # seconds between looks at it
+ALONE = 20.0  # seconds after it is gone, in which a process mostly learns that by itself, and ends in order
+
+
+def check_device(execution: Execution) -> None:
+    """Say now that a device is not here, before anything is written for it."""
+    wanted = execution.accelerator
+    there = torch.cuda.is_available() if wanted == "cuda" else wanted != "mps" or torch.backends.mps.is_available()
+    if not there:
+        raise UserError(f"--device {wanted}: there is none here; use cpu or auto (asd doctor tells more)")
+
 
 def make_fabric(execution: Execution) -> Fabric:
     """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
+    check_device(execution)
     execution = resolved(execution)
     try:
         fabric = Fabric(
@@ -36,8 +60,36 @@ def make_fabric(execution: Execution) -> Fabric:
         raise UserError("--precision 16-mixed needs a GPU; bf16-mixed works on a CPU")
     if execution.threads:
         torch.set_num_threads(execution.threads)
-    fabric.launch()
+    with _staying_with_the_first():
+        fabric.launch()
     return fabric
+
+
+@contextmanager
+def _staying_with_the_first() -> Iterator[None]:
+    """Where Fabric starts the other processes, they do not outlive the first, wherever it was killed.
+
+    One that waits to meet it, in torch's own code, would wait for half an hour, and hear no signal. Only those that are
+    started in here are told of it: others that this process starts later have their own.
+    """
+    if int(os.environ.get("LOCAL_RANK", "0") or 0) > 0:
+        if starter := os.environ.get(STARTER):
+            threading.Thread(target=_end_after, args=(int(starter),), daemon=True, name="starter").start()
+        yield
+        return
+    os.environ[STARTER] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[STARTER]
+
+
+def _end_after(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(LOOK)
+    time.sleep(ALONE)
+    print(f"asd: {ENDED}", file=sys.stderr, flush=True)
+    os._exit(2)
 
 
 def resolved(execution: Execution) -> Execution:

@@ -16,6 +16,10 @@ from torch import Tensor
 from antishortcut.errors import UserError
 
 LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")  # in torch's words
+ENDED = (
+    "another process of this run has ended (killed, out of memory, its machine gone, or it says why itself); "
+    "the same command goes on from the last saved state"
+)
 _apart = ContextVar("apart", default=False)
 
 
@@ -59,10 +63,7 @@ def together() -> Iterator[None]:
     except RuntimeError as error:
         if world() == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)):
             raise
-        raise UserError(
-            "another process of this run has ended (killed, out of memory, its machine gone, or it says why itself); "
-            "the same command goes on from the last saved state"
-        ) from None
+        raise UserError(ENDED) from None
 
 
 def gather(rows: Tensor) -> Tensor:
