@@ -19,7 +19,7 @@ from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.evaluate import Bench, Subject, evaluate
 from antishortcut.evaluate.corrupted import relate
-from antishortcut.folder import Folder
+from antishortcut.folder import Folder, write_json
 from antishortcut.run import Recipe
 from antishortcut.types import ImageSet
 from antishortcut.workflow import Workshop, distill
@@ -93,6 +93,17 @@ def test_the_released_files_are_preferred(
     assert not (bench.runs / "shifted").exists()
 
 
+def test_a_damaged_clean_score_is_not_believed(folder: Folder, bench: Bench) -> None:
+    name = bench.headline[0]
+    evaluate(folder, bench, ["clean"])
+    score = folder.score(name) or {}
+    right = Subject(folder, bench).clean_accuracy()
+    lame = {key: value for key, value in score.items() if key != "fingerprint"}
+    for damaged in (lame, score | {"values": {}}, score | {"values": {"accuracy": [1]}}):
+        write_json(folder.path / "scores" / f"{name}.json", damaged)
+        assert Subject(folder, bench).clean_accuracy() == pytest.approx(right)
+
+
 def test_errors_relative_to_a_reference(
     folder: Folder, bench: Bench, recipe: Recipe, shop: Workshop, tmp_path: Path
 ) -> None:
@@ -112,6 +123,11 @@ def test_errors_relative_to_a_reference(
     assert score["reference"]["hash"] == other.read()[0].hash
     relate(other, other)
     assert (other.score("corruptions") or {})["values"]["mce_relative_5"] == pytest.approx(1.0)
+    whole = other.score("corruptions") or {}
+    for damage in ({"errors": {"fog": [0.1, {}]}}, {"errors": None}, {"fingerprint": None}, {"errors": {"fog": [2.0]}}):
+        write_json(other.path / "scores" / "corruptions.json", whole | damage)
+        with pytest.raises(UserError, match="its corruption score is damaged"):
+            relate(folder, other)
     changed = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "d", images, change=1)})
     evaluate(other, changed, ["corruptions"])
     with pytest.raises(UserError, match="different corrupted images"):

@@ -177,6 +177,17 @@ def test_a_state_of_another_run_leads_to_the_own_one_before_or_is_told(tmp_path:
     assert load_state(tmp_path, run="this") == (5, {"older": "versions do not say"})
 
 
+def test_a_state_under_the_name_of_another_step_leads_to_the_one_before_or_is_told(tmp_path: Path) -> None:
+    save_state(tmp_path, 3, {"step": 3})
+    save_state(tmp_path, 4, {"step": 4})
+    newest = sorted(tmp_path.glob("*.pt"))[-1]
+    newest.rename(tmp_path / newest.name.replace("000000004", "000000009"))
+    assert load_state(tmp_path) == (3, {"step": 3})
+    next(tmp_path.glob("000000003*")).unlink()
+    with pytest.raises(UserError, match="every saved state is damaged"):
+        load_state(tmp_path)
+
+
 def test_states_after_the_one_gone_on_from_do_not_count(tmp_path: Path) -> None:
     for step in (3, 8, 9):
         save_state(tmp_path, step, {})

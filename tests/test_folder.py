@@ -14,7 +14,7 @@ import pytest
 
 from antishortcut.board import Board
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder, replacing, write_json
+from antishortcut.folder import Folder, read_json, replacing, twin_of, write_json
 from antishortcut.run import Run, load_recipe, teach_run
 
 
@@ -168,3 +168,28 @@ def test_weights_that_are_not_what_was_saved_are_refused(tmp_path: Path) -> None
         folder.weights()
     write_json(tmp_path / "result.json", {"last": 1.0})  # of an older version
     assert folder.weights() == folder.student
+
+
+def test_a_run_that_only_says_it_has_the_same_hash_is_no_twin(tmp_path: Path, run: Run) -> None:
+    """Who edits a run.json leaves the old hash in it; its result is not what another run would have."""
+    run = run.model_copy(update={"keep": ()})
+    edited = Folder(tmp_path / "a" / f"r-s{run.seed}")
+    edited.begin(run, {}, {})
+    edited.finish({})
+    assert twin_of(run, tmp_path) is not None
+    value = read_json(edited.path / "run.json")
+    del value["sum"]
+    value["run"]["epochs"] += 1
+    write_json(edited.path / "run.json", value)
+    assert twin_of(run, tmp_path) is None
+
+
+def test_weights_of_a_method_that_are_not_those_saved_are_refused(tmp_path: Path, run: Run) -> None:
+    folder = Folder(tmp_path / "r")
+    folder.begin(run, {}, {})
+    folder.method.write_bytes(b"saved")
+    folder.finish({})
+    assert folder.weights(folder.method) == folder.method
+    folder.method.write_bytes(b"other")
+    with pytest.raises(UserError, match=r"method\.safetensors: damaged \(not what was saved\)"):
+        folder.weights(folder.method)

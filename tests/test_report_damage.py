@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from antishortcut.report import build
 from antishortcut.report import libraries as bundles
+from antishortcut.report.charts import PIXELS
 from antishortcut.report.collect import Found, Memory, collect, mark
 from antishortcut.report.directions import PICTURE
 from antishortcut.report.figures import figures
@@ -160,6 +162,24 @@ def test_one_damaged_part_leaves_the_others(whole: Path, tmp_path: Path, part: s
         "bootstrap": held.bootstrap, "explained": held.pooled, "directions": held.each,
     }  # fmt: skip
     assert {name for name, value in kept.items() if not value} == {part}
+
+
+@pytest.mark.parametrize("key", ["K", "width", "count"])
+def test_directions_that_do_not_say_how_many_they_are(whole: Path, tmp_path: Path, key: str) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
+    assert TEACHER in shown(collect(tmp_path / "P2"))
+
+
+@pytest.mark.parametrize("value", [3e3, 1e30, -1e150])
+def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path, value: float) -> None:
+    """Its point would lie so far from the axes that no memory holds what is between."""
+    for seed in (1, 2):
+        score(student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5), "conflict", {"accuracy": value ** (seed - 1)})
+    build(tmp_path / "P2", None)
+    with Image.open(tmp_path / "P2" / "figures" / "scores.png") as picture:
+        assert picture.width * picture.height < 10 * PIXELS
 
 
 def test_pictures_only_from_inside_only_png_and_not_too_large(whole: Path, tmp_path: Path) -> None:

@@ -146,6 +146,56 @@ def test_states_of_another_run_are_not_gone_on_from(
         distill(recipe, shop, method="ce", seed=1, suite="s")
 
 
+def _other_momentum(state: dict[str, Any]) -> None:
+    state["optimizer"]["param_groups"][0]["momentum"] = "x"
+
+
+def _other_averages(state: dict[str, Any]) -> None:
+    state["optimizer"]["state"][0] = {"momentum_buffer": torch.zeros(3, 3)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": "x"},
+        {"seconds": float("nan")},
+        {"best": None},
+        {"meter": {"task": "x"}},
+        {"log": (-5, 3)},
+        {"log": "xy"},
+        _other_momentum,
+        _other_averages,
+    ],
+    ids=["word", "nan", "nothing", "meter", "below", "mark", "momentum", "averages"],
+)
+def test_a_state_of_other_kinds_of_values_is_refused_in_a_line(
+    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    """Its checksum is right: somebody made it so. The log is gone, so nothing is compared with it first."""
+    original = loop.Training._step
+
+    def step(self: loop.Training, batch: Any) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        return original(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_step", step)
+        with pytest.raises(loop.Stopped):
+            distill(recipe, shop, method="ce", seed=1, suite="s")
+    place = shop.runs / "s" / "ce-s1"
+    found = load_state(place / "resume")
+    assert found is not None
+    done, state = found
+    assert state["step"] == done
+    if callable(change):
+        change(state)
+    shutil.rmtree(place / "resume")
+    (place / "metrics.jsonl").unlink()
+    save_state(place / "resume", done, state if callable(change) else state | change)
+    with pytest.raises(UserError, match="the saved state is of another run"):
+        distill(recipe, shop, method="ce", seed=1, suite="s")
+
+
 def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = []
     for name, stop in (("whole", -1), ("parts", 5)):

@@ -230,12 +230,16 @@ class Folder:
         sums = {path.name: sha256(path) for path in (self.student, self.method) if path.exists()}
         write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
 
-    def weights(self) -> Path:
-        """The file of a student's weights, if it is still the one that was saved; older results do not say."""
+    def weights(self, path: Path | None = None) -> Path:
+        """The file of a student's weights, if it is still the one that was saved; older results do not say.
+
+        Or another file of weights, its method's.
+        """
+        path = path or self.student
         said = self.result().get("sha256") if self.finished else None
-        if isinstance(said, dict) and self.student.is_file() and said.get(self.student.name) != sha256(self.student):
-            raise UserError(f"{self.student}: damaged (not what was saved); restore it or remove {self.path}")
-        return self.student
+        if isinstance(said, dict) and path.is_file() and said.get(path.name) != sha256(path):
+            raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
+        return path
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a line. One that the disk does not take is kept in mind, and written with a later one or by `settle`."""
@@ -333,8 +337,10 @@ def twin_of(run: Run, runs: Path) -> Folder | None:
         if path.parent == own:
             continue
         try:
-            if read_json(path.parent / "run.json").get("hash") == run.hash:
-                return Folder(path.parent)
+            twin = Folder(path.parent)
+            said = read_json(twin.path / "run.json").get("hash")
+            if said == run.hash and twin.read()[0].hash == said:  # by its settings too: they may have been edited
+                return twin
         except (UserError, AttributeError):
             continue
     return None

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from antishortcut.errors import UserError
 from antishortcut.files import content
@@ -69,7 +71,7 @@ def load_state(
 ) -> Found | None:
     """The newest state whose checksum is right, of this run (its hash, if said), and that `fits` the log beside it.
 
-    None when there is none at all. States saved by older versions do not say whose they are.
+    None when there is none at all. States saved by older versions do not say whose they are, nor after which step.
     """
     paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
     for path in paths:
@@ -78,6 +80,8 @@ def load_state(
             data = content(path, None)
             if step.isdecimal() and _digest(data) == digest:
                 state = load(io.BytesIO(data))
+                if isinstance(state, dict) and state.get("step", int(step)) != int(step):  # renamed
+                    continue
                 if isinstance(state, dict) and run is not None and state.get("run", run) != run:
                     wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
                 elif isinstance(state, dict):
@@ -95,6 +99,34 @@ def load_state(
     if paths:
         raise UserError(wrong or f"{folder}: every saved state is damaged; remove {folder.parent} to start again")
     return None
+
+
+def refuse_unsound(state: State, step: int, last: int) -> None:
+    """A ValueError where the plain values of a state are not of the kinds that training puts there."""
+    seconds, mark = state["seconds"], state.get("log")
+    sound = (
+        step <= last
+        and all(isinstance(state.get(name, {}), dict) for name in ("last", "best", "raw", "meter"))
+        and all(isinstance(value, Tensor) and value.numel() == 1 for value in state["meter"].values())
+        and isinstance(seconds, int | float)
+        and abs(seconds) < 1e12
+        and (mark is None or (len(mark) == 2 and all(isinstance(number, int) and number >= 0 for number in mark)))
+    )
+    if not sound:
+        raise ValueError("no state of this training")
+
+
+def put_back(optimizer: Optimizer, state: State) -> None:
+    """Give an optimiser the state it had; one of other settings, or of other weights, is a ValueError."""
+    own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, before in zip(optimizer.param_groups, own, strict=True):
+        if any(group.get(key, value) != value for key, value in before.items() if key != "lr"):  # set before each step
+            raise ValueError("settings of another optimiser")
+        for weight in group["params"]:
+            for value in optimizer.state.get(weight, {}).values():
+                if value is not None and (not isinstance(value, Tensor) or value.shape not in (weight.shape, ())):
+                    raise ValueError("averages of other weights")
 
 
 def forget_later(folder: Path, step: int) -> None:

@@ -36,7 +36,18 @@ from antishortcut.models import probe
 from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
 from antishortcut.parallel import as_the_first, gather, together, told
-from antishortcut.resume import clear_states, ended, forget_later, kept, load_state, needed, save_or_say, save_state
+from antishortcut.resume import (
+    clear_states,
+    ended,
+    forget_later,
+    kept,
+    load_state,
+    needed,
+    put_back,
+    refuse_unsound,
+    save_or_say,
+    save_state,
+)
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
 from antishortcut.signals import asked
@@ -286,8 +297,9 @@ class Training:
         if found is not None:
             self.done, state = found
             try:
+                refuse_unsound(state, self.done, self.total)
                 self.step.load_state_dict(state["model"])
-                self.optimizer.load_state_dict(state["optimizer"])
+                put_back(self.optimizer, state["optimizer"])
                 self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
                 self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
                 if self.average is not None:
@@ -296,16 +308,8 @@ class Training:
                 where = self.folder.path
                 raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
         elif isinstance(self.method, Prepares):
-            side = self.sets.image_size
-            plain = Loader(
-                self.sets.train,
-                batch=self.task.together,
-                seed=0,
-                image_size=side,
-                augment="none",
-                shuffle=False,
-                workers=self.execution.workers,
-            )
+            how = dict[str, Any](image_size=self.sets.image_size, augment="none", shuffle=False, seed=0)
+            plain = Loader(self.sets.train, batch=self.task.together, workers=self.execution.workers, **how)
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
             forget_later(states, self.done)
@@ -332,7 +336,7 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more |= {"log": self.folder.mark, "run": self.run.hash}
+            more |= {"log": self.folder.mark, "run": self.run.hash, "step": self.done}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:

@@ -90,7 +90,7 @@ def _method(subject: Subject) -> nn.Module | None:
     student = probe(subject.network, sets.image_size)
     sizes = sizes_of(sets, student, shapes)
     method = make_method(run.method, sizes, run.options)
-    put(method, read_weights(subject.folder.method), subject.folder.method)
+    put(method, read_weights(subject.folder.weights(subject.folder.method)), subject.folder.method)
     return method.eval()
 
 

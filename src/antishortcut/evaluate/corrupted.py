@@ -108,6 +108,18 @@ def _whole(images: AnySet, size: int) -> AnySet:
     return decode(images, size, None) if isinstance(images, FileSet) else images
 
 
+def _complete(score: Mapping[str, Any]) -> bool:
+    """Whether a score read from a file has an error, a number, for every corruption at every severity."""
+    errors = score.get("errors")
+    return (
+        isinstance(score.get("fingerprint"), str)
+        and isinstance(errors, dict)
+        and bool(errors)
+        and all(isinstance(row, list) and len(row) == len(made.SEVERITIES) for row in errors.values())
+        and all(isinstance(error, int | float) and 0 <= error <= 1 for row in errors.values() for error in row)
+    )
+
+
 def relate(folder: Folder, reference: Folder, state: str = "final") -> None:
     """Add to a run's corruption score the error relative to a reference run's, as Hendrycks & Dietterich 2019 do.
 
@@ -117,7 +129,12 @@ def relate(folder: Folder, reference: Folder, state: str = "final") -> None:
     own, other = folder.score(title), reference.score("corruptions")
     if own is None or other is None:
         raise UserError(f"{(folder if own is None else reference).path} has no corruption score yet")
-    if own["fingerprint"] != other["fingerprint"]:
+    for score, place in ((own, folder), (other, reference)):
+        if not _complete(score):
+            raise UserError(
+                f"{place.path}: its corruption score is damaged; remove scores/ there and evaluate it again"
+            )
+    if own["fingerprint"] != other["fingerprint"] or own["errors"].keys() != other["errors"].keys():
         raise UserError(f"{folder.path} and {reference.path} were scored on different corrupted images")
     if any(sum(errors) == 0 or errors[-1] == 0 for errors in other["errors"].values()):
         raise UserError(f"{reference.path} makes no error on some corruption, so nothing can be relative to it")

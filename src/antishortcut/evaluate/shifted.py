@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -27,10 +28,8 @@ def stylized(bench: Bench) -> Iterator[Examination]:
     kind = bench.sets.name.partition(":")[0]
     place = bench.place("stylized", f"{kind}-stylized")
     if place is None:
-        raise UserError(
-            f"no stylised copies of {bench.sets.name}: make them with asd stylize {bench.sets.name} OUT --train, "
-            "then add --at stylized=OUT"
-        )
+        make = f"asd stylize {shlex.quote(bench.sets.name)} OUT --train"
+        raise UserError(f"no stylised copies of {bench.sets.name}: make them with {make}, then add --at stylized=OUT")
     copies = open_stylized(place, len(bench.sets.classes))
     content = bench.content(copies.images, copies.facts, place)
     yield Scored("stylized", _joint(bench, copies.fingerprint), partial(_stylized, copies, content))

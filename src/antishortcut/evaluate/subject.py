@@ -125,8 +125,10 @@ class Subject:
         if of is not None and of is not images:
             return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
         known = self.folder.score(name + mark(self.state))
-        if known is not None and known["fingerprint"] == self.bench.sets.fingerprint:
-            return float(known["values"]["accuracy"])
+        if known is not None and known.get("fingerprint") == self.bench.sets.fingerprint:
+            value = known["values"].get("accuracy")
+            if isinstance(value, int | float) and 0 <= value <= 1:  # else its file is damaged
+                return float(value)
         return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
 
 

@@ -31,6 +31,7 @@ LOOK: dict[str, Any] = {
     "title": {"anchor": "start", "fontSize": 13},
 }
 PIXELS = 6e6  # of a picture
+MOST_PIXELS = 16 * PIXELS  # of one that cannot be made smaller; points beyond its axes are then left out
 ENTRIES = 30  # of a legend, unless it is told to have more
 WORD = 20  # characters: longer words of a legend stand four in a row
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
@@ -105,7 +106,7 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
         if not _drawn(folder / figure.name, mark):
             due.append((folder / figure.name, spec, mark))
     with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one makes a picture of the last
-        drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
+        drawings = pool.map(_svg, [spec for _, spec, _ in due])
         for (place, _, mark), svg in zip(due, drawings, strict=True):
             with replacing(place.with_name(place.name + ".png")) as file:
                 file.write(vl_convert.svg_to_png(svg, scale=_scale(svg)))
@@ -113,10 +114,30 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
                 file.write(svg.encode() + b"\n" + mark)
 
 
+def _svg(spec: dict[str, Any]) -> str:
+    """The drawing. A number far beyond its axis, somebody's mistake, would make it as wide as that."""
+    svg = vl_convert.vegalite_to_svg(spec)
+    return svg if _area(svg) <= MOST_PIXELS else vl_convert.vegalite_to_svg(_clipped(spec))
+
+
+def _clipped(spec: Any) -> Any:
+    """The same, with marks inside the axes alone."""
+    if isinstance(spec, list):
+        return [_clipped(each) for each in spec]
+    if not isinstance(spec, dict):
+        return spec
+    inside = {key: value if key in ("data", "datasets") else _clipped(value) for key, value in spec.items()}
+    return inside | ({"mark": inside["mark"] | {"clip": True}} if isinstance(inside.get("mark"), dict) else {})
+
+
 def _scale(svg: str) -> float:
     """Two pixels for one, fewer for a picture that would be huge."""
-    width, height = (float(re.search(rf'{side}="([0-9.]+)"', svg[:400])[1]) for side in ("width", "height"))  # type: ignore[index]
-    return max(1.0, min(2.0, math.sqrt(PIXELS / (width * height))))
+    return max(1.0, min(2.0, math.sqrt(PIXELS / _area(svg))))
+
+
+def _area(svg: str) -> float:
+    width, height = (float(re.search(rf'{side}="([0-9.e+]+)"', svg[:400])[1]) for side in ("width", "height"))  # type: ignore[index]
+    return width * height
 
 
 def _drawn(place: Path, mark: bytes) -> bool:
