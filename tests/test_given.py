@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from antishortcut.given import _guesses, states_of
 from antishortcut.models import build
 from antishortcut.run import Recipe, TeacherSettings, teach_run, with_settings
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.workflow import Workshop, distill, teach
+from antishortcut.workflow import Workshop, distill, feasible, teach
 
 
 @pytest.fixture
@@ -155,6 +156,51 @@ def test_states_that_are_one_are_refused(
     with pytest.raises(UserError, match="hold the same weights: nothing to push away from"):
         teach(given(recipe, files[0], same), shop)
     assert not list(shop.runs.glob("teachers/*"))
+
+
+def test_states_that_are_one_are_noticed_before_anything_is_planned(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    same = shutil.copy(files[0], tmp_path / "same.pt")
+    with pytest.raises(UserError, match="hold the same weights: nothing to push away from"):
+        feasible(given(recipe, files[0], same), shop, "asd")
+    feasible(given(recipe, *files), shop, "asd")
+
+
+def test_a_folder_without_states_says_so(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a folder without manifest.json, so without states of Snapshots"):
+        feasible(with_settings(recipe, [f"teacher.final={tmp_path}"]), shop, "asd")
+
+
+def test_a_folder_without_states_names_what_may_be_meant(
+    recipe: Recipe, shop: Workshop, school: Folder, tmp_path: Path
+) -> None:
+    """A published folder holds a file of weights; the states of Snapshots lie one folder deeper than their list."""
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text("{}")
+    (tmp_path / "hub" / "model.safetensors").touch()
+    for folder, says in (
+        (tmp_path / "hub", f"name a file of weights, like {tmp_path}/hub/model.safetensors"),
+        (school.path / "snapshots", f"name the folder around it, {school.path}"),
+    ):
+        with pytest.raises(UserError, match=f"{re.escape(says)}$"):
+            feasible(with_settings(recipe, [f"teacher.final={folder}"]), shop, "asd")
+
+
+@pytest.mark.parametrize("which", ["final", "early", "weights"])
+def test_weights_with_nan_are_refused_before_anything_learns_from_them(
+    recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path, which: str
+) -> None:
+    content = torch.load(files[which == "early"])
+    next(value for value in content.get("state_dict", content).values() if value.ndim == 4).fill_(torch.nan)
+    torch.save(content, broken := tmp_path / "broken.pt")
+    own = {
+        "final": given(recipe, broken, files[1]),
+        "early": given(recipe, files[0], broken),
+        "weights": with_settings(recipe, [f"teacher.weights={broken}"]),
+    }[which]
+    with pytest.raises(UserError, match=r"broken\.pt holds NaN in '[\w.]+': that training diverged; take a state"):
+        teach(own, shop)
 
 
 def test_states_of_a_loop_can_be_rewound_but_not_mixed_with_files(

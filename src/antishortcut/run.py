@@ -30,6 +30,7 @@ from antishortcut.toml import LARGEST, toml
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
 DEEPEST = 16  # sections inside sections that --set may name
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights end
 Value = bool | int | float | str
 
 
@@ -222,7 +223,19 @@ def _digest(weights: str) -> str:
         return sha256(path / "manifest.json" if path.is_dir() else path)
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
         reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, FileNotFoundError) and path.is_dir():
+            raise UserError(
+                f"{weights} is a folder without manifest.json, so without states of Snapshots; name {_instead(path)}"
+            ) from None
         raise UserError(f"weights {weights}: cannot be read ({reason})") from None
+
+
+def _instead(folder: Path) -> str:
+    """What may be meant by a folder that has no list of states: the one around it, or a file of weights in it."""
+    if (folder.parent / "manifest.json").is_file() and folder.name == "snapshots":
+        return f"the folder around it, {folder.parent}"
+    found = [file for file in sorted(folder.glob("*")) if file.suffix in WEIGHTS]
+    return f"a file of weights, like {found[0]}" if found else "a file of weights"
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -252,6 +265,8 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
     if not path.is_file():
         name, _, protocol = source.partition("@")
         if name not in shipped:
+            if path.is_dir():
+                raise UserError(f"{source!r} is a folder, not a recipe; images go with --data, --teacher and --student")
             raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(name, shipped)}")
         if protocol and protocol not in PROTOCOLS:
             raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")

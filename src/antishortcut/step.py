@@ -19,6 +19,10 @@ SKIPPED = (
     "the student gave no feature maps in this step: a module that is a stage of it was skipped; name modules that are "
     "used every time (student.stages = …), or take a method that needs no feature maps, like asd"
 )
+DETACHED = (
+    "nothing that the student gives carries a gradient, so it cannot learn: its forward must not run under "
+    "torch.no_grad(), nor detach what it returns"
+)
 ADVICE = "lower optim.rate or look at the data"
 
 
@@ -31,6 +35,8 @@ class Step(nn.Module):
 
     def forward(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> dict[str, Tensor]:
         seen = self.student(batch.image)
+        if torch.is_grad_enabled() and not (seen.logits.requires_grad or seen.embedding.requires_grad):
+            raise UserError(DETACHED)
         method = cast(Method, self.method)
         stages = seen.stages if "stages" in method.taps else ()
         if "stages" in method.taps and not stages:

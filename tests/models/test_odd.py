@@ -223,6 +223,13 @@ def matrix() -> nn.Parameter:
     return nn.Parameter(torch.randn(D, C, generator=torch.Generator().manual_seed(1)))
 
 
+def own_precision(net: Any, x: Tensor) -> Tensor:
+    vectors = net.vector(x).bfloat16(), net.maps(x).amax((2, 3)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits: Tensor = net.fc(vectors[0]) + net.fc2(vectors[1])
+    return logits.float()
+
+
 def features_first(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     v = F.relu(net.narrow(net.vector(x)))
     return v, net.last(v)
@@ -284,6 +291,21 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
     "pooled after the head": (
         lambda: made(lambda s, x: s.last(s.maps(x)).mean((2, 3)), last=lambda: nn.Conv2d(D, C, 1)),
         vector,
+        2,
+    ),
+    "a wide convolution pooled after it": (
+        lambda: made(lambda s, x: s.last(s.maps(x)).mean((2, 3)), last=lambda: nn.Conv2d(D, C, 3, padding=1)),
+        vector,  # not the logits once more
+        2,
+    ),
+    "a wide convolution, the largest of its places": (
+        lambda: made(lambda s, x: s.last(s.maps(x)).amax((2, 3)), last=lambda: nn.Conv2d(D, C, 3, padding=1)),
+        vector,
+        2,
+    ),
+    "two heads in a precision of its own": (
+        lambda: made(own_precision, fc2=lambda: nn.Linear(D, C)),
+        lambda s, x: torch.cat([s.vector(x), s.maps(x).amax((2, 3))], 1).bfloat16(),
         2,
     ),
     "tokens, mean before": (
@@ -501,6 +523,22 @@ def test_randomness_in_evaluation_is_told() -> None:
     net = made(lambda s, x: s.fc(F.dropout(s.vector(x), 0.5, training=True)))
     with pytest.warns(UserWarning, match=r"differently in evaluation mode; let randomness heed self\.training"):
         tried(net)
+
+
+@pytest.mark.parametrize("mode", ["evaluation", "training"])
+def test_probabilities_in_place_of_logits_are_told(mode: str) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        logits: Tensor = net.fc(net.vector(x))
+        return logits.softmax(1) if net.training == (mode == "training") else logits
+
+    with pytest.warns(UserWarning, match=f"gives probabilities in {mode} mode, .*leave the softmax at its end off"):
+        tried(made(forward))
+
+
+def test_logits_that_are_no_numbers_hide_no_layer() -> None:
+    network = tried(made(lambda s, x: s.fc(s.vector(x)) * float("nan")))
+    assert isinstance(network.body, Tapped)
+    assert network.body.heads == ("fc",)
 
 
 def test_a_path_named_by_hand_settles_what_cannot_be_told() -> None:

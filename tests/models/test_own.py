@@ -65,6 +65,14 @@ def always_the_same(): return same
 def fails(num_classes):
     return deeper(num_classes)
 
+def exits(num_classes):
+    raise SystemExit(2)  # as argparse does
+
+class Detached(Net):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
 def deeper(count):
     raise ValueError(f"no net for {count}\\nand more")
 
@@ -128,6 +136,7 @@ def test_a_network_in_place_of_a_factory_is_copied() -> None:
             "ownnets:ten: the network returns 10 logits, but there are 6 classes; let its factory take num",
         ),
         ("ownnets:fails", r"\(num_classes=6\), failed: ValueError: no net for 6 \(ownnets\.py line \d+\)"),
+        ("ownnets:exits", "ownnets:exits ends the program; let it return a network, without reading the command line"),
         ("ownsyntax:net", r"ownsyntax\.py line 2 is no Python: "),
         ("ownlacks:net", r"needs 'nobody_has_this_package', which is not installed: .*\(ownlacks\.py line 2\)"),
         ("ownraises:net", r"cannot be imported, correct its code: ZeroDivisionError.*\(ownraises\.py line 2\)"),
@@ -147,6 +156,21 @@ def test_what_is_wrong_is_said_in_a_line(name: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as told:
         build(name, 6)
     assert "\n" not in str(told.value)
+
+
+def test_what_a_module_draws_when_it_is_imported_changes_no_first_weights() -> None:
+    drawn = []
+    for known in (False, True):  # imported by now or not, as it is where a teacher was trained in the same process
+        if not known:
+            sys.modules.pop("ownnets", None)
+        torch.manual_seed(1)
+        weights = [build("ownnets:Net", 6).state_dict(), build("ownnets:ready", 6).state_dict()]
+        drawn.append([value for state in weights for value in state.values()] + [torch.rand(1)])
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+    sys.modules.pop("ownnets")
+    torch.manual_seed(2)
+    ready = build("ownnets:ready", 6).state_dict()  # the same network for all seeds
+    assert all(torch.equal(value, ready[key]) for key, value in weights[1].items())
 
 
 def test_pretrained_is_for_hubs() -> None:
@@ -213,3 +237,5 @@ def test_a_student_that_cannot_learn_is_refused(shop: Workshop) -> None:
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16"]
     with pytest.raises(UserError, match="ownnets:frozen has no weights that learn"):
         distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), shop, method="asd", seed=1, suite="own")
+    with pytest.raises(UserError, match=r"carries a gradient, so it cannot learn: .*torch\.no_grad"):
+        distill(load_recipe("cues", [*few, "student.name=ownnets:Detached"]), shop, method="ce", seed=1, suite="own")

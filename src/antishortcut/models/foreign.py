@@ -108,6 +108,16 @@ def hint(name: str, known: Iterable[str], listing: str) -> str:
     return words if words.startswith("; did") else f"; see {listing}"
 
 
+def elsewhere(name: str) -> str:
+    """A hint for who wrote the name of a network as timm or torchvision know it, without saying whose it is."""
+    import timm
+    from torchvision import models
+
+    known = {"timm": timm.is_model(name.partition(".")[0]), "torchvision": name in models.list_models(module=models)}
+    meant = [f"'{source}:{name}'" for source, there in known.items() if there]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
 Source = Callable[[str, int, bool, int | None], Foreign]
 SOURCES: dict[str, Source] = {"timm": from_timm, "torchvision": from_torchvision, "import": from_import}
 

@@ -8,6 +8,7 @@ logits know of the image has to pass through, which is tried out by holding the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -43,10 +44,10 @@ class Maker:
 
 
 def find_maker(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor) -> Maker | None:
-    layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits)]
+    layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits, x)]
     if not logits.is_meta and not logits.any():  # a head that starts at zero: all results look alike
         calls, logits = jolted(module, {call.path for call in layers}, x, int(logits.shape[1]))
-        layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits)]
+        layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits, x)]
     same = [call for call in layers if call.result is not None and call.result.data_ptr() == logits.data_ptr()]
     if same:
         return Maker(((same[-1].path, same[-1].turn),))
@@ -58,18 +59,35 @@ def find_maker(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tens
     for call in calls:  # those inside end before those around them
         if returns(module.get_submodule(call.path), call, logits, x):
             return Maker(((call.path, call.turn),))
-    # logits that were scaled, cast or normalised afterwards
+    # logits that were scaled, cast, normalised or pooled in another way afterwards
+    layers = [call for call in layers if is_point(module.get_submodule(call.path)) or is_last(module, call, calls)]
     if len(layers) == 1 and is_cut(module, x, layers[0], int(logits.shape[1])):
         return Maker(((layers[0].path, layers[0].turn),))
     return last_cut(module, calls, logits, x)
 
 
-def could_make(part: nn.Module, call: Call, logits: Tensor) -> bool:
+def is_point(part: nn.Module) -> bool:
+    """A layer that reads one location at a time; others may be any convolution that is as wide as there are classes."""
+    return isinstance(part, nn.Linear) or set(getattr(part, "kernel_size", ())) == {1}
+
+
+def is_last(module: nn.Module, call: Call, calls: Sequence[Call]) -> bool:
+    """Whether nothing that learns comes after it, but for the modules around it."""
+    for other in reversed(calls):
+        if other is call:
+            return True
+        learns = next(module.get_submodule(other.path).parameters(), None) is not None
+        if learns and not call.path.startswith(f"{other.path}."):
+            return False
+    return False
+
+
+def could_make(part: nn.Module, call: Call, logits: Tensor, x: Tensor) -> bool:
     """A layer with as many results as there are classes, for vectors or maps as the logits are."""
     result, given = call.result, call.given
     if not isinstance(part, LAYERS) or result is None or given is None or result.shape[0] != logits.shape[0]:
         return False
-    if logits.ndim == 2 and not isinstance(part, nn.Linear) and set(part.kernel_size) != {1}:
+    if logits.ndim == 2 and not is_point(part) and given.shape == x.shape:  # the image itself is no embedding
         return False
     return bool(result.shape[-1 if isinstance(part, nn.Linear) else 1] == logits.shape[1])
 
@@ -89,7 +107,9 @@ def adds_up(results: Sequence[Tensor], logits: Tensor) -> bool:
             return False
         total = total + result
     scale = float(logits.abs().max())
-    for form in forms(total, logits):
+    if not math.isfinite(scale) or total.is_complex():  # nothing can be told from such numbers
+        return False
+    for form in forms(total.to(logits.dtype), logits):  # a network may compute in another precision by itself
         if any(torch.allclose(form / share, logits, rtol=1e-3, atol=1e-5 * scale) for share in {1, len(results)}):
             return True
     return False

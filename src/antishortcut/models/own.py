@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from antishortcut.errors import UserError, near
@@ -75,7 +76,9 @@ def current_folder() -> Iterator[None]:
 def imported(where: str, place: str) -> Any:
     """The module of that name, or what keeps it from being imported."""
     try:
-        return importlib.import_module(where)
+        with torch.random.fork_rng(devices=[]):  # it may be imported by now or not: what it draws must not matter
+            torch.default_generator.manual_seed(0)  # and no GPU's, which is not put back
+            return importlib.import_module(where)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if where == missing or where.startswith(f"{missing}."):  # itself, or a package it should be in
@@ -106,6 +109,10 @@ def made(factory: Callable[..., object], place: str, classes: int) -> object:
         return factory(**options)
     except UserError:
         raise
+    except SystemExit as error:
+        raise UserError(
+            f"{place} ends the program; let it return a network, without reading the command line"
+        ) from error
     except Exception as error:
         given = ", ".join(f"{key}={value}" for key, value in options.items())
         raise UserError(f"{place}, called with ({given}), failed: {blame(error)}") from error

@@ -45,6 +45,14 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
                 f"let both have the same{', or name a module with embedding = …' * (what == 'embedding')}"
             )
     if own:
+        for features, mode in ((seen, "evaluation"), (learning, "training")):
+            if is_share(features.logits):
+                warnings.warn(
+                    f"{name} gives probabilities in {mode} mode, and losses take them for logits, which makes learning "
+                    "from them weak; leave the softmax at its end off",
+                    stacklevel=3,
+                )
+                break
         with silent(network), torch.random.fork_rng(devices=[]):
             again: Features = network(image)
         if not torch.allclose(seen.logits, again.logits, rtol=1e-3, atol=1e-4, equal_nan=True):
@@ -53,6 +61,12 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
                 "as F.dropout(x, p, self.training) does",
                 stacklevel=3,
             )
+
+
+def is_share(logits: Tensor) -> bool:
+    """Whether these are what a softmax gives: nothing below zero, and a sum of one over the classes."""
+    total = logits.sum(dim=1)
+    return bool((logits >= 0).all()) and torch.allclose(total, torch.ones_like(total), atol=1e-3)
 
 
 def given(network: Network, image: Tensor, name: str, mode: str) -> Features:

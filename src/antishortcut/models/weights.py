@@ -17,7 +17,7 @@ from antishortcut.models.checkpoints import read
 from antishortcut.models.segmentation import DeepLab, backbone_state
 from antishortcut.models.taps import Tapped
 
-__all__ = ["complain", "load_weights", "put", "read", "strip"]
+__all__ = ["complain", "load_weights", "put", "read", "refuse_broken", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
@@ -158,6 +158,14 @@ def advice(path: Path, own: Mapping[str, Tensor], state: dict[str, Tensor], head
         known = f"they are for {len(state[left[0]])} classes, not {heads[1]}"
         return f"; {known}: a finished network knows the same ones, one to start from (weights = …) may know others"
     return "; name the network they were saved from"
+
+
+def refuse_broken(network: nn.Module, path: str | Path) -> None:
+    """Weights of a training that failed, read from `path`, can neither teach nor be gone on with."""
+    for key, value in network.state_dict().items():
+        if value.is_floating_point() and bool(value.isnan().any()):
+            name = key.removeprefix("body.").removeprefix("module.")
+            raise UserError(f"{path} holds NaN in {name!r}: that training diverged; take a state from before it did")
 
 
 def counts(key: str) -> bool:

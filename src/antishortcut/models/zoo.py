@@ -10,7 +10,7 @@ from torch import nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.models import dense, mobilenet, plain, resnet, segmentation, shufflenet, vgg, wrn
-from antishortcut.models.foreign import Foreign, source_of
+from antishortcut.models.foreign import Foreign, elsewhere, source_of
 from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
 from antishortcut.models.taps import Tapped
 from antishortcut.models.trial import try_out
@@ -114,7 +114,7 @@ def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     for family in (wrn, vgg, shufflenet, mobilenet, plain, dense):
         net = net or family.from_name(name, classes)
     if net is None:
-        raise UserError(f"unknown model {name!r}{near(name, (*NAMES, *IMAGENET))}")
+        raise UserError(f"unknown model {name!r}{elsewhere(name) or near(name, (*NAMES, *IMAGENET))}")
     return net
 
 
