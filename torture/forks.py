@@ -17,6 +17,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # 
     os.environ[_name] = "1"
 os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # what is compared bit by bit is the same on all machines
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+ASKING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP", "SIGUSR2", "SIGXCPU")  # signals that ask for an end
 LONGEST = 600.0  # seconds of a tiny command; longer is hanging
 
 
@@ -97,6 +98,8 @@ def _become(words: Sequence[str], log: Path, cwd: Path | None) -> None:
     code = 70
     try:
         os.setsid()
+        for name in ASKING:  # nohup and shells that start in the background have some of them ignored
+            signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for handle in (1, 2):
             os.dup2(out, handle)

@@ -58,10 +58,10 @@ def life(steps: int, method: str = "asd") -> Told:
         "kb_a_step": round(_slope([(step, kb) for step, kb, _ in warm]), 3),
         "bound_kb_a_step": SLOPE,
         "mb": round(warm[-1][1] / 1024),
-        "files_first": max(row[2] for row in warm[:few]),
-        "files_last": max(row[2] for row in warm[-few:]),
+        "files_first": min(row[2] for row in warm[:few]),  # the fewest: one that is being written is not left open
+        "files_last": min(row[2] for row in warm[-few:]),
     }
-    return found | {"flat": found["kb_a_step"] < SLOPE and found["files_last"] <= found["files_first"] + 2}
+    return found | {"flat": found["kb_a_step"] < SLOPE and found["files_last"] <= found["files_first"]}
 
 
 def _own(pid: int) -> float:

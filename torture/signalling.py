@@ -17,11 +17,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from torture.forks import Command, descendants, ready
+from torture.forks import ASKING, Command, descendants, ready
 from torture.kills import Case, cases, gone, prepared, unlike, words_of
 from torture.moments import MOMENTS
 
-SENT = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP", "SIGUSR2", "SIGXCPU")
+MISSES = 10  # of one signal and moment
 AT = {"teach": ("start", "step", "keep"), "distill": ("step", "judge"), "evaluate": ("scores",), "suite run": ("step",)}
 
 
@@ -37,14 +37,23 @@ def torment(few: bool = False, seed: int = 1, say: Callable[[str], object] = pri
         whole = place / f"{case.title}-whole"
         prepared(case, whole)
         assert Command(words_of(case, whole), place / "whole.log").wait() == 0, (place / "whole.log").read_text()
-        sent = SENT if not few else SENT[:4] if case.command == "distill" else SENT[:1]
+        sent = ASKING if not few else ASKING[:4] if case.command == "distill" else ASKING[:1]
         for number, name in enumerate(sent):
             for moment in AT[case.command][:1] if few or number > 1 else AT[case.command]:
-                told.append(ask(case, name, moment, place, chance))
+                told.append(heard(case, name, moment, place, chance))
                 say(json.dumps(told[-1]))
         shutil.rmtree(whole)
     shutil.rmtree(place)
     return {"seed": seed, "signals": len(told), "identical": all(each["identical"] for each in told), "cases": told}
+
+
+def heard(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict[str, Any]:
+    """As `ask`; a command that was over before the signal came is asked again, for on a quick machine many are."""
+    for missed in range(MISSES):
+        told = ask(case, name, moment, place, chance)
+        if told["code"] != 0:
+            return told | {"missed": missed}
+    raise AssertionError(f"{case.title}: over before {name} at {moment}, {MISSES} times")
 
 
 def ask(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict[str, Any]:
@@ -55,12 +64,12 @@ def ask(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict
     folder = runs / case.folder.replace("*", "kd")
     sign, pause = MOMENTS[moment](folder, chance)
     command = Command(words_of(case, runs), log)
-    while not sign():
-        assert command.poll() is None, f"{case.title}: over before {moment}: {log.read_text()}"
+    while not sign() and command.poll() is None:
         time.sleep(0.001)
     time.sleep(pause if moment != "scores" else 0.0)
     family = list(descendants(command.pid))
-    command.send(number)
+    if command.poll() is None:
+        command.send(number)
     began = time.monotonic()
     code = command.wait(120)
     seconds = time.monotonic() - began
