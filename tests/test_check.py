@@ -119,6 +119,20 @@ def test_a_damaged_folder_is_told_in_full(ask: Ask, pets: Path) -> None:
     assert copies["two_classes"] == [["train/cat/2.jpg", "train/dog/same.jpg"]]
 
 
+def test_a_folder_without_images_is_told_where_there_is_no_train(ask: Ask, tmp_path: Path) -> None:
+    """Such a folder is no class there, and a person may not notice: photographs of a kind that is not read."""
+    for name in ("cat", "dog"):
+        for at in range(10):
+            picture(tmp_path / name / f"{at}.jpg")
+    (tmp_path / "cow").mkdir()
+    (tmp_path / "cow" / "phone.heic").write_bytes(b"ftypheic")
+    found, code, _ = ask(tmp_path)
+    assert (code, found["classes"], found["empty"]) == (0, 2, ["cow"])
+    advice = "\n".join(found["advice"])
+    assert "cow has no images: fill or remove the folder" in advice
+    assert "(.heic)" in advice
+
+
 def test_every_finding_has_its_line_of_advice(ask: Ask, pets: Path) -> None:
     advice = "\n".join(ask(pets, "--set", "data.image_size=224")[0]["advice"])
     for words in (
@@ -392,6 +406,22 @@ def test_a_mistyped_folder_is_named(told: Told, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "my photos")
     assert told("my fotos")[1:] == (2, "asd: 'my fotos' is no folder, data set or recipe; did you mean my photos?")
+
+
+def test_a_name_is_listed_once(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = told("zzzz")[2].partition("known: ")[2].split(", ")
+    assert len(names) == len(set(names)) > 10  # a data set may have a recipe of its name
+
+
+def test_files_beside_the_images_are_counted_in_words(told: Told, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "photos")
+    for name, words in (
+        ("a.log", "one file beside the images is no image and"),
+        ("b.log", "2 files beside the images are no images and"),
+    ):
+        (folder / "train" / "ape" / name).touch()
+        assert words in told(folder)[0]
 
 
 def test_one_image_is_no_set(told: Told, pets: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from antishortcut import __version__
 from antishortcut.cli import app, main
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
@@ -124,6 +125,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert said in line
     assert "Traceback" not in captured.err
     assert not (here / "runs" / "cues").exists()  # nothing half-written
+
+
+def test_the_version_is_told(here: Path) -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"asd {__version__}\n"
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -87,7 +87,7 @@ def test_a_method_learns_from_maps_and_rows_or_is_refused(taught: tuple[Recipe, 
         run = distill(recipe, shop, method=method, seed=1, suite="s")
         assert Folder(run.folder(shop.runs)).result()["steps"] == 2
         return
-    with pytest.raises(UserError, match=r"needs (one label for every image|the training labels)") as told:
+    with pytest.raises(UserError, match="needs one label for every image") as told:
         distill(recipe, shop, method=method, seed=1, suite="s")
     assert "\n" not in str(told.value)
     assert not list(shop.runs.glob(f"s/{method}-s1/history*"))

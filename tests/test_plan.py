@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import shlex
 import sys
 import threading
 import tomllib
@@ -67,6 +68,18 @@ def test_batches_epochs_and_rates_follow_from_the_images(tmp_path: Path) -> None
     assert planned(tmp_path / "many", {"data.train_limit": 40})["optim.batch"] == 16  # what is left counts
     short = planned(tmp_path / "few", epochs=12)
     assert (short["epochs"], short["methods.asd.warmup"]) == (12, 1.0)
+
+
+def test_folders_without_images_are_counted_not_named(tmp_path: Path) -> None:
+    """A name may hold anything, and the plan is a file of settings."""
+    for name in ("ape", "bat"):
+        for at in range(5):
+            picture(tmp_path / name / f"{at}.png")
+    (tmp_path / "cow\nepochs = 1").mkdir()
+    lines = plan(Wanted(f"folder:{tmp_path}", "cnn-8", "cnn-4"), None, {})
+    why = next(line.why for line in lines if line.key == "data.name")
+    assert why == "2 classes, 9 images to train on, 1 held out; without images: 1 folder"
+    assert recipe_from(written(lines, ""), tmp_path).epochs == EPOCHS[1]
 
 
 def test_a_plan_is_a_recipe_that_says_why(tmp_path: Path) -> None:
@@ -186,6 +199,9 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     assert json.loads(asd(*words, "--dry-run", "--json")[0])["epochs"] == 2
     out, err, code = asd(*words, "--dry-run")
     assert code == 0
+    found = "2 classes, 22 images to train on, 2 held out"
+    assert f"folder:photos: {found}; augmentation crop-flip" in err
+    assert found in out
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
     assert not (tmp_path / "runs").exists()
@@ -218,13 +234,47 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("asd", "kd", "ce"))
 
 
+def test_the_next_command_finds_the_same_teacher(asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "photos")
+    _, err, code = asd("distill", "--data", "photos", *PAIR, "--epochs", 1, "--runs", "my runs")
+    assert code == 0, err
+    recipe = Path("my runs", "photos-cnn-8-cnn-4-8", "recipe.toml")
+    again = f"asd distill '{recipe}' --runs 'my runs' --method kd"
+    assert again in err
+    assert again in recipe.read_text()
+    assert asd(*shlex.split(again)[1:])[2] == 0
+    assert not Path("runs").exists()
+    assert len(list(Path("my runs", "teachers").iterdir())) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_here_leaves_no_plan(
+    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    make_folder(tmp_path / "photos")
+    words = ("distill", "--data", "photos", *PAIR, "--device", device)
+    assert asd(*words, "--dry-run")[2] == 0  # a plan for another machine
+    out, err, code = asd(*words)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [f"asd: --device {device}: there is none here; use cpu or auto (asd doctor tells more)"]
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "--data, --teacher, --student is missing"),
+        ((), "--data, --teacher, --student are missing"),
         (("--data", "photos", "--teacher", "cnn-8"), "--student is missing"),
         (("cues", "--data", "photos"), "stand for a recipe"),
         (("cues", "--dry-run"), "stand for a recipe"),
+        (("photos",), "'photos' is a folder, not a recipe; images go with --data"),
+        (("--data", "photos", *PAIR, "--name", "a/b"), "'a/b' cannot name a folder"),
+        (("--data", "photos", "--teacher", "resnet10t", "--student", "cnn-8"), "did you mean 'timm:resnet10t'?"),
+        (("--data", "a folder", *PAIR), "(asd check 'folder:a folder' tells more)"),
         (("--data", "nowhere", *PAIR), "'nowhere' is no folder here and no data set"),
         (("--data", "folder:nowhere", *PAIR), "no folder nowhere"),
         (("--data", "photos", *PAIR, "--set", "optim.rat=1"), "unknown setting 'optim.rat'; did you mean 'rate'"),
@@ -250,6 +300,7 @@ def test_what_is_missing_is_said_and_nothing_is_left(
     make_folder(tmp_path / "photos")
     torch.save(build("cnn-8", 5).state_dict(), "five.pt")
     picture(tmp_path / "single" / "ape" / "0.png")
+    picture(tmp_path / "a folder" / "ape" / "0.png")
     (make_folder(tmp_path / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
     for name in ("ape", "bat"):
         picture(tmp_path / "two" / "train" / name / "0.png")

@@ -73,8 +73,9 @@ def of_disk(error: OSError) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """1 epoch, 1,000 epochs."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """1 epoch, 1,000 epochs, 10 classes."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
 
 
 def near(word: str, known: Iterable[str]) -> str:

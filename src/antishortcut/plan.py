@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from antishortcut.data.checks import open_finding, usual_augment, usual_side
 from antishortcut.data.checks.finding import Finding
 from antishortcut.data.sources import SOURCES
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
 from antishortcut.models.published import published
 from antishortcut.run import TeacherSettings
@@ -95,14 +96,14 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
     if "image_size" not in own:
         finding = replace(finding, image_size=usual_side(finding))
     if finding.refusal:
-        raise UserError(f"{finding.refusal} (asd check {wanted.data} tells more)")
+        raise UserError(f"{finding.refusal} (asd check {shlex.quote(wanted.data)} tells more)")
     _refuse_too_few(finding)
     images = len(finding.parts["train"])
     batch = _batch(images)
     ready = {who: _weights(wanted, network) for who, network in _learning(wanted).items()}
-    counted = given.get("iterations")
-    epochs, why = (counted, "") if isinstance(counted, int) else _epochs(wanted, images, batch)
-    unit = "epochs" if counted is None else "iterations"
+    steps = given.get("iterations")
+    epochs, why = (steps, "") if isinstance(steps, int) else _epochs(wanted, images, batch)
+    unit = "epochs" if steps is None else "iterations"
     lines = [
         Line("title", f"{wanted.teacher} → {wanted.student} on {wanted.data}"),
         Line(unit, epochs, why),
@@ -149,7 +150,14 @@ def _data(wanted: Wanted, finding: Finding) -> list[Line]:
     kind, own = usual_augment(finding), wanted.data.startswith(OWN)
     side = [Line("data.image_size", finding.image_size, "half of the images or more are no smaller")] if own else []
     whys = {"imagenet": "random resized crop, flip, colour", "crop-flip": "shift and flip"}
-    return [Line("data.name", wanted.data), *side, Line("data.augment", kind, whys.get(kind, ""))]
+    return [Line("data.name", wanted.data, _counts(finding)), *side, Line("data.augment", kind, whys.get(kind, ""))]
+
+
+def _counts(finding: Finding) -> str:
+    """What was found, without names: they may hold anything, and this becomes a comment."""
+    train, *held = (len(part) for part in finding.parts.values())
+    told = f"{counted(len(finding.classes), 'class')}, {counted(train, 'image')} to train on, {sum(held):,} held out"
+    return told + (f"; without images: {counted(len(finding.empty), 'folder')}" if finding.empty else "")
 
 
 def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: int) -> list[Line]:

@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO, TextIOWrapper
 from signal import Signals
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,12 +18,31 @@ from antishortcut.signals import Asked, ending
 
 app = typer.Typer(
     name="asd",
-    help="Distil a vision model without handing down its shortcuts.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+VERSION = "Print the version and exit."
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from antishortcut import __version__
+
+        print(f"asd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _asd(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=VERSION)] = False,
+) -> None:
+    """Distil a vision model without handing down its shortcuts."""
+
+
 app.command()(runs.demo)
 app.command()(runs.init)
 app.command()(runs.teach)

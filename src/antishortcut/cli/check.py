@@ -12,7 +12,7 @@ import typer
 
 from antishortcut.cli import complete
 from antishortcut.cli.options import JsonOption, RootOption, SetOption, print_json, table, tell
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
     if data.partition(":")[0] not in SOURCES:
         place = expanded(data)
         if not place.is_dir():
-            known = near_folder(data) or near(data, [*SOURCES, *shipped_recipes()])
+            known = near_folder(data) or near(data, dict.fromkeys([*SOURCES, *shipped_recipes()]))
             raise UserError(f"{data!r} is no folder, data set or recipe{known}")
         data = f"{'groups' if (place / 'metadata.csv').is_file() else 'folder'}:{data}"
     plain = Recipe(
@@ -154,9 +154,8 @@ def _next(settings: DataSettings, recipe: str | None, wrong: list[str], dense: b
 def _show(facts: dict[str, Any]) -> None:
     from antishortcut.data.checks import SHOWN
 
-    side, augment, number = facts["image_size"], facts["augment"], facts["classes"]
-    classes = "1 class" if number == 1 else f"{number:,} classes"
-    tell(f"{facts['data']}: {classes}, networks see {side} × {side}, augmentation {augment}")
+    side, augment = facts["image_size"], facts["augment"]
+    tell(f"{facts['data']}: {counted(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
     shown = [row | {"part": f"test ({facts['held']}/)"} if _is_held(facts, row) else row for row in facts["parts"]]
     table("parts", list(shown[0]), [tuple(row.values()) for row in shown])
     parts = [row["part"] for row in facts["parts"]]

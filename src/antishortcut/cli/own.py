@@ -39,10 +39,11 @@ def asked(
 
     if data is None or teacher is None or student is None:
         named = {"--data": data, "--teacher": teacher, "--student": student}
-        absent = ", ".join(name for name, value in named.items() if value is None)
+        absent = [name for name, value in named.items() if value is None]
         raise UserError(
             f"name a recipe (asd list recipes), or your data and two networks, like --data folder:photos "
-            f"--teacher timm:resnet50 --student timm:mobilenetv3_small_100; {absent} is missing"
+            f"--teacher timm:resnet50 --student timm:mobilenetv3_small_100; "
+            f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
         )
     if early is not None and final is None and early != "rewind" and not early.endswith("%"):
         raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
@@ -56,6 +57,7 @@ def planned(
 
     What could not be trained is said before anything is written.
     """
+    from antishortcut.fabric import check_device
     from antishortcut.folder import replacing
     from antishortcut.plan import plan, written
     from antishortcut.run import recipe_from, setting
@@ -66,14 +68,17 @@ def planned(
         time.sleep(0.2)
     if there := path.is_file():
         _agree(path, wanted.said, overrides)
-        text = path.read_text(encoding="utf-8")
+        text, found = path.read_text(encoding="utf-8"), ""
     else:
         head = f"{wanted.teacher} → {wanted.student} on {wanted.data}, planned by asd distill; yours to edit.\n"
-        head += f"asd distill {shlex.quote(str(path))} --method kd    another student of the same teacher"
-        text = written(plan(wanted, shop.root, given), head)
+        head += f"{_again(path, shop.runs, shop.root)} --method kd    another student of the same teacher"
+        lines = plan(wanted, shop.root, given)
+        text, found = written(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
     roles = feasible(recipe, shop, method)
-    _tell(f"{wanted.data}: {_pixels(recipe)}, batches of {recipe.optim.batch}")
+    if write:  # a plan is shown where it will not be run, too
+        check_device(shop.execution)
+    _tell(f"{wanted.data}: {found}{_pixels(recipe)}, batches of {recipe.optim.batch}")
     for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
         _tell(f"{number}. {line}")
     if write and not there:
@@ -193,12 +198,19 @@ def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
             _tell(f"not measured: {name}: {error}")
 
 
-def following(run: Run, runs: Path, recipe: Path) -> None:
+def following(run: Run, runs: Path, root: Path | None, recipe: Path) -> None:
     folder = run.folder(runs)
     other = next(name for name in ("kd", "contrast+tc") if name != run.method)
     _tell(f"next: asd report {shlex.quote(str(folder.parent))}   what it leans on, as a page")
     _tell(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for others")
-    _tell(f"      asd distill {shlex.quote(str(recipe))} --method {other}   another to compare it with")
+    _tell(f"      {_again(recipe, runs, root)} --method {other}   another to compare it with")
+
+
+def _again(recipe: Path, runs: Path, root: Path | None) -> str:
+    """The command for another student of the same teacher, which it finds only where the first one's runs lie."""
+    words = ["asd", "distill", str(recipe)]
+    words += ["--runs", str(runs)] if runs != Path("runs") else []
+    return shlex.join(words + (["--data-root", str(root)] if root is not None else []))
 
 
 def _tell(line: str) -> None:

@@ -233,7 +233,7 @@ def distill(
     parts = parts or ("auto" if recipe is None else "1")
     shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
     words = (data, teacher, student, final, early, epochs, pretrained)
-    planned = recipe is None
+    planned, name = recipe is None, _slug(name)  # before a plan is written
     if recipe is None:
         wanted = own.asked(*words)
         suite = _slug(suite or wanted.name)
@@ -244,7 +244,7 @@ def distill(
     elif dry_run or any(word is not None for word in words):
         raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
     settings = load_recipe(recipe, chosen)
-    place = {"suite": _slug(suite or own.suite_of(Path(recipe), runs)), "name": _slug(name)}
+    place = {"suite": _slug(suite or own.suite_of(Path(recipe), runs)), "name": name}
     if planned:
         own.estimate(settings, runs, place["suite"], method, seed, shop.execution)
     run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
@@ -259,7 +259,7 @@ def distill(
     table(f"{run.name} on {run.data.name}, {where} set", heads, rows)
     tell(folder.path)
     if planned:
-        own.following(run, runs, Path(recipe))
+        own.following(run, runs, data_root, Path(recipe))
 
 
 def _ends(folder: Folder, result: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:

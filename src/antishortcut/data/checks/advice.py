@@ -104,7 +104,8 @@ def _files_beside(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
         count = sum(pictures.values())
         yield f"{_files(count)} of a kind that is not read ({_some(list(pictures))}): save as PNG or JPEG"
     elif kinds:
-        yield f"{_files(sum(kinds.values()))} beside the images {_are(sum(kinds.values()))} no images and left alone"
+        count = sum(kinds.values())
+        yield f"{_files(count)} beside the images {_are(count)} no {'image' if count == 1 else 'images'} and left alone"
     stray = {name: count for name, count in facts["unused"].items() if name.split("/")[0].lower() not in HELD}
     if stray:
         count = sum(stray.values())

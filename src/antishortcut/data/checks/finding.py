@@ -76,7 +76,8 @@ def open_finding(
         return Finding(name, found.classes, found.image_size, parts)
     others, unused = _beside(folder, _paths(found))
     held = _tested(folder) if kind == "folder" else ""
-    return Finding(name, found.classes, found.image_size, parts, folder, held=held, others=others, unused=unused)
+    empty = _passed_over(folder, found.classes) if kind == "folder" else ()
+    return Finding(name, found.classes, found.image_size, parts, folder, "", held, empty, (), others, unused)
 
 
 def usual_side(finding: Finding) -> int:
@@ -182,6 +183,13 @@ def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], 
         paths, labels = (tuple(kind[name] for name in both) for kind in (pictures, masks))
         parts[part] = FileSet(paths, zeros, masks=labels, lookup=lookup)
     return names, parts, tuple(alone)
+
+
+def _passed_over(folder: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Folders that may have been meant as classes: where there is no train/, one without images counts for nothing."""
+    if layouts.part_of(folder, layouts.TRAIN) is not None or scenes.has_masks(folder):
+        return ()
+    return tuple(name for name in layouts.folders(folder) if name not in classes)
 
 
 def _lookup(classes: int) -> Tensor:
