@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "stylize": {"types", "models", "data", "folder", "console"},
     "mechanism": {"types", "folder", "models", "data", "diagnose", "console"},
     "signals": set(),
+    "exits": set(),
     "frozen": {"types", "models"},
     "fabric": {"run", "frozen", "machine", "parallel"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen", "snapshots"},
@@ -80,7 +81,7 @@ ALLOWED: dict[str, set[str]] = {
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals"},
+    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals", "exits"},
     "cost": {
         "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
         "frozen", "machine",
@@ -90,7 +91,7 @@ ALLOWED: dict[str, set[str]] = {
 }  # fmt: skip
 TORCH_FREE = [
     "settings", "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed",
-    "suites", "launch", "cost", "cli", "doctor",
+    "suites", "launch", "cost", "cli", "doctor", "exits",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -36,9 +37,12 @@ def run(tmp_path: Path, name: str, *words: str, processes: int = 1) -> str:
     # offline, on one thread; the time only ends what hangs
     alone = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        call, cwd=tmp_path, env=os.environ | alone | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=3000
-    )  # fmt: skip
+    environ = os.environ | alone | {"PYTHONPATH": path}
+    for _ in range(3):
+        done = subprocess.run(call, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=3000)
+        if processes == 1 or "terminate called without an active exception" not in done.stderr:
+            break  # else torch aborted a process that was done: its issue 190489
+        shutil.rmtree(tmp_path / "made")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

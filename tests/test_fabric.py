@@ -1,4 +1,4 @@
-"""Processes that share a run, before they have met."""
+"""Processes that share a run: before they have met, and as they end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,67 @@ from antishortcut.run import Execution
 fabric.ALONE = 0.5
 fabric.make_fabric(Execution(accelerator="cpu", devices=2, precision="32-true", threads=1))
 """
+
+
+ENDING = """
+import os, sys, threading, weakref
+import torch, torch.distributed as dist
+from antishortcut import cli
+from antishortcut.parallel import told
+
+store, rank, code, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+def work(**_):
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    for thread in map(int, os.listdir("/proc/self/task")):  # gloo's get the processor when nobody else wants it
+        if thread != threading.get_native_id():
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    for number in range(20):
+        told(number)
+    print("done")
+    return code
+
+if mode == "world":
+    work()
+    world = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    assert world() is None, "the world outlives its end"
+else:
+    cli.app = work
+    cli.main()
+"""
+
+
+def ended(store: Path, mode: str, code: int) -> list[tuple[int, str, str]]:
+    """How two processes end that share one core: exit code, what they printed, what they complained of."""
+    core = {min(os.sched_getaffinity(0))}
+    words = [sys.executable, "-c", ENDING, f"file://{store}"]
+    both = [
+        subprocess.Popen(
+            [*words, str(rank), str(code), mode],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, core),
+        )
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=300) for process in both]
+    return [(process.returncode, *words) for process, words in zip(both, told, strict=True)]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up as Linux does it")
+@pytest.mark.parametrize("code", [0, 3])
+def test_processes_that_were_joined_end_with_their_own_code(tmp_path: Path, code: int) -> None:
+    """A thread of gloo that lags behind would have torch abort a process that is done: most of these, before."""
+    for number in range(3):
+        assert ended(tmp_path / str(number), "command", code) == [(code, "done\n", "")] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up as Linux does it")
+def test_the_group_of_a_loop_of_ones_own_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Kept in a memory of ours, its threads would outlive dist.destroy_process_group()."""
+    assert ended(tmp_path / "store", "world", 0) == [(0, "done\n", "")] * 2
 
 
 def test_others_that_are_started_later_are_not_tied_to_this_one() -> None:
@@ -49,9 +111,9 @@ def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
         port = free.getsockname()[1]
     place = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     place |= {"MASTER_PORT": str(port), STARTER: str(gone.pid)}
-    ended = subprocess.run(
+    second = subprocess.run(
         [sys.executable, "-c", SECOND], env=os.environ | place, capture_output=True, text=True, timeout=60, check=False
     )
-    assert ended.returncode == 2, ended.stderr
-    assert "asd: another process of this run has ended" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert second.returncode == 2, second.stderr
+    assert "asd: another process of this run has ended" in second.stderr
+    assert "Traceback" not in second.stderr

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from antishortcut.methods import METHODS
 from antishortcut.step import joined
 from antishortcut.types import Batch, Features
+from tests.processes import in_two
 from tests.test_contract import PAST_WARMUP, Setting, odd_features
 
 ROWS = 8
@@ -58,19 +58,16 @@ def examine(name: str, rank: int | None) -> Found:
     return found
 
 
-def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def work(rank: int, folder: Path) -> None:
     found = {name: examine(name, rank) for name in METHODS}
     if rank == 0:
-        torch.save(found, f"{folder}/found.pt")
-    dist.destroy_process_group()
+        torch.save(found, folder / "found.pt")
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     folder: Path = tmp_path_factory.mktemp("two")
-    spawn(work, args=(str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    in_two(work, folder)
     found: dict[str, Found] = torch.load(folder / "found.pt", weights_only=True)
     return found
 

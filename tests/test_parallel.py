@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.parallel import gather, told, world
 from antishortcut.snapshots import Snapshots, load_state
+from tests.processes import WORLD, in_two
 from tests.test_subspace import close, normal, span
 
-WORLD = 2
 SHARES = [(4, 3), (3, 4), (5, 2)]  # rows of each process in three steps
 CASES: dict[str, dict[str, Any]] = {
     "batch": {"subspace": "batch"},
@@ -105,30 +101,18 @@ def gathered(rank: int) -> Found:
     }
 
 
-def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
+def work(rank: int, folder: Path) -> None:
     found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
-    found["own loop"] = own_loop(rank, Path(folder) / "states")
-    found["folder"] = {"path": folder}
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    found["own loop"] = own_loop(rank, folder / "states")
+    found["folder"] = {"path": str(folder)}
+    torch.save(found, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """Everything two processes found, by rank. They are started once."""
     folder = tmp_path_factory.mktemp("ranks")
-    running = spawn(work, args=(str(folder),), nprocs=WORLD, join=False)  # type: ignore[no-untyped-call]
-    deadline = time.monotonic() + 600  # busy cores are no error, hanging is
-    try:
-        while not running.join(timeout=1):
-            assert time.monotonic() < deadline, "two processes did not finish within ten minutes"
-    finally:
-        for process in running.processes:
-            with contextlib.suppress(ValueError):
-                process.kill()
+    in_two(work, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ ENDED = (
     "the same command goes on from the last saved state"
 )
 _apart = ContextVar("apart", default=False)
+_made: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()  # a world's group of hosts
 
 
 def world() -> int:
@@ -43,16 +44,18 @@ def told(number: int) -> list[int]:
     if world() == 1:
         return [number]
     said = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
-    dist.all_gather(said, torch.tensor([number]), group=_hosts(dist.group.WORLD))
+    dist.all_gather(said, torch.tensor([number]), group=_hosts())
     return [int(one) for one in said]
 
 
-@cache
-def _hosts(world: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The processes of a world, joined for what lies in main memory."""
+def _hosts() -> dist.ProcessGroup:
+    """The processes, joined for what lies in main memory. Kept for no longer than the world they are in."""
+    world = cast("dist.ProcessGroup", dist.group.WORLD)
     if dist.get_backend(world) == "gloo":
         return world
-    return cast("dist.ProcessGroup | None", dist.new_group(backend="gloo"))
+    if world not in _made:
+        _made[world] = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
+    return _made[world]
 
 
 @contextmanager

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +15,6 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, make_method
@@ -27,6 +23,7 @@ from antishortcut.step import Step, joined
 from antishortcut.tasks import Classification
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
+from tests.processes import in_two
 from tests.test_subspace import close, seeds, several
 
 NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
@@ -199,24 +196,12 @@ def trained(rank: int | None) -> Found:
     return found
 
 
-def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=30))
-    torch.save(trained(rank), Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+def work(rank: int, folder: Path) -> None:
+    torch.save(trained(rank), folder / f"{rank}.pt")
 
 
 def test_two_processes_are_one_with_the_joint_batch(tmp_path: Path) -> None:
-    running = spawn(work, args=(str(tmp_path),), nprocs=2, join=False)  # type: ignore[no-untyped-call]
-    deadline = time.monotonic() + 60
-    try:
-        while not running.join(timeout=1):
-            assert time.monotonic() < deadline, "two processes did not finish within a minute"
-    finally:
-        for process in running.processes:
-            with contextlib.suppress(ValueError):
-                process.kill()
+    in_two(work, tmp_path)
     alone = trained(None)
     for rank in range(2):
         together: Found = torch.load(tmp_path / f"{rank}.pt")

@@ -14,6 +14,7 @@ import typer
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
 from antishortcut.console import first_process
 from antishortcut.errors import UserError, first_line, of_disk, one_line
+from antishortcut.exits import own_code
 from antishortcut.signals import Asked, ending
 
 app = typer.Typer(
@@ -63,6 +64,12 @@ app.command("list")(lists.list_)
 
 
 def main() -> None:
+    """Run the command, and end with its code, also where several processes work together."""
+    with own_code():
+        _main()
+
+
+def _main() -> NoReturn:
     """Run the command; what is wrong with the input is one line and exit code 2."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     if isinstance(sys.stdout, TextIOWrapper):

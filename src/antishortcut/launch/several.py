@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antishortcut.exits import own_code
 from antishortcut.folder import InUse, read_json, write_json
 from antishortcut.launch.place import Done, Kind, Place
 from antishortcut.launch.task import carried_out, open_worker, told
@@ -119,4 +120,5 @@ def _orphaned(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with own_code():
+        main(Path(sys.argv[1]))
