@@ -42,7 +42,7 @@ PROMISES = (
         "tests/test_numbers.py", "tests/test_odd_batches.py")),
     Promise("two processes instead of one", "the same terms, gradients, queue and directions; whole runs to 1e-3", (
         "tests/test_parallel.py", "tests/test_methods_in_two.py", "tests/test_distributed.py")),
-    Promise("a process that waits for a killed one, or ends while torch's threads lag", "ends soon, with its own code", (
+    Promise("a process that waits for a killed one; torch's threads late at its end", "ends soon, with its own code", (
         "tests/test_fabric.py",)),
     Promise("a lock that is held, stale, or of another machine", "names the holder; one that is gone keeps none out", (
         "tests/test_locks.py",)),
