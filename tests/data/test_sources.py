@@ -169,6 +169,17 @@ def test_a_class_may_be_called_valid_in_capitals(tmp_path: Path) -> None:
     assert open_sets(f"folder:{tmp_path}", None).classes == ("Invalid", "Train", "Valid")
 
 
+def test_a_browsers_name_for_a_jpeg_is_read(tmp_path: Path) -> None:
+    for name in ("ape", "bat"):
+        for at in range(10):
+            picture(tmp_path / name / f"{at}.jpg")
+        (tmp_path / name / "0.jpg").rename(tmp_path / name / "0.JFIF")
+    sets = open_sets(f"folder:{tmp_path}", None)
+    seen = [path for part in (sets.train, *sets.tests.values()) if isinstance(part, FileSet) for path in part.paths]
+    assert {path.name for path in seen if path.suffix == ".JFIF"} == {"0.JFIF"}
+    assert len(seen) == 20
+
+
 def test_images_that_are_not_found_are_explained(tmp_path: Path) -> None:
     for name in ("ape", "bat"):
         (tmp_path / "phone" / name).mkdir(parents=True)

@@ -55,6 +55,11 @@ def test_agrees_with_the_loop(b: int, c: int, temperature: float, seed: int) -> 
     close(kd_loss(teacher, teacher, temperature), 0.0, 1e-14)
 
 
+def test_rows_that_are_not_the_same_number_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"of the student are \(3, 2\), of the teacher \(1, 2\)"):
+        kd_loss(torch.zeros(3, 2), torch.zeros(1, 2), 4.0)
+
+
 def test_two_classes_by_hand() -> None:
     teacher = torch.tensor([[4 * math.log(3), 0.0]], dtype=torch.float64)  # q = (3/4, 1/4) at τ = 4
     student = torch.zeros(1, 2, dtype=torch.float64)  # p = (1/2, 1/2)

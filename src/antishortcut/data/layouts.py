@@ -19,9 +19,9 @@ from ..files import near_folder, text
 from ..types import FileSet, ImageSet
 from .pickles import read_pickle
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 
-FOREIGN = {".heic", ".heif", ".avif", ".jfif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # not for us
+FOREIGN = {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # not for us
 
 CIFAR = "cifar-100-python"
 _CIFAR_FILES = {  # size in bytes and md5 of the official files

@@ -36,7 +36,7 @@ _CAMVID_HINT = (
 )
 
 _FOLDER_HINT = "expected train/images/<name>.jpg with train/masks/<name>.png, and the same in val"
-_LOSSY = {".jpg", ".jpeg", ".webp"}  # whose pixels are nearly what was saved: no masks
+_LOSSY = {".jpg", ".jpeg", ".jfif", ".webp"}  # whose pixels are nearly what was saved: no masks
 
 
 class Scenes(NamedTuple):

@@ -13,6 +13,8 @@ from antishortcut.types import Batch, Features, Sizes
 
 def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """τ² KL(teacher ‖ student) of softened class probabilities, mean over rows. Logits (B, C); none to the teacher."""
+    if student.shape != teacher.shape:  # a teacher's single row would fit every row of the student's
+        raise ValueError(f"logits of the student are {tuple(student.shape)}, of the teacher {tuple(teacher.shape)}")
     log_p = F.log_softmax(student / temperature, dim=1)  # (B, C)
     log_q = F.log_softmax(teacher.detach() / temperature, dim=1)  # (B, C)
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
