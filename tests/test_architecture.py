@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "signals": set(),
     "exits": set(),
     "frozen": {"types", "models"},
-    "fabric": {"run", "frozen", "machine", "parallel"},
+    "fabric": {"run", "frozen", "machine", "parallel", "signals"},
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen", "snapshots"},
     "cache": {"run", "folder", "teachers", "types"},
     "mixing": {"settings", "types", "data", "parallel"},

@@ -15,6 +15,7 @@ import antishortcut.train as loop
 from antishortcut.averaging import Average, decay_at
 from antishortcut.folder import Folder
 from antishortcut.run import Execution, Recipe, load_recipe
+from antishortcut.signals import Stopped
 from antishortcut.workflow import Workshop, distill, teach
 
 
@@ -123,7 +124,7 @@ def test_stopped_and_resumed_equals_uninterrupted_with_everything_on(
 
     monkeypatch.setattr(loop.Training, "_step", step)
     for _ in stops:
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(averaged, shop, method="asd", seed=1, suite="parts")
     parts = Folder(distill(averaged, shop, method="asd", seed=1, suite="parts").folder(shop.runs))
     for name in ("student", "method"):
@@ -149,7 +150,7 @@ def test_a_teacher_resumes_with_its_means(averaged: Recipe, tmp_path: Path, monk
         with monkeypatch.context() as patch:
             patch.setattr(loop.Training, "_step", step)
             if stop > 0:
-                with pytest.raises(loop.Stopped):
+                with pytest.raises(Stopped):
                     teach(averaged, here)
         manifests.append((teach(averaged, here).folder(here.runs) / "manifest.json").read_text())
     assert manifests[0] == manifests[1]

@@ -26,6 +26,7 @@ from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.run import Execution, Recipe, Run, distill_run, load_recipe, teach_run
+from antishortcut.signals import Stopped
 from antishortcut.teachers import Teachers
 from antishortcut.types import Features
 from antishortcut.workflow import Workshop, distill, teach
@@ -189,7 +190,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             learn(parted, cached, "parts", "asd")
     cached.execution = cached.execution.model_copy(update={"cache_teachers": False})  # it goes on as it began
     parts = learn(parted, cached, "parts", "asd")

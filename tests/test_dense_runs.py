@@ -22,6 +22,7 @@ from antishortcut.evaluate import Bench, evaluate
 from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
 from antishortcut.run import Execution, Recipe, load_recipe
+from antishortcut.signals import Stopped
 from antishortcut.stylize import check_request
 from antishortcut.targets import measure
 from antishortcut.teachers import Trajectory
@@ -156,7 +157,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
     monkeypatch.setattr(loop.Training, "_step", stopping)
     for _ in range(2):
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(dense, other, method="asd", seed=1, suite="s")
     distill(dense, other, method="asd", seed=1, suite="s")
     again = Folder(run.folder(other.runs))

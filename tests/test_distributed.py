@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,46 @@ def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int
         for key, value in one.items():
             assert torch.allclose(value.float(), two[key].float(), atol=2e-4, rtol=1e-3), key
     assert torch.equal(one["loss.queue_index"], two["loss.queue_index"])
+
+
+SLOW = """
+import os, time
+
+sync = os.fsync
+
+def slowly(file):
+    number = file if isinstance(file, int) else file.fileno()
+    if "/resume/" in os.readlink(f"/proc/self/fd/{number}"):
+        time.sleep(8)
+    sync(file)
+
+os.fsync = slowly
+"""
+
+
+@pytest.mark.slow
+def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None:
+    """A disk may be slow: who ended before would have had the first one killed while it writes."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
+    words = ["distill", str(tiny), "--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "antishortcut", *words, "--set", "epochs=400", "--runs", "runs"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "slow")},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    folder = tmp_path / "runs" / "tiny" / "ce-s1"
+    while not (folder / "metrics.jsonl").exists() or len((folder / "metrics.jsonl").read_text().splitlines()) < 10:
+        assert run.poll() is None
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGTERM)
+    told = run.communicate(timeout=120)[1]
+    assert run.returncode == 143, told
+    assert told.count("stopped after step") == 1
+    assert [*(folder / "resume").glob("*.pt")]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -116,3 +117,44 @@ def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
     assert second.returncode == 2, second.stderr
     assert "asd: another process of this run has ended" in second.stderr
     assert "Traceback" not in second.stderr
+
+
+WATCH = """
+import json, os, subprocess, sys, threading, time
+from antishortcut import fabric
+
+fabric.LOOK, fabric.ALONE = 0.05, 0.2
+found = []
+for known in (True, False):
+    for ends in json.loads(sys.argv[1]):
+        told, telling = os.pipe()
+        if os.fork() == 0:  # a first process, whose only other one ends so
+            os.dup2(telling, 2)
+            met = threading.Event()
+            if known:
+                met.set()
+            fabric._look_after(met, [subprocess.Popen(ends)])
+            time.sleep(1)
+            os._exit(7)
+        os.close(telling)
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        found.append([code, os.read(told, 9999).decode()])
+print(json.dumps(found))
+"""
+
+
+def test_the_first_ends_as_another_did() -> None:
+    """Lightning would kill it at once: a scheduler's signal that was heard before they met ended in 137."""
+    gone = "another process of this run has ended"
+    ends = {
+        ("true",): (7, ""),  # it goes on
+        ("false",): (2, gone),
+        ("sh", "-c", "exit 143"): (143, "stopped by SIGTERM"),
+        ("sh", "-c", "kill -TERM $$"): (143, "stopped by SIGTERM"),
+        ("sh", "-c", "kill -KILL $$"): (2, gone),
+    }
+    words = [sys.executable, "-c", WATCH, json.dumps(list(ends))]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout)
+    for (code, told), (expected, said) in zip(found, [*ends.values()] * 2, strict=True):
+        assert code == expected
+        assert told.startswith(f"asd: {said}") if said else not told

@@ -20,6 +20,7 @@ from antishortcut.folder import Folder
 from antishortcut.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
 from antishortcut.models import Network, build
 from antishortcut.run import Execution, Recipe
+from antishortcut.signals import Stopped
 from antishortcut.types import Features
 from antishortcut.workflow import Workshop, distill
 
@@ -264,7 +265,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", native)
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(recipe, shop, method="asd", seed=1, suite="parts")
     begun = tmp_path / "runs/parts/asd-s1/run.json"
     if native == "older":

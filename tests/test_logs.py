@@ -17,6 +17,7 @@ from antishortcut.cli.options import execution_of
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
 from antishortcut.run import Execution, Recipe, Run
+from antishortcut.signals import Stopped
 from antishortcut.workflow import Workshop, distill
 
 
@@ -93,7 +94,7 @@ def test_wandb_offline_goes_on_as_the_same_run(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(recipe, shop, method="ce", seed=1, suite="s")
     run = distill(recipe, shop, method="ce", seed=1, suite="s")
     files = sorted((run.folder(shop.runs) / "wandb").glob("offline-run-*/run-*.wandb"))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.parallel import gather, told, world
+from antishortcut.parallel import different, gather, told, world
 from antishortcut.snapshots import Snapshots, load_state
 from tests.processes import WORLD, in_two
 from tests.test_subspace import close, normal, span
@@ -101,9 +101,22 @@ def gathered(rank: int) -> Found:
     }
 
 
+def unlike(rank: int) -> nn.Module:
+    """The same in both processes but for a mean, a counter, a mask and the sign of a zero."""
+    module = nn.Linear(2, 2)
+    nn.init.constant_(module.weight, float(rank))  # a weight that differs would be DDP's fault
+    own = {"mean": normal(4, seed=rank), "count": torch.tensor(5 + rank), "mask": torch.tensor([True, rank == 0])}
+    half = torch.tensor([0.0, -0.0 if rank else 0.0]).bfloat16()
+    for name, value in ({"same": normal(3, 2), "none": torch.empty(0), "rounded": half} | own).items():
+        module.register_buffer(name, value)
+    module.register_buffer("passing", torch.tensor(rank), persistent=False)
+    return module
+
+
 def work(rank: int, folder: Path) -> None:
     found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
     found["own loop"] = own_loop(rank, folder / "states")
+    found["different"] = {"others": different(unlike(rank))}
     found["folder"] = {"path": str(folder)}
     torch.save(found, folder / f"{rank}.pt")
 
@@ -130,6 +143,14 @@ def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
         assert torch.equal(found["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
         assert torch.equal(found["none"], normal(2, 3, 2))
         assert found["numbers"].tolist() == [0, 1, 10, 11]
+
+
+def test_what_differs_between_processes_is_known_to_the_first(ranks: list[Found]) -> None:
+    (other,), none = (rank["different"]["others"] for rank in ranks)
+    assert none == []
+    assert other.keys() == {"mean", "count", "mask", "rounded"}
+    assert all(torch.equal(value, unlike(1).state_dict()[name]) for name, value in other.items())
+    assert different(unlike(0)) == []
 
 
 def test_gradients_of_all_processes_come_back(ranks: list[Found]) -> None:

@@ -20,6 +20,7 @@ from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
 from antishortcut.resume import load_state, save_state
 from antishortcut.run import Execution, Recipe, load_recipe
+from antishortcut.signals import Stopped
 from antishortcut.workflow import Workshop, distill, teach
 
 
@@ -116,7 +117,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
     monkeypatch.setattr(loop.Training, "_step", step)
     for following in (*stops, -1):
-        with pytest.raises(loop.Stopped) as caught:
+        with pytest.raises(Stopped) as caught:
             distill(recipe, shop, method=method, seed=1, suite="parts")
         assert caught.value.code == 143
         stop_at = following
@@ -136,7 +137,7 @@ def test_states_of_another_run_are_not_gone_on_from(
 
     monkeypatch.setattr(loop.Training, "_step", step)
     for seed in (1, 2):  # of the same shapes
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(recipe, shop, method="ce", seed=seed, suite="s")
     own, other = (shop.runs / "s" / f"ce-s{seed}" for seed in (1, 2))
     shutil.rmtree(own / "resume")
@@ -180,7 +181,7 @@ def test_a_state_of_other_kinds_of_values_is_refused_in_a_line(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(recipe, shop, method="ce", seed=1, suite="s")
     place = shop.runs / "s" / "ce-s1"
     found = load_state(place / "resume")
@@ -211,7 +212,7 @@ def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, m
         with monkeypatch.context() as patch:
             patch.setattr(loop.Training, "_step", step)
             if stop > 0:
-                with pytest.raises(loop.Stopped):
+                with pytest.raises(Stopped):
                     teach(recipe, here)
         run = teach(recipe, here)
         manifests.append((run.folder(here.runs) / "manifest.json").read_text())
@@ -233,7 +234,7 @@ def test_a_run_whose_log_is_damaged_or_gone_says_so(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", step)
-        with pytest.raises(loop.Stopped):
+        with pytest.raises(Stopped):
             distill(recipe, shop, method="kd", seed=1, suite="s")
     log = shop.runs / "s" / "kd-s1" / "metrics.jsonl"
     data = log.read_bytes()

@@ -14,7 +14,8 @@ from antishortcut.errors import UserError
 from antishortcut.fabric import resolved
 from antishortcut.folder import Folder
 from antishortcut.run import Execution, Recipe
-from antishortcut.train import Stopped, Training
+from antishortcut.signals import Stopped
+from antishortcut.train import Training
 from antishortcut.workflow import Workshop, distill
 from tests.data.official import make_folder
 

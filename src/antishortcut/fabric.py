@@ -10,17 +10,21 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from subprocess import Popen
 from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.launchers import subprocess_script
 
 from antishortcut import machine
 from antishortcut.errors import UserError
 from antishortcut.frozen import fastest
-from antishortcut.parallel import ENDED
+from antishortcut.parallel import ENDED, lost
 from antishortcut.run import Execution
+from antishortcut.signals import asked_by, stopped_by
 
 warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
 
@@ -28,7 +32,7 @@ warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated") 
 logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(lambda said: "(AMP)" not in said.getMessage())
 
 STARTER = "ANTISHORTCUT_STARTER"  # in the environment: the process that starts one for each of its other devices
-LOOK = 1.0  # seconds between looks at it
+LOOK = 1.0  # seconds between looks at another process
 ALONE = 20.0  # seconds after it is gone, in which a process mostly learns that by itself, and ends in order
 
 
@@ -60,17 +64,24 @@ def make_fabric(execution: Execution) -> Fabric:
         raise UserError("--precision 16-mixed needs a GPU; bf16-mixed works on a CPU")
     if execution.threads:
         torch.set_num_threads(execution.threads)
-    with _staying_with_the_first():
-        fabric.launch()
+    met = threading.Event()
+    try:
+        with _staying_with_the_first(met):
+            fabric.launch()
+    except RuntimeError as error:
+        if not lost(error):
+            raise
+        raise UserError(ENDED) from None
     return fabric
 
 
 @contextmanager
-def _staying_with_the_first() -> Iterator[None]:
-    """Where Fabric starts the other processes, they do not outlive the first, wherever it was killed.
+def _staying_with_the_first(met: threading.Event) -> Iterator[None]:
+    """Where Fabric starts the other processes, none outlives the others, wherever one was killed.
 
-    One that waits to meet it, in torch's own code, would wait for half an hour, and hear no signal. Only those that are
-    started in here are told of it: others that this process starts later have their own.
+    One that waits to meet another, in torch's own code, would wait for half an hour, and hear no signal. Only those
+    that are started in here are told of it: others that this process starts later have their own. Lightning would look
+    after them too, but it kills the first, by SIGKILL, as soon as any ends other than well: while it saves, maybe.
     """
     if int(os.environ.get("LOCAL_RANK", "0") or 0) > 0:
         if starter := os.environ.get(STARTER):
@@ -78,10 +89,33 @@ def _staying_with_the_first() -> Iterator[None]:
         yield
         return
     os.environ[STARTER] = str(os.getpid())
+    theirs = subprocess_script._launch_process_observer
+    subprocess_script._launch_process_observer = partial(_look_after, met)
     try:
         yield
+        met.set()
     finally:
+        subprocess_script._launch_process_observer = theirs
         del os.environ[STARTER]
+
+
+def _look_after(met: threading.Event, others: list[Popen[bytes]]) -> None:
+    threading.Thread(target=_end_with, args=(met, others), daemon=True, name="others").start()
+
+
+def _end_with(met: threading.Event, others: list[Popen[bytes]]) -> None:
+    """End the first process, and all, when another has ended other than well."""
+    while not any(codes := [other.poll() for other in others]):
+        if all(code == 0 for code in codes):
+            return
+        time.sleep(LOOK)
+    if met.is_set():
+        time.sleep(ALONE)
+    for other in others:
+        other.kill()
+    number = asked_by(next(code for code in codes if code))
+    print(f"asd: {stopped_by(number) if number else ENDED}", file=sys.stderr, flush=True)
+    os._exit(128 + number if number else 2)
 
 
 def _end_after(starter: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antishortcut.data import uniform
 from antishortcut.errors import UserError
-from antishortcut.parallel import gather, own_rows
+from antishortcut.parallel import gather, own_rows, told
 from antishortcut.settings import OptimSettings
 from antishortcut.types import Batch, Method, Task, Unmixed
 
@@ -84,3 +84,12 @@ def check_mixing(optim: OptimSettings, task: Task, method: Method, name: str) ->
         raise UserError(f"optim.{which}: images with a class for every pixel are not mixed; set it to 0")
     if isinstance(method, Unmixed):
         raise UserError(f"optim.{which}: {name} cannot learn from mixed images, since {method.unmixed}; set it to 0")
+
+
+def in_parts(batch: Batch, count: int) -> list[Batch]:
+    """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
+    fewest = min(told(len(batch.label)))
+    here = batch.index if batch.host is None else batch.host
+    tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
+    pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
+    return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 
@@ -58,13 +58,19 @@ def _hosts() -> dist.ProcessGroup:
     return _made[world]
 
 
+def lost(error: BaseException) -> bool:
+    """Whether this is how torch says that another process is gone."""
+    words = isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
+    return words or (dist.is_available() and isinstance(error, dist.DistError))
+
+
 @contextmanager
 def together() -> Iterator[None]:
     """Work that the other processes have a part in: where one of them has ended, a line says so and all end."""
     try:
         yield
     except RuntimeError as error:
-        if world() == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)):
+        if world() == 1 or not lost(error):
             raise
         raise UserError(ENDED) from None
 
@@ -93,6 +99,26 @@ def as_the_first(tensors: Iterable[Tensor]) -> None:
     if world() > 1:
         for tensor in tensors:
             dist.broadcast(tensor, 0)
+
+
+def different(module: nn.Module) -> list[dict[str, Tensor]]:
+    """Of a module's buffers those that differ between processes, like batch statistics; by process, without the first.
+
+    Known to the first one alone; to the others, and to a process alone, it is an empty list.
+    """
+    if world() == 1:
+        return []
+    mine, learned = dict[str, Tensor](), dict(module.named_parameters())  # the same everywhere, by DDP
+    for name, value in module.state_dict().items():
+        if name not in learned and isinstance(value, Tensor) and value.numel():
+            here = value.detach().contiguous().reshape(-1).view(torch.uint8)  # of any kind of number
+            first = here.clone()
+            dist.broadcast(first, 0)
+            if not torch.equal(first, here):
+                mine[name] = value.detach().cpu()
+    found: list[Any] | None = [None] * world() if dist.get_rank() == 0 else None
+    dist.gather_object(mine, found, group=_hosts())
+    return (found or [])[1:]
 
 
 class _Gather(torch.autograd.Function):

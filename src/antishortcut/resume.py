@@ -108,6 +108,7 @@ def refuse_unsound(state: State, step: int, last: int) -> None:
         step <= last
         and all(isinstance(state.get(name, {}), dict) for name in ("last", "best", "raw", "meter"))
         and all(isinstance(value, Tensor) and value.numel() == 1 for value in state["meter"].values())
+        and all(isinstance(other, dict) for other in state.get("others", []))
         and isinstance(seconds, int | float)
         and abs(seconds) < 1e12
         and (mark is None or (len(mark) == 2 and all(isinstance(number, int) and number >= 0 for number in mark)))

@@ -32,6 +32,14 @@ class Ended(KeyboardInterrupt):
         self.code = 128 + number
 
 
+class Stopped(Exception):
+    """The run was told to stop, by Ctrl-C or by a scheduler. Its state is saved."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped after step {step}; the same command goes on from there")
+        self.code = 128 + number
+
+
 @contextmanager
 def handled(note: Callable[[int, Any], None], numbers: tuple[int, ...] = STOPS) -> Iterator[None]:
     """With this handler; a hang-up that is ignored (nohup) stays so."""
@@ -69,3 +77,13 @@ def ending(heard: Asked) -> Iterator[None]:
 
     with handled(note, tuple(number for number in STOPS if number != signal.SIGINT)):
         yield
+
+
+def stopped_by(number: int) -> str:
+    return f"stopped by {signal.Signals(number).name}; what is done is kept"
+
+
+def asked_by(code: int) -> int:
+    """The signal that asked a process for its end, by its exit code: minus the number, or 128 more; 0 for none."""
+    number = -code if code < 0 else code - 128
+    return number if number in STOPS else 0

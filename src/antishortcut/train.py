@@ -31,11 +31,12 @@ from antishortcut.logs import Logs, check_logs
 from antishortcut.machine import versions
 from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.methods import make_method
-from antishortcut.mixing import check_mixing, mixed
+from antishortcut.mixing import check_mixing, in_parts, mixed
 from antishortcut.models import probe
+from antishortcut.models.lone import refuse_alone
 from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
-from antishortcut.parallel import as_the_first, gather, together, told
+from antishortcut.parallel import as_the_first, different, gather, together, told
 from antishortcut.resume import (
     clear_states,
     ended,
@@ -50,21 +51,14 @@ from antishortcut.resume import (
 )
 from antishortcut.run import Execution, Run
 from antishortcut.schedule import rate_at
-from antishortcut.signals import asked
+from antishortcut.signals import Stopped, asked
 from antishortcut.step import VOIDED, Meter, Sealed, SealedStep, Step, check_weights
 from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets
 
+SAVES = 1_000  # above the numbers of signals: what a process says that saves
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
-
-
-class Stopped(Exception):
-    """The run was told to stop, by Ctrl-C or by a scheduler. Its state is saved."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped after step {step}; the same command goes on from there")
-        self.code = 128 + number
 
 
 def train(
@@ -72,7 +66,7 @@ def train(
 ) -> dict[str, Any]:
     """Carry out a run, or go on with it, or return the result it already has."""
     folder = Folder(run.folder(runs))
-    with folder.locked() if fabric.is_global_zero else nullcontext():
+    with folder.locked() if fabric.is_global_zero else nullcontext(), together():
         begun = (folder.path / "run.json").exists()
         if begun:
             folder.check(run)
@@ -88,8 +82,7 @@ def train(
                 folder.begin(run, training.how(), versions())
             fabric.barrier()
             try:
-                with together():
-                    training.carry_out(quiet)
+                training.carry_out(quiet)
             except NoMemory:
                 if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
                     shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
@@ -135,6 +128,9 @@ class Training:
         self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
         self.step: nn.Module = Step(self.student, self.method, self.task)
         self.parts, self.news = self._settle_parts()
+        joint = fabric.world_size if fabric.device.type == "cuda" else 1  # processes that share batch statistics
+        if self.loader.fewest * joint // self.parts < 2:
+            refuse_alone(self.student, run.model.name, sets, run.optim.batch, fabric.world_size, self.parts)
         self.answers.settle(sets, self.loader, self.total, begun, self.parts)
         self.average = Average(self.student, run.optim.ema) if run.optim.ema else None
         if execution.compile:
@@ -193,11 +189,13 @@ class Training:
                         watch.update(self.done, means)
                     if self._ends or self.done in self.due:
                         self._judge()
-                    if number := self._all(stop.number):
+                    number, due = self._all(stop.number, time.monotonic() - saved >= self.execution.save_every)
+                    if number:
                         with needed(self.folder):
                             self._save()
+                        self.fabric.barrier()  # whoever ends before the state is there has Fabric end the others
                         raise Stopped(number, self.done)
-                    if time.monotonic() - saved >= self.execution.save_every and self.done < self.total:
+                    if due and self.done < self.total:
                         self._save(watch.say)
                         saved = time.monotonic()
                     if self.done == self.total:
@@ -213,7 +211,7 @@ class Training:
             group["lr"] = rate
         self.module.train()
         terms: dict[str, Tensor] = {}
-        parts = _parts(mixed(batch, self.run.optim, self.run.seed, self.done), self.parts)
+        parts = in_parts(mixed(batch, self.run.optim, self.run.seed, self.done), self.parts)
         rows, void = sum(told(len(batch.index))), 0
         for number, part in enumerate(parts):
             targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
@@ -298,7 +296,9 @@ class Training:
             self.done, state = found
             try:
                 refuse_unsound(state, self.done, self.total)
-                self.step.load_state_dict(state["model"])
+                before, others = self.fabric.global_rank - 1, state.get("others", [])  # older states have none
+                own = others[before] if 0 <= before < len(others) else {}
+                self.step.load_state_dict(state["model"] | own)
                 put_back(self.optimizer, state["optimizer"])
                 self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
                 self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
@@ -326,7 +326,8 @@ class Training:
         return self.task.rows(seen[roles[0]], seen, here)[1]
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
-        """A disk that fails is told to `say`, or else raised."""
+        """A disk that fails is told to `say`, or else raised. All processes come here in the same step."""
+        others = different(self.step)
         if self.writes:
             self.meter.check(self.done, self._kept)
             check_weights(self.step, self.done, self._kept)
@@ -336,7 +337,7 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more |= {"log": self.folder.mark, "run": self.run.hash, "step": self.done}
+            more |= {"log": self.folder.mark, "run": self.run.hash, "step": self.done, "others": others}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:
@@ -379,9 +380,10 @@ class Training:
             self.folder.log({"step": self.done, "epoch": self.done / self.per_epoch} | dict(row))
             self.logs.add(numbers, self.done)
 
-    def _all(self, number: int) -> int:
-        """The signal any process was sent, so that all stop after the same step."""
-        return max(told(number))
+    def _all(self, number: int, due: bool) -> tuple[int, bool]:
+        """The signal any process was sent, so that all stop after the same step, and whether the first one saves."""
+        said = told(number + SAVES * due)
+        return max(each % SAVES for each in said), said[0] >= SAVES
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -389,12 +391,3 @@ class Training:
 
 def _plain(epoch: float) -> float | int:
     return int(epoch) if epoch == int(epoch) else round(epoch, 3)
-
-
-def _parts(batch: Batch, count: int) -> list[Batch]:
-    """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
-    fewest = min(told(len(batch.label)))
-    here = batch.index if batch.host is None else batch.host
-    tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
-    pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
-    return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]

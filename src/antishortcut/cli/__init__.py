@@ -6,16 +6,15 @@ import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO, TextIOWrapper
-from signal import Signals
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
-from antishortcut.console import first_process
+from antishortcut.console import first_process, forgive
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.exits import own_code
-from antishortcut.signals import Asked, ending
+from antishortcut.signals import Asked, Stopped, ending, stopped_by
 
 app = typer.Typer(
     name="asd",
@@ -66,6 +65,7 @@ app.command("list")(lists.list_)
 def main() -> None:
     """Run the command, and end with its code, also where several processes work together."""
     with own_code():
+        forgive()
         _main()
 
 
@@ -91,14 +91,16 @@ def _main() -> NoReturn:
             what = f"memory is short ({first_line(error)}); take a smaller batch or fewer images, or a larger machine"
             print(f"asd: {one_line(what)}", file=sys.stderr)
             sys.exit(2)
-        if type(error).__name__ != "Stopped":  # by name: importing the trainer here would cost every command seconds
+        if not isinstance(error, Stopped):
             raise
-        print(f"asd: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(getattr(error, "code", 1))
+        if first_process():  # the others say the same
+            print(f"asd: {one_line(str(error))}", file=sys.stderr)
+        sys.exit(error.code)
 
 
 def _ended(heard: Asked) -> int:
-    print(f"asd: stopped by {Signals(heard.number).name}; what is done is kept", file=sys.stderr)
+    if first_process():
+        print(f"asd: {stopped_by(heard.number)}", file=sys.stderr)
     return 128 + heard.number
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -133,6 +134,11 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
         return len(self._ends)
+
+    @property
+    def fewest(self) -> int:
+        """Images in the smallest share that a rank gets of a batch."""
+        return min(end - start for start, end in pairwise([0, *self._ends])) // self.world if self._ends else 0
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on; the images of earlier ones are not touched."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.folder import InUse
 from antishortcut.launch.place import Done, Kind, Place
+from antishortcut.signals import Stopped
 
 if TYPE_CHECKING:
     from antishortcut.launch.several import Several
@@ -31,8 +32,6 @@ def carried_out(worker: Worker | Several, kind: Kind, of: Any) -> Done:
 
 def told(work: Callable[[], Done]) -> Done:
     """What came of it, as plain values: an exception may not survive the way between processes."""
-    from antishortcut.train import Stopped
-
     try:
         return work()
     except (Stopped, KeyboardInterrupt):
