@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import antishortcut
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
+from antishortcut.given import states_of
 from antishortcut.models import build
 from antishortcut.run import TeacherSettings
 from antishortcut.snapshots import KEEP, Snapshots, load_state
@@ -96,8 +99,67 @@ def test_what_is_listed_led_to_the_last(tmp_path: Path) -> None:
     assert held(tmp_path) == {"15%": 103}
     with pytest.raises(UserError, match=r"kept no state 'final': training has not ended .*Snapshots.finish"):
         load_state(tmp_path)
-    loop(tmp_path, 3, 30, total=30, keep=(15, 50))  # longer than planned: the names keep their meaning
-    assert held(tmp_path) == {"15%": 4, "50%": 15, "100%": 30, "final": 30}
+
+
+def test_trainings_of_other_lengths_are_not_mixed(tmp_path: Path) -> None:
+    """15 % of 20 steps is not 15 % of 100: refused before a step is trained, and nothing is written."""
+    begun = Snapshots(tmp_path, total_steps=100)  # at a time when nothing was there
+    loop(tmp_path, 1, 20)
+    assert json.loads((tmp_path / "manifest.json").read_text())["total_steps"] == 20
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    match = r"total_steps=20, this one has total_steps=100: .* give total_steps=20 .* name another folder"
+    with pytest.raises(ValueError, match=match):
+        Snapshots(tmp_path, total_steps=100)
+    with pytest.raises(ValueError, match=match):
+        begun(Counter(2), 2)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    loop(tmp_path, 4, 6)  # the same length goes on
+    assert held(tmp_path) == {"2%": 1, "5%": 1, "10%": 2, "15%": 3, "20%": 4, "30%": 6}
+
+
+def test_older_manifests_tell_their_length_by_the_shares(tmp_path: Path) -> None:
+    loop(tmp_path, 1, 7, keep=(15, 30))  # not ended
+    manifest = tmp_path / "manifest.json"
+    tree = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({"states": tree["states"]}))
+    assert held(tmp_path) == {"15%": 3, "30%": 6}
+    with pytest.raises(UserError, match="total_steps=20, this one has total_steps=21"):
+        Snapshots(tmp_path, total_steps=21)
+    mixed = [*tree["states"], tree["states"][-1] | {"labels": ["5%"], "fraction": 0.06}]  # as once was possible
+    manifest.write_text(json.dumps({"states": mixed}))
+    with pytest.raises(UserError, match=r"total_steps=20 and total_steps=100, .* another step; name another folder"):
+        Snapshots(tmp_path, total_steps=20)
+    manifest.write_text(json.dumps({"states": [each | {"fraction": None} for each in tree["states"]]}))
+    loop(tmp_path, 8, 20, keep=(15, 30))  # nobody can tell
+    assert held(tmp_path) == {"15%": 3, "30%": 6, "100%": 20, "final": 20}
+
+
+def test_a_loop_that_goes_on_past_its_end(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"step 21 is past total_steps=20: .* finish\(model\)") as caught:
+        snapshots = loop(tmp_path, 1, 25, keep=(15,))
+    assert [Path(warning.filename).name for warning in caught] == ["test_snapshots.py"]  # once, and where it was called
+    assert held(tmp_path) == {"15%": 3, "100%": 20, "final": 20}
+    path = snapshots.finish(Counter(25))
+    assert path is not None
+    assert path.name == "final.safetensors"
+    assert snapshots.finish(Counter(25)) is None
+    assert held(tmp_path) == {"15%": 3, "100%": 25, "final": 25}
+    assert [state.labels for state in states_of(TeacherSettings(name="cnn-8", final=str(tmp_path)))] == [
+        ["15%"], ["100%", "final"],
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="step 24 is past"):  # what is repeated after a crash
+        loop(tmp_path, 24, 27, keep=(15,)).finish(Counter(27))
+    assert held(tmp_path) == {"15%": 3, "100%": 27, "final": 27}
+
+
+def test_a_loop_that_goes_on_after_it_was_stopped(tmp_path: Path) -> None:
+    """The end that was none is forgotten, the share that was kept with it is not."""
+    loop(tmp_path, 1, 10, keep=(50, 75)).finish(Counter(10))
+    (tmp_path / "snapshots" / "50%.safetensors").unlink()  # of the same state as the final one, so listed no more
+    loop(tmp_path, 11, 15, keep=(50, 75))
+    assert held(tmp_path) == {"50%": 10, "75%": 15}
+    loop(tmp_path, 16, 20, keep=(50, 75))
+    assert held(tmp_path) == {"50%": 10, "75%": 15, "100%": 20, "final": 20}
 
 
 def test_one_step_of_many_batches_is_kept_once(tmp_path: Path) -> None:
@@ -110,9 +172,12 @@ def test_one_step_of_many_batches_is_kept_once(tmp_path: Path) -> None:
 
 def test_a_loop_that_calls_now_and_then_keeps_the_next_state(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path, total_steps=20, keep=(15, 50))
-    for step in range(2, 23, 4):  # 2, 6, 10, …, 22
+    for step in range(2, 19, 4):  # 2, 6, 10, …, 18
         snapshots(Counter(step), step)
+    with pytest.warns(UserWarning, match="step 22 is past total_steps=20"):
+        snapshots(Counter(22), 22)
     assert listed(tmp_path) == {"15%": 6, "50%": 10, "100%": 22, "final": 22}
+    assert snapshots.finish(Counter(22)) is None
 
 
 def test_a_loop_that_first_calls_late_keeps_the_latest_state_that_was_due(tmp_path: Path) -> None:
@@ -196,6 +261,84 @@ def test_killed_while_writing_nothing_is_half_there(tmp_path: Path, monkeypatch:
     loop(tmp_path, 6, 20, keep=(15, 50))
     assert held(tmp_path) == {"15%": 3, "50%": 10, "100%": 20, "final": 20}
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("last", range(12))
+def test_killed_while_replacing_all_that_is_listed_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Wherever it happens: as a final state takes the place of another, which was 50 % as well."""
+    loop(tmp_path, 1, 10, keep=(15, 50)).finish(Counter(10))
+    resumed = loop(tmp_path, 11, 19, keep=(15, 50))
+    left, fsync, replace = [last], os.fsync, Path.replace
+
+    def alive() -> int:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return left[0]
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(os, "fsync", lambda handle: (alive(), fsync(handle)))
+        patch.setattr(Path, "replace", lambda path, place: (alive(), replace(path, place)))
+        resumed(Counter(20), 20)
+    assert held(tmp_path).items() >= {"15%": 3, "50%": 10}.items()  # each with the checksum that is listed
+    assert held(tmp_path).get("final", 20) == (10 if last < 5 else 20)
+    loop(tmp_path, 19, 20, keep=(15, 50))
+    assert held(tmp_path) == {"15%": 3, "50%": 10, "100%": 20, "final": 20}
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_shares_are_in_per_cent(tmp_path: Path) -> None:
+    keeps: list[Any] = [[0.15], [50, np.float32(0.15)]]
+    for keep in keeps:
+        with pytest.raises(ValueError, match=r"keep is in per cent: for 15 % write 15, not 0.15 .* '0.15%'"):
+            Snapshots(tmp_path, total_steps=20, keep=keep)
+    loop(tmp_path, 1, 1000, total=1000, keep=("0.5%", 1, 15.0, "50%"))
+    assert listed(tmp_path) == {"0.5%": 5, "1%": 10, "15%": 150, "50%": 500, "100%": 1000, "final": 1000}
+    states: list[Any] = [15, 15.0, np.int64(15), "15%"]
+    for state in states:
+        assert float(load_state(tmp_path, state)["weight"][0]) == 150
+    assert float(load_state(tmp_path, "0.5%")["weight"][0]) == 5
+    with pytest.raises(
+        ValueError, match=r"state is in per cent: for 15 % write 15, .* kept 0.5%, 1%, 15%, 50%, 100%, f"
+    ):
+        load_state(tmp_path, 0.15)
+    with pytest.raises(UserError, match=r"kept no state '16%': did you mean .*'15%'"):
+        load_state(tmp_path, 16)
+    for wrong in (None, True, ["15%"]):
+        with pytest.raises(TypeError, match=r"state takes shares .* kept 0.5%, 1%, 15%, 50%, 100%, final"):
+            load_state(tmp_path, wrong)  # type: ignore[arg-type]
+
+
+def test_arguments_that_are_none_are_named(tmp_path: Path) -> None:
+    keeps: list[tuple[Any, type[Exception]]] = [
+        (["x"], ValueError), ([float("nan")], ValueError), ([-1], ValueError), (15, TypeError), ("15%", TypeError),
+        ([None], TypeError), ([True], TypeError),
+    ]  # fmt: skip
+    for keep, error in keeps:
+        with pytest.raises(error, match=r"^keep "):
+            Snapshots(tmp_path, total_steps=20, keep=keep)
+    totals: list[Any] = ["20", 20.5, float("inf"), None, True]
+    for total in totals:
+        with pytest.raises(TypeError, match=r"^total_steps must be a whole number"):
+            Snapshots(tmp_path, total_steps=total)
+    snapshots = Snapshots(tmp_path, total_steps=20.0)  # type: ignore[arg-type]  # of a division
+    steps: list[Any] = ["3", 3.5, None]
+    for step in steps:
+        with pytest.raises(TypeError, match=r"^step must be a whole number"):
+            snapshots(Counter(), step)
+    with pytest.raises(ValueError, match=r"^step must be at least 0"):
+        snapshots(Counter(), -1)
+    models: list[Any] = [Counter().state_dict(), None]
+    for model in models:
+        with pytest.raises(TypeError, match=r"^model must be the network"):
+            snapshots(model, 4)  # where nothing is due as well
+        with pytest.raises(TypeError, match=r"^model must be the network"):
+            snapshots.finish(model)
+    assert not list(tmp_path.iterdir())
+    snapshots(Counter(3), np.int64(3))  # type: ignore[arg-type]
+    assert held(tmp_path) == {"15%": 3}
 
 
 def test_errors_speak_to_the_person(tmp_path: Path) -> None:
