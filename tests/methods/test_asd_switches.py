@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +48,7 @@ def test_switches(tc: float, ss: float, temporal: bool, names: set[str], roles: 
     assert set(terms) == {"kd"} | names
     assert (method.loss.projector is not None) == bool(names) == bool(list(method.parameters()))
     assert len(method.loss.queue) == (0 if tc == 0 else 999)
-    assert "kd" not in ASD(sizes(), kd=0, tc=0, ss=0).terms(Features(logits, student), given, batch, epoch=1)
+    assert "kd" not in ASD(sizes(3, 6), kd=0, tc=0, ss=0).terms(Features(logits, student), given, batch, epoch=1)
     if "tc" in names:  # the early feature is in the contrast exactly when asked for
         z = method.loss.eval().project(student)
         method.loss.queue_index.fill_(asd.EMPTY)
@@ -177,14 +176,6 @@ def test_autocast_does_not_reach_inside(d: int) -> None:
             assert terms[name].dtype == torch.float32
             assert torch.equal(terms[name], expected[name])
     assert loss.queue.dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"temperature": 0.0}, {"temperature": math.nan}, {"queue": -1}, {"margin": -0.1}, {"warmup": -1.0}]
-)
-def test_what_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"temperature must be positive; queue, margin and warmup not negative"):
-        ASDLoss(4, 4, **wrong)
 
 
 # --- in somebody's loop ------------------------------------------------------------------------------------------

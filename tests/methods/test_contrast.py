@@ -261,6 +261,9 @@ def test_the_early_state_is_wanted_only_where_it_is_used() -> None:
         ({"strength": -0.1}, "strength"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": -4.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"strength": math.nan}, "strength"),
+        ({"floor": math.nan}, "floor"),
         ({"floor": 0.0}, "floor"),
         ({"floor": 3.0}, "floor"),
         ({"reference": "late"}, "'early' or 'uniform', not 'late'"),
@@ -271,6 +274,37 @@ def test_the_early_state_is_wanted_only_where_it_is_used() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Contrast(SIZES, **wrong)
+
+
+ROWS = torch.zeros(4, 5)
+
+
+@pytest.mark.parametrize(
+    ("given_", "kind", "said"),
+    [
+        ({"early": torch.zeros(4, 1)}, ValueError, r"early has shape \(4, 1\), student \(4, 5\); they must be alike"),
+        ({"early": torch.zeros(1, 5)}, ValueError, r"early has shape \(1, 5\), student \(4, 5\)"),
+        ({"final": torch.zeros(1, 5)}, ValueError, r"final has shape \(1, 5\), student \(4, 5\)"),
+        ({"final": torch.zeros(1, 5), "early": None}, ValueError, r"final has shape \(1, 5\), student \(4, 5\)"),
+        ({"student": torch.zeros(1, 5)}, ValueError, r"final has shape \(4, 5\), student \(1, 5\)"),
+        ({"student": torch.zeros(5)}, ValueError, r"student has shape \(5,\); logits must be \(rows, classes\)"),
+        ({"early": ROWS.to("meta")}, ValueError, "early is on meta, student on cpu; they must be on one device"),
+        ({"student": ROWS.numpy()}, TypeError, "student is of type ndarray; it must be a tensor of logits"),
+        ({"final": None}, TypeError, "final is of type NoneType; it must be a tensor of logits"),
+        ({"early": ROWS.tolist()}, TypeError, "early is of type list; it must be a tensor of logits"),
+        ({"temperature": 0.0}, ValueError, r"temperature is 0\.0; it must be above 0"),
+        ({"temperature": -4.0}, ValueError, r"temperature is -4\.0; it must be above 0"),
+        ({"temperature": math.nan}, ValueError, "temperature is nan; it must be above 0"),
+    ],
+)
+def test_what_the_loss_cannot_work_with_is_refused(given_: dict[str, Any], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=f"^{said}"):
+        contrast_loss(**({"student": ROWS, "final": ROWS, "early": ROWS} | given_))
+
+
+def test_a_target_is_made_of_logits_of_one_shape() -> None:
+    with pytest.raises(ValueError, match=r"early has shape \(1, 5\), final \(4, 5\)"):
+        contrast_logits(ROWS, ROWS[:1], 1.0)
 
 
 def test_early_features_of_another_width_are_refused_where_they_are_compared() -> None:

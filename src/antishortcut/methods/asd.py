@@ -113,10 +113,17 @@ class ASDLoss(nn.Module):
         sync: bool = False,
     ) -> None:
         super().__init__()
-        if not temperature > 0 or queue < 0 or not margin >= 0 or not warmup >= 0:  # NaN is refused too
-            raise ValueError("temperature must be positive; queue, margin and warmup not negative")
+        _check_whole(1, student_dim=student_dim, teacher_dim=teacher_dim)
+        _check_whole(0, queue=queue, examples=0 if examples is None else examples)
+        if ss != 0:
+            _check_whole(1, directions=directions, refresh=refresh)
+        if not 0 < temperature < float("inf"):  # NaN is refused too
+            raise ValueError(f"temperature is {temperature}; it must be above 0, and finite")
+        for name, value in (("margin", margin), ("warmup", warmup)):
+            if not value >= 0:
+                raise ValueError(f"{name} is {value}; it must be 0 or more")
         self.tc, self.ss, self.temperature, self.margin, self.warmup = tc, ss, temperature, margin, warmup
-        self.temporal, self.examples, self.sync = temporal, examples, sync
+        self.temporal, self.examples, self.sync, self.widths = temporal, examples, sync, (student_dim, teacher_dim)
         self.uses_early = ss != 0 or (tc != 0 and temporal)
         needed = (tc != 0 or ss != 0) and student_dim != teacher_dim
         self.projector = Projector(student_dim, teacher_dim) if needed else None
@@ -126,6 +133,7 @@ class ASDLoss(nn.Module):
             else None
         )
         places = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
+        self.keeps = needed or places > 0 or (ss != 0 and subspace != "batch")  # anything that lies on a device
         self.register_buffer("queue", torch.zeros(places, teacher_dim))  # newest first. (M, D)
         self.register_buffer("queue_index", torch.full((places,), EMPTY))  # the sample in each place. (M,)
 
@@ -159,15 +167,19 @@ class ASDLoss(nn.Module):
 
         `early` may be None when nothing needs it: temporal=False and ss=0.
         """
+        if early is None and self.uses_early:
+            raise ValueError("early is None, but temporal contrast or suppression needs it")
+        early = final if early is None or not self.uses_early else early
+        device = self.queue.device if self.keeps else None
+        _check({"student": student, "final": final, "early": early}, self.widths, device, index, epoch)
         with torch.autocast(student.device.type, enabled=False):  # τ = 0.07 magnifies bfloat16's rounding
             own = self.queue.dtype  # float32, unless the module was cast
-            early = final if early is None and not self.uses_early else early
-            if early is None:
-                raise ValueError("early is None, but temporal contrast or suppression needs it")
             student, final, early = student.to(own), final.detach().to(own), early.detach().to(own)
             if self.sync:
                 student, final, early = gather(student), gather(final), gather(early)
                 index = None if index is None else gather(index)
+            if len(student) == 0:  # of all processes: one of them may have none
+                raise ValueError("student, final and early have 0 rows; they must have at least 1, to take a mean over")
             return self._terms(student, final, early, warm(epoch, self.warmup), index)
 
     def _terms(
@@ -240,6 +252,8 @@ class ASD(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        if kd != 0 and not kd_temperature > 0:
+            raise ValueError(f"kd_temperature is {kd_temperature}; it must be above 0")
         self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
         self.loss = ASDLoss(
             sizes.student.embedding,
@@ -277,3 +291,63 @@ class ASD(nn.Module):
             student.embedding, final.embedding, early, epoch=epoch, index=batch.index
         )
         return terms | features
+
+
+# --- what a loop of one's own may get wrong ----------------------------------------------------------------------
+
+WHOLE = "it must be a tensor of whole numbers, one a row"
+
+
+def _check(
+    features: Mapping[str, Tensor],
+    widths: tuple[int, int],
+    device: torch.device | None,
+    index: Tensor | None,
+    epoch: float,
+) -> None:
+    """Refuse what torch would broadcast, or speak of in its own words; of tensors no value is read: that is waiting.
+
+    features: student (B, d), final and early (B, D). widths: d and D. device: the loss's own, where it has one.
+    """
+    student = features["student"]
+    for name, rows in features.items():
+        side, width = ("student_dim", widths[0]) if name == "student" else ("teacher_dim", widths[1])
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"{name} is of type {type(rows).__name__}; it must be a tensor of features (rows, {width})")
+        if rows.ndim != 2 or rows.shape[1] != width:
+            pool = ": pool maps to one vector a row first" if rows.ndim > 2 else ""
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}; it must be (rows, {width}), {side} wide{pool}")
+        if len(rows) != len(student):
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}, student {len(student)} rows; it must have as many")
+        if rows.device != student.device:
+            raise ValueError(f"{name} is on {rows.device}, student on {student.device}; they must be on one device")
+    if device not in (None, student.device):
+        raise ValueError(f"student is on {student.device}, the loss on {device}; move it: loss.to('{student.device}')")
+    if index is not None:
+        _check_index(index, student)
+    if not hasattr(epoch, "__float__"):
+        raise TypeError(f"epoch is of type {type(epoch).__name__}; it must be a number")
+    if not epoch >= 0:  # NaN is refused too
+        raise ValueError(f"epoch is {epoch}; it must be 0 or more: the epochs that are done")
+
+
+def _check_index(index: Tensor, student: Tensor) -> None:
+    if not isinstance(index, Tensor):
+        raise TypeError(f"index is of type {type(index).__name__}; {WHOLE}")
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise TypeError(f"index is of {index.dtype}; {WHOLE}")
+    if index.shape != student.shape[:1]:
+        raise ValueError(f"index has shape {tuple(index.shape)}, student {len(student)} rows; {WHOLE}")
+    if index.device != student.device:
+        raise ValueError(f"index is on {index.device}, student on {student.device}; they must be on one device")
+
+
+def _check_whole(least: int, **settings: int) -> None:
+    """Refuse sizes that are too small or no whole numbers; numpy's are some, True is none."""
+    for name, value in settings.items():
+        try:
+            fits = not isinstance(value, bool) and value.__index__() >= least
+        except (AttributeError, TypeError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")

@@ -23,6 +23,7 @@ def contrast_logits(final: Tensor, early: Tensor | None, strength: float, floor:
     The floor bounds what a class can gain because the early state ruled it out: at most −λ · floor. Without an early
     state it is the uniform one, and the target is only sharper: (1 + λ) log p_F.
     """
+    _check(final=final, early=early)
     target = (1 + strength) * F.log_softmax(final.detach(), dim=1)  # (B, C)
     if early is None:
         return target
@@ -39,6 +40,7 @@ def contrast_loss(
     floor: float = -8.0,
 ) -> Tensor:
     """τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)), mean over rows, from logits (B, C). For any loop."""
+    _check(student=student, final=final, early=early)
     return kd_loss(student, contrast_logits(final, early, strength, floor), temperature)
 
 
@@ -67,7 +69,7 @@ class Contrast(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if strength < 0 or temperature <= 0 or floor >= 0:
+        if not strength >= 0 or not temperature > 0 or not floor < 0:  # NaN is refused too
             raise ValueError("strength must not be negative, temperature must be positive, floor negative")
         if reference not in ("early", "uniform"):
             raise ValueError(f"reference is 'early' or 'uniform', not {reference!r}")
@@ -102,3 +104,19 @@ class Contrast(nn.Module):
             near, far = final.embedding, teachers["early"].embedding
             terms |= self.features(student.embedding, near, far, epoch=epoch, index=batch.index)
         return terms
+
+
+def _check(**logits: Tensor | None) -> None:
+    """Refuse what torch would broadcast, or speak of in its own words; of tensors no value is read: that is waiting."""
+    first, like = next(iter(logits.items()))
+    for name, rows in logits.items():
+        if name == "early" and rows is None:
+            continue
+        if not isinstance(rows, Tensor) or not isinstance(like, Tensor):
+            raise TypeError(f"{name} is of type {type(rows).__name__}; it must be a tensor of logits (rows, classes)")
+        if rows.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}; logits must be (rows, classes)")
+        if rows.shape != like.shape:
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}, {first} {tuple(like.shape)}; they must be alike")
+        if rows.device != like.device:
+            raise ValueError(f"{name} is on {rows.device}, {first} on {like.device}; they must be on one device")
