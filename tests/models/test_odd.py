@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network, Tapped
+from antishortcut.models.hooks import woven
 from antishortcut.models.trial import try_out
 from antishortcut.types import Features
 from tests.models import one_thread as one_thread
@@ -338,6 +339,12 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
         lambda s, x: F.relu(s.narrow(s.vector(x))),
         2,
     ),
+    "nested dict": (
+        lambda: made(lambda s, x: {"head": {"main": s.fc(s.vector(x))}, "emb": s.vector(x)}),
+        vector,
+        2,
+    ),
+    "nested tuple": (lambda: made(lambda s, x: (s.vector(x), [s.maps(x), s.fc(s.vector(x))])), vector, 2),
     "an auxiliary answer first, in training": (lambda: Modes(main=1), vector, 2),
     "images prepared by modules of its own": (
         lambda: made(lambda s, x: s.fc(s.vector(s.larger(s.same(x)))), same=nn.Identity, larger=enlarged),
@@ -393,6 +400,159 @@ def test_odd_networks_that_work(name: str) -> None:
     assert reached or name == "heads that start at zero"
     alone = network.eval()(IMAGE[:1])  # the embedding is the image's own
     torch.testing.assert_close(alone.embedding, features.embedding[:1], rtol=1e-4, atol=1e-5)
+
+
+class Wide(Base):
+    """Features e, as wide as there are classes, before the logits y; `form` is what it returns of them."""
+
+    def __init__(self, form: Callable[[Any, Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.form = form
+        self.norm = nn.BatchNorm2d(D)
+        self.narrow = nn.Linear(D, C)
+        self.last = nn.Linear(C, C)
+        self.side = nn.Linear(C, C)
+        self.drop = nn.Dropout(0.5)
+        self.softmax = nn.Softmax(1)
+        self.scale = nn.Parameter(torch.tensor(3.0))
+        self.register_buffer("prior", torch.randn(C, generator=torch.Generator().manual_seed(1)))
+        self.register_buffer("frame", torch.randn(D, C, generator=torch.Generator().manual_seed(2)))
+
+    def maps(self, x: Tensor) -> Tensor:
+        return self.norm(super().maps(x))  # type: ignore[no-any-return]
+
+    def out(self, v: Tensor) -> Any:
+        self.v: Tensor = v
+        self.e: Tensor = self.narrow(v)
+        self.y: Tensor = self.last(self.drop(F.relu(self.e)))
+        return self.form(self, self.e, self.y)
+
+
+@dataclass
+class Pair:
+    feature: Tensor
+    answer: Tensor
+
+
+def second(output: Any) -> Any:
+    return output[1]
+
+
+def aux_in_training(s: Any, e: Tensor, y: Tensor) -> Any:
+    return (2 * s.side(e), 2 * y) if s.training else 2 * y
+
+
+# name: (what is returned, which of it are the logits)
+WIDE: dict[str, tuple[Callable[[Any, Tensor, Tensor], Any], Callable[[Any], Tensor]]] = {
+    "tuple": (lambda s, e, y: (e, y), second),
+    "normalised": (lambda s, e, y: (F.normalize(e), y), second),
+    "a copy": (lambda s, e, y: (e.clone(), y), second),
+    "without gradient": (lambda s, e, y: (e.detach(), y), second),
+    "scaled": (lambda s, e, y: (e, 2 * y), second),
+    "scaled by a weight": (lambda s, e, y: (y, s.scale * y), second),
+    "dict": (lambda s, e, y: {"z": e, "a": y}, lambda o: o["a"]),
+    "a usual name": (lambda s, e, y: {"out": e, "a": y}, lambda o: o["a"]),
+    "dataclass": (lambda s, e, y: Pair(e, y), lambda o: o.answer),
+    "nested": (lambda s, e, y: {"emb": e, "head": {"main": y}}, lambda o: o["head"]["main"]),
+    "maps": (lambda s, e, y: (e[:, :, None, None].expand(-1, -1, 4, 4), y), second),
+    "logits named": (lambda s, e, y: {"after": s.side(y), "logits": y}, lambda o: o["logits"]),
+    "logits first": (lambda s, e, y: (y, e), lambda o: o[0]),
+    "probabilities": (lambda s, e, y: (y, F.softmax(y, 1)), lambda o: o[0]),
+    "probabilities by a module": (lambda s, e, y: (y, s.softmax(y)), lambda o: o[0]),
+    "a prior": (lambda s, e, y: (y, y - s.prior), lambda o: o[0]),
+    "a fixed matrix": (lambda s, e, y: (s.v @ s.frame, e), lambda o: o[0]),
+    "two heads": (lambda s, e, y: (y, s.side(e)), lambda o: o[0]),
+    "an auxiliary head by name": (lambda s, e, y: {"aux": s.side(e), "main": y}, lambda o: o["main"]),
+    "more in training": (lambda s, e, y: (e, 2 * y, s.side(e)) if s.training else (e, 2 * y), second),
+    "an auxiliary answer first, in training, scaled": (aux_in_training, lambda o: second(o) if len(o) == 2 else o),
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", WIDE)
+def test_features_as_wide_as_the_logits_are_told_from_them(name: str, frozen: bool) -> None:
+    form, logits = WIDE[name]
+    torch.manual_seed(0)
+    net = Wide(form).requires_grad_(not frozen)
+    before, rng = copy.deepcopy(net.state_dict()), torch.get_rng_state()
+    network = tried(net)
+    assert torch.equal(rng, torch.get_rng_state())
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert all(p.grad is None and p.requires_grad is not frozen for p in net.parameters())
+    assert net.training
+    copy.deepcopy(network)  # nothing it remembers has a graph
+    returned: list[Any] = []
+    net.register_forward_hook(lambda _, args, output: returned.append(output))
+    for training in (False, True):
+        for _ in range(2):
+            found = network.train(training)(IMAGE)
+            torch.testing.assert_close(found.logits, logits(returned[-1]), rtol=0, atol=0)
+
+
+def test_features_as_wide_as_logits_that_start_at_zero() -> None:
+    net = Wide(WIDE["tuple"][0])
+    nn.init.zeros_(net.last.weight)
+    nn.init.zeros_(net.last.bias)
+    network = tried(net)
+    assert isinstance(network.body, Tapped)
+    assert network.body.heads == ("last",)
+    assert not network(IMAGE).logits.any()
+
+
+def test_features_as_wide_as_logits_that_are_scaled() -> None:
+    net = made(lambda s, x: (s.vector(x), 2 * s.last(s.vector(x))), last=lambda: nn.Linear(D, D))
+    network = tried(net, classes=D)
+    assert isinstance(network.body, Tapped)
+    assert network.body.heads == ("last",)
+
+    def forward(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = net.fc(net.vector(x))
+        return logits, net.gain * logits
+
+    net = made(forward, gain=lambda: nn.Parameter(torch.tensor(3.0)))
+    network = tried(net)
+    assert isinstance(network.body, Tapped)
+    assert network.body.heads == ("fc",)  # what it gives is returned too, but goes into another
+    torch.testing.assert_close(network(IMAGE).logits, 3 * net.fc(net.vector(IMAGE)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_looking_for_the_logits_leaves_nothing_behind(training: bool) -> None:
+    class Restless(Wide):
+        def __init__(self) -> None:
+            super().__init__(lambda s, e, y: (e, y))
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Any:
+            self.get_buffer("count").add_(1)
+            return super().forward(F.dropout(x.sub_(0.5), 0.5, training=True))
+
+    net = Restless().requires_grad_(False)
+    net.norm.eval()
+    before, rng, image = copy.deepcopy(net.state_dict()), torch.get_rng_state(), IMAGE.clone()
+    with torch.inference_mode():
+        behind = woven(net, IMAGE, training)
+    assert behind["0"] < behind["1"]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert torch.equal(image, IMAGE)
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert all(p.grad is None and not p.requires_grad for p in net.parameters())
+    assert net.training
+    assert not net.norm.training
+
+
+def test_without_any_gradient_features_are_seen_to_go_into_a_layer() -> None:
+    class Detached(Wide):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x)
+
+        def out(self, v: Tensor) -> Any:
+            e = F.relu(self.narrow(v))
+            return e, self.last(e)
+
+    net = Detached(lambda s, e, y: y)
+    torch.testing.assert_close(tried(net).eval()(IMAGE).logits, net(IMAGE)[1])
 
 
 def grey() -> nn.Module:
@@ -456,7 +616,19 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: made(lambda s, x: {"z": s.vector(x)}),
         r"6 logits, but there are 5 classes; let its",
     ),
-    "list of maps": (lambda: made(lambda s, x: [s.one(x), s.maps(x)]), "4 logits, but there are 5 classes"),
+    "list of maps": (
+        lambda: made(lambda s, x: [s.one(x), s.maps(x)]),
+        r"returns tensors 0 \(2, 4, 32, 32\), 1 \(2, 6, 16, 16\), none with 5 columns; return logits, .*'logits'",
+    ),
+    "nested, too narrow": (
+        lambda: made(lambda s, x: {"head": {"main": s.fc(s.vector(x))[:, 1:]}, "emb": s.vector(x)}),
+        r"returns tensors emb \(2, 6\), head\.main \(2, 4\), none with 5 columns; return logits",
+    ),
+    "nested, usual name beside": (
+        lambda: made(lambda s, x: {"out": s.vector(x), "more": [s.one(x)]}),
+        "6 logits, but there are 5 classes; let its factory",
+    ),
+    "nested, no tensor": (lambda: made(lambda s, x: {"head": {"main": None}}), "returns dict of head, no tensor"),
     "channels last maps": (
         lambda: made(lambda s, x: s.fc(s.maps(x).permute(0, 2, 3, 1))),
         r"channels last; return them as \.permute\(0, 3, 1, 2\)",

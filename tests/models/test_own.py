@@ -48,7 +48,40 @@ class Scene(Net):
         whole = nn.functional.interpolate(self.fc(maps), x.shape[2:], mode="bilinear")
         return {"out": whole, "aux": self.side(maps)}
 
+class Extra(Net):
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+def told(num_classes):
+    net = Extra(num_classes)
+    net.extra = {"version": 2}
+    return net
+
+def numbered(num_classes):
+    net = Extra(num_classes)
+    net.extra = torch.tensor(2)
+    return net
+
+def broken(num_classes):
+    return Extra(num_classes)
+
+def small(num_classes):
+    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), *pool, nn.Linear(4, num_classes))
+
+def quantised(num_classes):
+    return torch.ao.quantization.quantize_dynamic(small(num_classes), {nn.Linear})
+
+def quantised_tensor(num_classes):
+    net = small(num_classes)
+    net.register_buffer("table", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    return net
+
 ready = Net(6)
+told_ready = told(6)
 same = Net(6)
 number = 3
 
@@ -137,6 +170,17 @@ def test_a_network_in_place_of_a_factory_is_copied() -> None:
         ),
         ("ownnets:fails", r"\(num_classes=6\), failed: ValueError: no net for 6 \(ownnets\.py line \d+\)"),
         ("ownnets:exits", "ownnets:exits ends the program; let it return a network, without reading the command line"),
+        (
+            "ownnets:quantised",
+            r"quantised weights \(4\._packed_params.*neither trained nor saved: give the float model",
+        ),
+        ("ownnets:quantised_tensor", r"quantised weights \(table\), .*: give the float model"),
+        (
+            "ownnets:told",
+            r"keeps _extra_state of type dict among its weights, and only tensors can be saved: let it be",
+        ),
+        ("ownnets:told_ready", r"told_ready keeps _extra_state of type dict"),
+        ("ownnets:broken", r"its state_dict\(\) failed, .*AttributeError.*'extra' \(ownnets\.py line \d+\)"),
         ("ownsyntax:net", r"ownsyntax\.py line 2 is no Python: "),
         ("ownlacks:net", r"needs 'nobody_has_this_package', which is not installed: .*\(ownlacks\.py line 2\)"),
         ("ownraises:net", r"cannot be imported, correct its code: ZeroDivisionError.*\(ownraises\.py line 2\)"),
@@ -152,10 +196,15 @@ def test_a_network_in_place_of_a_factory_is_copied() -> None:
         ("ownnets:sized", r"cannot read images of 32 pixels: .*size = … beside its name"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning", "ignore:.*quantized:UserWarning")
 def test_what_is_wrong_is_said_in_a_line(name: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as told:
         build(name, 6)
     assert "\n" not in str(told.value)
+
+
+def test_extra_state_that_is_a_tensor_is_no_matter() -> None:
+    assert "body.module._extra_state" in build("ownnets:numbered", 6).state_dict()
 
 
 def test_what_a_module_draws_when_it_is_imported_changes_no_first_weights() -> None:

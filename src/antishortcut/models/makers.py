@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.models.hooks import Call, recording, silent
-from antishortcut.models.outputs import logits_in, tensor_in
+from antishortcut.models.outputs import Place, logits_in, tensor_in
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 MANY = 8  # how many of the last results are tried
@@ -43,10 +43,13 @@ class Maker:
         return f"what goes into {names}" if self.inputs else f"what comes out of {names}"
 
 
-def find_maker(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor) -> Maker | None:
+def find_maker(
+    module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor, place: Place | None = None
+) -> Maker | None:
+    """The layers that made these logits, which lie at that place of what the network returns."""
     layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits, x)]
     if not logits.is_meta and not logits.any():  # a head that starts at zero: all results look alike
-        calls, logits = jolted(module, {call.path for call in layers}, x, int(logits.shape[1]))
+        calls, logits = jolted(module, {call.path for call in layers}, x, int(logits.shape[1]), place)
         layers = [call for call in calls if could_make(module.get_submodule(call.path), call, logits, x)]
     same = [call for call in layers if call.result is not None and call.result.data_ptr() == logits.data_ptr()]
     if same:
@@ -61,9 +64,9 @@ def find_maker(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tens
             return Maker(((call.path, call.turn),))
     # logits that were scaled, cast, normalised or pooled in another way afterwards
     layers = [call for call in layers if is_point(module.get_submodule(call.path)) or is_last(module, call, calls)]
-    if len(layers) == 1 and is_cut(module, x, layers[0], int(logits.shape[1])):
+    if len(layers) == 1 and is_cut(module, x, layers[0], int(logits.shape[1]), place):
         return Maker(((layers[0].path, layers[0].turn),))
-    return last_cut(module, calls, logits, x)
+    return last_cut(module, calls, logits, x, place)
 
 
 def is_point(part: nn.Module) -> bool:
@@ -154,7 +157,7 @@ def returns(part: nn.Module, call: Call, logits: Tensor, x: Tensor) -> bool:
     return given.shape[0] == logits.shape[0] and (vector if logits.ndim == 2 else given.ndim == 4)
 
 
-def last_cut(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor) -> Maker | None:
+def last_cut(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor, place: Place | None) -> Maker | None:
     """The last result that all the logits know of the image passes through."""
     tried = 0
     for call in reversed(calls):
@@ -167,12 +170,12 @@ def last_cut(module: nn.Module, calls: Sequence[Call], logits: Tensor, x: Tensor
         tried += 1
         if tried > MANY:
             return None
-        if is_cut(module, x, call, int(logits.shape[1])):
+        if is_cut(module, x, call, int(logits.shape[1]), place):
             return Maker(((call.path, call.turn),), inputs=False)
     return None
 
 
-def is_cut(module: nn.Module, x: Tensor, call: Call, classes: int) -> bool:
+def is_cut(module: nn.Module, x: Tensor, call: Call, classes: int, place: Place | None) -> bool:
     """Whether the logits depend on the image through this result alone: no gradient comes past it."""
     turns = 0
 
@@ -190,7 +193,7 @@ def is_cut(module: nn.Module, x: Tensor, call: Call, classes: int) -> bool:
     try:
         with silent(module), torch.enable_grad():
             image = x.detach().clone().requires_grad_()
-            logits = logits_in(module(image * 1.0), len(x), classes)
+            logits = logits_in(module(image * 1.0), len(x), classes, place=place)
             if not logits.requires_grad:
                 return True
             return torch.autograd.grad(logits.sum(), image, allow_unused=True)[0] is None
@@ -200,7 +203,9 @@ def is_cut(module: nn.Module, x: Tensor, call: Call, classes: int) -> bool:
         handle.remove()
 
 
-def jolted(module: nn.Module, paths: set[str], x: Tensor, classes: int) -> tuple[list[Call], Tensor]:
+def jolted(
+    module: nn.Module, paths: set[str], x: Tensor, classes: int, place: Place | None
+) -> tuple[list[Call], Tensor]:
     """Calls and logits of a pass in which these layers have random weights."""
     weights = [p for path in sorted(paths) for p in module.get_submodule(path).parameters()]
     before = [weight.detach().clone() for weight in weights]
@@ -211,7 +216,7 @@ def jolted(module: nn.Module, paths: set[str], x: Tensor, classes: int) -> tuple
             for weight in weights:
                 weight.copy_(torch.randn(weight.shape, generator=draw))
         with silent(module), recording(module, every) as calls:
-            return calls, logits_in(module(x), len(x), classes)
+            return calls, logits_in(module(x), len(x), classes, place=place)
     finally:
         with torch.no_grad():
             for weight, old in zip(weights, before, strict=True):

@@ -1,13 +1,14 @@
 """What a network returns: where its logits are, and what it may say of itself besides.
 
-A tensor, a dict, a tuple, a dataclass or an object. Of several tensors the one that fits the classes is taken, those
-under a usual name first.
+A tensor, a dict, a tuple, a dataclass or an object, in which dicts and tuples may lie. Of several tensors the one that
+fits the classes is taken, those under a usual name first.
 """
 # B batch, C classes, D embedding, h × w locations of a map
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,9 @@ from torch import Tensor
 from antishortcut.errors import UserError
 
 LOGITS = ("logits", "out", "pred", "preds", "prediction", "predictions", "output", "outputs", "scores")
+LATE = ("aux", "embedding")  # what is said beside the logits under these names has a meaning of its own
 WANTED = "wanted: logits (batch, classes), or maps of them (batch, classes, h, w), alone, first, or under 'logits'"
+UNNAMED = "return logits, one for each of num_classes, under 'logits'"
 
 
 def parts(output: Any) -> dict[str, Any]:
@@ -29,37 +32,79 @@ def parts(output: Any) -> dict[str, Any]:
     return found | {name: getattr(output, name) for name in slots if hasattr(output, name)}
 
 
-def tensors(output: Any) -> list[Tensor]:
-    """All tensors of an output, those that are usually the logits first."""
+@dataclass(frozen=True)
+class Place:
+    """Under which of its names an output holds the logits; an output with other names is another matter."""
+
+    name: str
+    names: tuple[str, ...]
+
+    def known(self, output: Any) -> bool:
+        """Whether the output is of the kind this was found in; in training it may hold more."""
+        return tuple(sorted(tensors(output))) == self.names
+
+
+def tensors(output: Any) -> dict[str, Tensor]:
+    """All tensors of an output, those that are usually the logits first, those one level down last."""
+    found = outer(output)
+    if isinstance(output, Tensor | str):
+        return found
+    for name, value in parts(output).items():
+        if isinstance(value, Mapping | tuple | list):
+            found |= {f"{name}.{inner}": each for inner, each in outer(value).items()}
+    return found
+
+
+def outer(output: Any) -> dict[str, Tensor]:
+    """The same without those one level down."""
     if isinstance(output, Tensor):
-        return [output]
+        return {"": output}
     named = parts(output)
-    names = [*(name for name in LOGITS if name in named), *(name for name in named if name not in LOGITS)]
-    return [named[name] for name in names if isinstance(named[name], Tensor)]
+    usual, late = ([name for name in names if name in named] for names in (LOGITS, LATE))
+    names = [*usual, *(name for name in named if name not in (*LOGITS, *LATE)), *late]
+    return {name: named[name] for name in names if isinstance(named[name], Tensor)}
 
 
 def tensor_in(output: Any) -> Tensor | None:
     """The tensor itself, the one under a usual name, or the first of several."""
-    return next(iter(tensors(output)), None)
+    return next(iter(outer(output).values()), None)
 
 
-def logits_in(
-    output: Any, batch: int | None, classes: int | None = None, maps: bool | None = None, made: Tensor | None = None
-) -> Tensor:
-    """Logits (B, C), or maps of them (B, C, h, w); an error that says what came instead.
-
-    batch, maps: None where it need not, or cannot yet, be known. made: what the layer that makes logits gave, which
-    goes before others that would fit.
-    """
+def fitting_in(output: Any, batch: int | None, classes: int | None) -> dict[str, Tensor]:
+    """Every tensor that could be the logits, at least one; an error that says what came instead."""
     every = tensors(output)
-    fitting = [each for each in every if fits(each, batch, classes)]
     if not every:
         named = {} if isinstance(output, str) else parts(output)
         holds = f" of {', '.join(named)}" if named else ""
         raise UserError(f"the network returns {type(output).__name__}{holds}, no tensor; {WANTED}")
+    fitting = {name: each for name, each in every.items() if fits(each, batch, classes)}
     if not fitting:
-        raise UserError(f"the network returns {told(every[0], batch, classes)}")
-    logits = next((each for each in fitting if each is made), fitting[0])
+        first = next(iter(every))
+        if len(every) == 1 or first in LOGITS or classes is None:
+            raise UserError(f"the network returns {told(every[first], batch, classes)}")
+        raise UserError(f"the network returns tensors {listed(every)}, none with {classes} columns; {UNNAMED}")
+    return fitting
+
+
+def logits_in(
+    output: Any,
+    batch: int | None,
+    classes: int | None = None,
+    maps: bool | None = None,
+    made: Tensor | None = None,
+    place: Place | None = None,
+) -> Tensor:
+    """Logits (B, C), or maps of them (B, C, h, w); an error that says what came instead.
+
+    batch, maps: None where it need not, or cannot yet, be known. made: what the layer that makes logits gave, which
+    goes before others that would fit. place: where they were in an output of the same kind.
+    """
+    fitting = fitting_in(output, batch, classes)
+    name = next((name for name, each in fitting.items() if each is made), None)
+    if name is None:
+        known = place is not None and place.name in fitting and place.known(output)
+        name = place.name if place is not None and known else next(iter(fitting))
+    logits = fitting[name]
     if not logits.is_floating_point():
         kind = str(logits.dtype).removeprefix("torch.")
         raise UserError(f"the network returns {kind} values; wanted: real logits, before argmax, as floats")
@@ -84,6 +129,12 @@ def told(logits: Tensor, batch: int | None, classes: int | None) -> str:
             return f"maps of shape {shape}, channels last; return them as .permute(0, 3, 1, 2)"
         return f"{shape[1]} logits, but there are {classes} classes; let its factory take num_classes and use it"
     return f"a tensor of shape {shape}; {WANTED}"
+
+
+def listed(every: Mapping[str, Tensor]) -> str:
+    """Names and shapes of the first few tensors."""
+    few = [f"{name} {tuple(each.shape)}" for name, each in every.items()][:6]
+    return ", ".join([*few, "…"][: len(few) + (len(every) > len(few))])
 
 
 def named_in(output: Any, name: str) -> Tensor | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.errors import UserError, near
 
@@ -48,6 +48,7 @@ def from_own(place: str, classes: int) -> nn.Module:
                 file = f" ({shown(file)})" if (file := getattr(found, "__file__", None)) else ""
                 raise UserError(f"{where!r}{file} has no function {name!r}{near(part, public)}")
         if isinstance(factory, nn.Module):
+            check_state(factory, place)
             return copy.deepcopy(factory)
         if not callable(factory):
             raise UserError(f"{place} is {type(factory).__name__}, not a function that makes a network")
@@ -57,7 +58,26 @@ def from_own(place: str, classes: int) -> nn.Module:
     if module in _given:
         raise UserError(f"{place} returned the same network as before; let it make a new one every time")
     _given.add(module)
+    check_state(module, place)
     return module
+
+
+def check_state(module: nn.Module, place: str) -> None:
+    """Weights are trained and saved as tensors of plain numbers."""
+    try:
+        state = dict(module.state_dict())
+    except Exception as error:
+        raise UserError(f"{place}: its state_dict() failed, so it cannot be saved: {blame(error)}") from error
+    for key, value in state.items():
+        if value.is_quantized if isinstance(value, Tensor) else "_packed_params" in key:
+            raise UserError(
+                f"{place} has quantised weights ({key}), which can be neither trained nor saved: give the float model"
+            )
+        if not isinstance(value, Tensor):
+            raise UserError(
+                f"{place} keeps {key} of type {type(value).__name__} among its weights, and only tensors can be saved: "
+                "let it be a tensor, or leave it out of state_dict() and get_extra_state()"
+            )
 
 
 @contextmanager

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, near
-from antishortcut.models.hooks import Call, recording, silent, tokens_first, turned
+from antishortcut.models.hooks import Call, find_place, recording, same_place, silent, tokens_first, turned
 from antishortcut.models.makers import Maker, find_maker
 from antishortcut.models.maps import Stage, as_map, channels_last, find_stages
-from antishortcut.models.outputs import logits_in, named_in
+from antishortcut.models.outputs import Place, fitting_in, logits_in, named_in
 from antishortcut.models.vectors import as_embedding, channels_first, joined
 from antishortcut.types import Features
 
@@ -31,6 +31,8 @@ SELF = "let it return {'logits': …, 'embedding': …}"
 class Plan:
     """What to read."""
 
+    places: tuple[Place, ...]  # of the logits, in evaluation, and in training where more is returned
+    exact: bool  # whether they are what the maker gave, as it is
     maker: Maker | None  # the layers whose input is the embedding
     stages: tuple[Stage, ...]
     last: frozenset[str]  # paths of maps whose channels come last
@@ -106,12 +108,24 @@ class Tapped(nn.Module):
         calls = [turned(call, plan.second) for call in caught]
         seen = Seen({(call.path, call.turn): call for call in calls}, {call.path: call for call in calls}, x)
         made = seen.turns.get(makers[0]) if len(makers) == 1 and plan.maker is not None and plan.maker.inputs else None
-        logits = logits_in(output, None, self.classes, plan.maps, None if made is None else made.result)
+        logits = self._logits(plan, output, None if made is None else made.result, x)
         aux = named_in(output, "aux") if plan.maps and self.training else None
         return Features(logits, self._embedding(plan, seen, output), self._stages(plan, seen, output), aux)
 
     def _named(self) -> list[str]:
         return [path for path in (self.embedding, *(self.stages or ())) if path is not None]
+
+    def _logits(self, plan: Plan, output: Any, made: Tensor | None, x: Tensor) -> Tensor:
+        place = next((each for each in plan.places if each.known(output)), None)
+        if place is None:
+            fitting = fitting_in(output, None, self.classes)
+            if len(fitting) > 1 and "logits" not in fitting and not any(each is made for each in fitting.values()):
+                with _probing:
+                    place = same_place(self.module, plan.places[0], fitting, output, x[:2])
+                    self._plan = replace(plan, places=(*plan.places, place))
+        elif not plan.exact:
+            made = None
+        return logits_in(output, None, self.classes, plan.maps, made, place)
 
     def _embedding(self, plan: Plan, seen: Seen, output: Any) -> Tensor:
         if self.embedding is not None:
@@ -161,13 +175,15 @@ class Tapped(nn.Module):
                     output = self.module(few)
                 second = frozenset(call.path for call in caught if tokens_first(call, len(few)))
                 calls = [turned(call, second) for call in caught]
-                logits = logits_in(output, few.shape[0], self.classes)
-                if named_in(output, "logits") is not logits:  # features as wide as there are classes may come first
-                    made = next((call.result for call in calls if call.given is logits), None)
-                    logits = logits_in(output, few.shape[0], self.classes, made=made)
+                fitting = fitting_in(output, len(few), self.classes)
+                place = find_place(self.module, fitting, output, calls, few)
+                logits = logits_in(output, len(few), self.classes, place=place)
                 tells = isinstance(output, Features) or named_in(output, "embedding") is not None
-                maker = None if tells else find_maker(self.module, calls, logits, few)
+                maker = None if tells else find_maker(self.module, calls, logits, few, place)
+                makers = () if maker is None else maker.calls
                 self._plan = Plan(
+                    (place,),
+                    any(c.result is fitting[place.name] for c in calls if (c.path, c.turn) in makers),
                     maker,
                     self._find_stages(calls, few, maker),
                     frozenset(call.path for call in calls if channels_last(call.result, few)),
