@@ -481,7 +481,7 @@ def test_what_is_wrong_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) 
         "code.pt holds no plain tensors": ("--final", "code.pt", "--early", "e.pt"),
         "text.pt holds no plain tensors": ("--final", "text.pt", "--early", "e.pt"),
         "folder:own has 2 classes: where the model has other outputs": ("--final", "more.pt", "--early", "e.pt"),
-        "features of 'nan' are not finite": ("--final", "e.pt", "--early", "nan.pt"),
+        "nan.pt holds NaN in": ("--final", "e.pt", "--early", "nan.pt"),
         "two early states are called 'e'": ("--final", "e.pt", "--early", "e.pt", "--early", "e.pt"),
         "call the state something else": ("--final", "e.pt", "--early", "final=e.pt"),
         "--out full holds other things": ("--final", "e.pt", "--early", "e.pt", "--out", "full"),

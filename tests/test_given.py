@@ -223,6 +223,26 @@ def test_a_tilde_is_the_home(
     network_of(started.student, 10, 32)
 
 
+@pytest.mark.parametrize(("early", "final", "noticed"), [(0.6, 0.5, True), (0.5, 0.6, False), (0.5, 0.5, False)])
+def test_files_that_are_exchanged_are_noticed(
+    recipe: Recipe,
+    shop: Workshop,
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    early: float,
+    final: float,
+    noticed: bool,
+) -> None:
+    scores = iter([{"accuracy": early}, {"accuracy": final}])
+    monkeypatch.setattr("antishortcut.given._scores", lambda *_: next(scores))
+    shop.quiet = False
+    teach(given(recipe, *files), shop)
+    told = capsys.readouterr().err
+    assert ("The early state has the better accuracy: are " in told) is noticed
+    assert ("first.pth and" in told) is noticed
+
+
 def test_classes_in_another_order_are_noticed(
     recipe: Recipe, shop: Workshop, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

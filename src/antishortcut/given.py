@@ -20,7 +20,6 @@ from antishortcut.errors import UserError, first_line
 from antishortcut.files import expanded, sha256
 from antishortcut.folder import Folder, read_json
 from antishortcut.models import Network, load_weights
-from antishortcut.models.weights import refuse_broken
 from antishortcut.run import Run, TeacherSettings
 from antishortcut.snapshots import checked
 from antishortcut.tasks import task_of
@@ -73,9 +72,9 @@ def fitting(teacher: TeacherSettings, sets: Sets) -> None:
     """Refuse files of another network, or of other classes, before anything is planned around them."""
     model = teacher.model_copy(update={"pretrained": False, "weights": None})
     network, states = network_of(model, len(sets.classes), sets.image_size), states_of(teacher)
-    _fill(network, states[0].file)
+    load_weights(network, states[0].file)
     first = {key: value.clone() for key, value in network.state_dict().items()}
-    _fill(network, states[-1].file)
+    load_weights(network, states[-1].file)
     if len(states) > 1 and all(torch.equal(value, first[key]) for key, value in network.state_dict().items()):
         raise UserError(_alike(states))
 
@@ -84,18 +83,21 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
     """Check every state, score it, and keep it in the teacher's folder; says a line about each."""
     network = network_of(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)
     trajectory, headline = Trajectory(folder), task_of(sets).headline
-    states = states_of(teacher)
+    states, found = states_of(teacher), list[float]()
     for state in states:
         if state.sha256 not in (None, _digest(state.file)):
             raise UserError(f"{state.file} is missing or damaged: it is not the file that was kept; restore it")
-        _fill(network, state.file)
+        load_weights(network, state.file)
         scores = _scores(network, sets, fabric)
         total = None if state.share is None else states[-1].step
         trajectory.keep(state.labels, state.step, None, total, scores, network)
+        found.append(scores[headline])
         yield f"{state.file} is {' = '.join(state.labels)}: {headline} {scores[headline]:.3f} here"
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(_alike(states))
     last = dict(scores) | {"epoch": None}
+    if found[0] > found[-1]:
+        yield f"The early state has the better {headline}: are {states[0].file} and {states[-1].file} exchanged?"
     if headline == "accuracy" and _guesses(scores[headline], len(sets.classes)):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
@@ -104,11 +106,6 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
     result: dict[str, Any] = {"set": _judged(sets)[0], "headline": headline, "last": last, "best": last}
     size = sum(parameter.numel() for parameter in network.parameters())
     folder.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
-
-
-def _fill(network: Network, file: Path) -> None:
-    load_weights(network, file)
-    refuse_broken(network, file)
 
 
 def _alike(states: list[State]) -> str:

@@ -21,7 +21,7 @@ from antishortcut.files import expanded, sha256
 from antishortcut.folder import Folder, read_json, replacing, write_json
 from antishortcut.frozen import Form, Frozen
 from antishortcut.models import Network, build, load_weights, probe
-from antishortcut.models.weights import put, read, refuse_broken
+from antishortcut.models.weights import put, read
 from antishortcut.run import ModelSettings, Run
 from antishortcut.snapshots import checked
 from antishortcut.types import Features, Shape
@@ -40,7 +40,6 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
     )
     if model.weights is not None:
         load_weights(network, expanded(model.weights), start=True)
-        refuse_broken(network, model.weights)
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.ndim == 4:  # 1.3–1.6 × faster on CPUs, and what tensor cores want
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import warnings
@@ -72,8 +73,8 @@ def before(word: str, of: State) -> State:
     return {f"{word}{key}": value for key, value in of.items()}
 
 
-def loaded(content: Any, path: Path, target: Network, **options: Any) -> State:
-    torch.save(content, path)
+def loaded(content: Any, path: Path, target: Network, new: bool = True, **options: Any) -> State:
+    torch.save(content, path, _use_new_zipfile_serialization=new)
     load_weights(target, path, **options)
     assert isinstance(target.body, Tapped)
     return target.body.module.state_dict()
@@ -113,6 +114,12 @@ CONTAINERS: dict[str, Callable[[State], Any]] = {
     "numbers beside": lambda s: {**s, "epoch": 3},
     "compiled in part": lambda s: {key.replace("conv.", "conv._orig_mod."): value for key, value in s.items()},
     "nested": lambda s: {"state_dict": {"model": s}},
+    "numpy's numbers beside": lambda s: {
+        "state_dict": s,
+        "best_acc": numpy.float64(0.9),
+        "hyper_parameters": {"lr": numpy.float32(1), "steps": numpy.int64(3), "name": numpy.str_("a")},
+        "args": argparse.Namespace(mean=numpy.array([0.5, 0.4]), grid=numpy.zeros((2, 2), order="F"), on=numpy.True_),
+    },
     "torch's AveragedModel": lambda s: before("module.", s) | {"n_averaged": torch.tensor(3)},
 }
 
@@ -122,6 +129,52 @@ def test_containers(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(loaded(CONTAINERS[name](state()), tmp_path / "w.pth", network()), state())
+
+
+def numpy_1(content: Any) -> bytes:
+    """A file of torch, of the old form, as numpy 1 has it written: its parts lie in numpy.core."""
+    torch.save(content, out := io.BytesIO(), _use_new_zipfile_serialization=False)
+    return out.getvalue().replace(b"numpy._core.", b"numpy.core.")
+
+
+def test_numbers_of_either_numpy_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    path.write_bytes(numpy_1(CONTAINERS["numpy's numbers beside"](state())))
+    load_weights(target := network(), path)
+    assert isinstance(target.body, Tapped)
+    torch.testing.assert_close(target.body.module.state_dict(), state())
+
+
+@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("word", ["", "model.", "body.module."])
+def test_weights_with_nan_are_refused_and_change_nothing(word: str, start: bool, tmp_path: Path) -> None:
+    path, target = tmp_path / "w.pth", network()
+    before_it = {key: value.clone() for key, value in target.state_dict().items()}
+    broken = state()
+    broken["deep.weight"][0, 0, 0, 0] = torch.nan
+    with pytest.raises(
+        UserError, match=r"w\.pth holds NaN in 'deep\.weight': that training diverged; take a state from"
+    ):
+        loaded(before(word, broken), path, target, start=start)
+    torch.testing.assert_close(target.state_dict(), before_it, rtol=0, atol=0)
+
+
+class Masked(Plain):
+    """With a buffer that is meant to hold infinities."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+
+
+def test_nan_where_it_is_not_used_and_infinities_are_no_matter(tmp_path: Path) -> None:
+    found = loaded(state(Masked), tmp_path / "w.pth", network(Masked))
+    assert found["mask"].isinf().any()
+    theirs = state(classes=9)
+    theirs["fc.weight"].fill_(torch.nan)
+    with pytest.warns(UserWarning, match="start fresh: fc$"):
+        loaded(theirs, tmp_path / "w.pth", network(), start=True)
+    loaded(before("model.", state()) | {"loss.weight": torch.tensor([torch.nan])}, tmp_path / "w.pth", network())
 
 
 def test_weights_go_before_their_average_and_it_is_said(tmp_path: Path) -> None:
@@ -207,6 +260,9 @@ def test_old_files_shards_and_wrong_endings(tmp_path: Path) -> None:
     torch.testing.assert_close(target.body.module.state_dict(), state())
     save_file(state(), tmp_path / "named.pth")  # safetensors by content
     load_weights(network(), tmp_path / "named.pth")
+    for new in (True, False):  # torch's by content
+        named = loaded(state(), tmp_path / "n.safetensors", network(), new=new)
+        torch.testing.assert_close(named, state())
     parts: dict[str, State] = {"a.safetensors": {}, "b.safetensors": {}}
     where = {}
     for i, (key, value) in enumerate(state().items()):
@@ -265,12 +321,14 @@ def test_files_that_are_not_whole(tmp_path: Path) -> None:
             assert "\n" not in str(told.value)
     for content, words in (
         (b"", "is empty"),
-        (b"<!DOCTYPE html><html>", "is a web page"),
+        (b"<!DOCTYPE html><html>", "is a web page, .* fetch the file itself"),
+        (b"\xef\xbb\xbf\r\n<html>", "is a web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     ):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=words):
-            load_weights(network(), path)
+        for path in (tmp_path / "w.safetensors", tmp_path / "w.pt"):
+            path.write_bytes(content)
+            with pytest.raises(UserError, match=words):
+                load_weights(network(), path)
     script = tmp_path / "s.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -294,8 +352,16 @@ def test_files_of_another_kind_say_what_they_are(tmp_path: Path) -> None:
     refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npz")
     numpy.save(tmp_path / "w.npy", state()["fc.bias"].numpy())
     refused(r"is numpy's; save it for torch: torch\.save", tmp_path / "w.npy")
-    path.write_text("these are the weights of my network\n")
-    refused("is text, it holds no plain tensors; name a file of weights")
+    for text in ("these are the weights of my network\n", "epoch", "a\tb\r\n", "größere Gewichte", "ä" * 99):
+        for named in (path, tmp_path / "w.safetensors"):
+            named.write_text(text)
+            refused("holds no plain tensors: it is text; name a file of weights$", named)
+    path.write_bytes(b"\x80\x02he.")  # the library's error is a mere number
+    refused(r"cut short or damaged; fetch it again, .* or as safetensors$")
+    for arrays in ({key: value.numpy() for key, value in state().items()}, numpy.ones(2)):
+        torch.save(arrays, path)
+        refused(r"holds arrays of numpy's, not tensors; save it with torch\.from_numpy")
+    (tmp_path / "w.safetensors").unlink()
     torch.save(torch.optim.SGD(Plain(5).parameters(), lr=0.1).state_dict(), path)
     refused("holds the state of an optimiser, not of a network; save")
     refused(r"is a folder, not a file of weights: name a file in it \(w\.pth\)", tmp_path)

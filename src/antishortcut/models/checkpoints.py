@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import os
 import pickle
@@ -10,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +28,7 @@ AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema",
 NESTED = 8  # dicts around the weights
 HEADER = 100_000_000  # bytes that safetensors may name its tensors in
 INDEX = ".index.json"
+TORCH = (b"PK\x03\x04", b"\x80")  # an archive, a pickle: what torch.save writes, new and old
 KINDS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 NUMPY = "torch.save({key: torch.from_numpy(value) for key, value in numpy.load(FILE).items()}, OTHER)"
 ALONE = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
@@ -51,24 +53,75 @@ def read(path: Path) -> dict[str, Tensor]:
         return sharded(path)
     fits(path, path)
     tensors = start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= HEADER
-    if start.startswith(b"version https://git-lfs"):
-        raise UserError(f"{path} is only a pointer of Git LFS; fetch the weights themselves: git lfs pull")
-    if not tensors and start.lstrip()[:1] in (b"", b"<"):
-        what = "is a web page" if start.strip() else "is empty"
-        raise UserError(f"{path} {what}, it holds no plain tensors; fetch the weights again")
-    if start.startswith(b"\x93NUMPY") or (start.startswith(b"PK") and arrays(path)):
-        raise UserError(f"{path} is numpy's; save it for torch: {NUMPY}")
-    if len(start) > 16 and start.isascii() and not tensors and start.decode().replace("\n", "").isprintable():
-        raise UserError(f"{path} is text, it holds no plain tensors; name a file of weights")
-    if tensors or path.suffix == ".safetensors":
+    if not tensors:
+        refuse_others(path, start)
+    if tensors or (path.suffix == ".safetensors" and not start.startswith(TORCH)):
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
             room_for(path, error)
             raise UserError(
-                f"{path} holds no plain tensors: it is cut short or damaged, fetch it again: {line(error)}"
+                f"{path} holds no plain tensors: it is cut short or damaged, fetch it again{because(error)}"
             ) from error
     return unpacked(loaded(path), path)
+
+
+def refuse_others(path: Path, start: bytes) -> None:
+    """Say of a file that holds no tensors what it is, by its first bytes, and what to do."""
+    words = start.removeprefix(codecs.BOM_UTF8).strip()
+    if words.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is only a pointer of Git LFS; fetch the weights themselves: git lfs pull")
+    if not words:
+        raise UserError(f"{path} is empty, it holds no plain tensors; fetch the weights again")
+    if words.startswith(b"<"):
+        raise UserError(f"{path} is a web page, it holds no plain tensors; fetch the file itself, not its page")
+    if words.startswith(b"\x93NUMPY") or (words.startswith(b"PK") and arrays(path)):
+        raise UserError(f"{path} is numpy's; save it for torch: {NUMPY}")
+    if _legible(words):
+        raise UserError(f"{path} holds no plain tensors: it is text; name a file of weights")
+
+
+def _legible(start: bytes) -> bool:
+    """Whether it is text, its last letter perhaps cut; one or two bytes may be the beginning of anything."""
+    try:
+        letters = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return len(letters) > 2 and "".join(letters.split()).isprintable()
+
+
+class NumpyNumber:
+    """A number or array of numpy's beside the weights: its place is kept, and nothing of numpy is called.
+
+    What numpy makes of a pickle is numpy's to say, and of objects it may be anything; nobody needs it here.
+    """
+
+    def __new__(cls, *_: object) -> Self:
+        return super().__new__(cls)
+
+    def __setstate__(self, state: object) -> None:
+        """Its numbers are not kept."""
+
+
+class NumpyArray(NumpyNumber):
+    pass
+
+
+class NumpyType(NumpyNumber):
+    """The type of such numbers, which must not be object: those may hold a pickle of their own."""
+
+    def __new__(cls, *parts: object) -> Self:
+        if not (parts and isinstance(parts[0], str) and re.fullmatch(r"[biufcmMSUV]\d*", parts[0])):
+            raise pickle.UnpicklingError("Unsupported class numpy.object_")
+        return super().__new__(cls)
+
+
+INERT: list[Any] = [  # what torch.save writes for numpy's numbers, and what stands for it as it is read
+    (NumpyType, "numpy.dtype"),
+    (NumpyArray, "numpy.ndarray"),
+    *((NumpyNumber, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),  # numpy 1 and 2
+    *((NumpyArray, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+]
 
 
 def loaded(path: Path) -> Any:
@@ -76,9 +129,10 @@ def loaded(path: Path) -> Any:
     if programs(path):
         raise UserError(f"{path} is a TorchScript program, not weights; {ALONE}")
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():  # it holds settings
+        safe = torch.serialization.safe_globals([argparse.Namespace, *INERT])  # they hold settings
+        with path.open("rb") as file, safe, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return load(path)
+            return load(file)  # torch would take a path's ending for what is in the file
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
             raise UserError(
@@ -88,7 +142,7 @@ def loaded(path: Path) -> Any:
     except Exception as error:  # half a pickle may raise anything
         room_for(path, error)
         raise UserError(
-            f"{path} holds no plain tensors: it is cut short or damaged; fetch it again, or {ALONE}: {line(error)}"
+            f"{path} holds no plain tensors: it is cut short or damaged; fetch it again, or {ALONE}{because(error)}"
         ) from error
 
 
@@ -112,6 +166,9 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
             raise UserError(f"{path} holds no plain tensors: {strange!r} is sparse, quantised or a mere shape; {ALONE}")
         if tensors:
             return tensors
+    values = content.values() if isinstance(content, Mapping) else (content,)
+    if any(isinstance(value, NumpyArray) for value in values):
+        raise UserError(f"{path} holds arrays of numpy's, not tensors; save it with torch.from_numpy(value) for each")
     if isinstance(content, Mapping) and {"state", "param_groups"} <= content.keys():
         raise UserError(f"{path} holds the state of an optimiser, not of a network; {ALONE}")
     holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
@@ -165,5 +222,7 @@ def room_for(path: Path, error: Exception) -> None:
         raise UserError(f"{path} does not fit into the memory that is left; end other programs") from error
 
 
-def line(error: BaseException) -> str:
-    return next((text.strip()[:200] for text in str(error).splitlines() if text.strip()), type(error).__name__)
+def because(error: BaseException) -> str:
+    """What a library said, where it said it in words: half a pickle may end in a mere number."""
+    said = next((text.strip()[:200] for text in str(error).splitlines() if text.strip()), "")
+    return f": {said}" if " " in said else ""

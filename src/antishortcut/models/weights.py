@@ -17,7 +17,7 @@ from antishortcut.models.checkpoints import read
 from antishortcut.models.segmentation import DeepLab, backbone_state
 from antishortcut.models.taps import Tapped
 
-__all__ = ["complain", "load_weights", "put", "read", "refuse_broken", "strip"]
+__all__ = ["complain", "load_weights", "put", "read", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
@@ -34,6 +34,7 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     start: the weights are to start from, not finished, so that a classifier for other classes may stay as it is.
     A DeepLab also takes a classifier's file for its backbone, and a DeepLab's whose heads are of other classes or not
     there; what does not fit of its heads then stays as it is.
+    Weights with NaN are refused, as any that do not fit, before the network is changed.
     """
     path = Path(path)
     state = strip(read(path))
@@ -56,6 +57,7 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
         own = {key: value for key, value in own.items() if key not in left}
     also = also or advice(path, own, state, class_layers(network, target))
     complain(path, {key: own[key] for key in own if _head(key) not in fresh}, state, also)
+    refuse_broken(path, state)
     if fresh:
         names = ", ".join(head.rstrip(".") for head in HEADS if head in fresh)
         warnings.warn(f"nothing in {path} fits these parts, which start fresh: {names}", stacklevel=2)
@@ -160,9 +162,9 @@ def advice(path: Path, own: Mapping[str, Tensor], state: dict[str, Tensor], head
     return "; name the network they were saved from"
 
 
-def refuse_broken(network: nn.Module, path: str | Path) -> None:
-    """Weights of a training that failed, read from `path`, can neither teach nor be gone on with."""
-    for key, value in network.state_dict().items():
+def refuse_broken(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Weights of a failed training can neither teach nor be gone on with; an infinity may be meant, as in masks."""
+    for key, value in state.items():
         if value.is_floating_point() and bool(value.isnan().any()):
             name = key.removeprefix("body.").removeprefix("module.")
             raise UserError(f"{path} holds NaN in {name!r}: that training diverged; take a state from before it did")
