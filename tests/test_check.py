@@ -21,7 +21,8 @@ from antishortcut.cli import main
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.checks import Finding, Seen, contact_sheet, look, open_finding, summarise
 from antishortcut.data.checks.sheet import GAP, HEAD, LINE, MARGIN, TILE
-from antishortcut.lettering import cut
+from antishortcut.errors import UserError
+from antishortcut.lettering import cut, legible
 from antishortcut.types import ImageSet
 from tests.data.official import make_folder, make_masked, mask, picture, real
 from tests.data.test_groups import make_birds
@@ -166,18 +167,26 @@ def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path:
     assert ask(tmp_path / "good")[1] == 0
     picture(tmp_path / "flat" / "ape" / "0.png")
     picture(tmp_path / "flat" / "bat" / "0.png")
-    open_sets(f"folder:{tmp_path / 'flat'}", None)
+    with pytest.raises(UserError, match="one of each class: none can be held out"):
+        open_sets(f"folder:{tmp_path / 'flat'}", None)
+    _, code, line = ask(tmp_path / "flat")
+    assert (code, "one of each class: none can be held out" in line) == (2, True)
+    picture(tmp_path / "flat" / "bat" / "1.png")
+    assert open_sets(f"folder:{tmp_path / 'flat'}", None).train.label.tolist() == [0, 1]
     assert ask(tmp_path / "flat")[1] == 0
     (tmp_path / "flat" / "val").mkdir()
     found, code, line = ask(tmp_path / "flat")
     assert code == 2
     assert "has val/ but no train/" in line
-    assert found["balance"][:2] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 1}]
+    assert found["balance"][:2] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 2}]
     picture(tmp_path / "good" / "val" / "new" / "0.png")
     found, code, line = ask(tmp_path / "good")
     assert code == 2
     assert "new" in line
     assert [row["class"] for row in found["balance"]] == ["ape", "bat", "new"]
+    (tmp_path / "good" / "train" / "new").mkdir()
+    _, code, line = ask(tmp_path / "good")
+    assert (code, "no image of new to train on" in line) == (2, True)
 
 
 def test_without_val_a_tenth_is_held_out(ask: Ask, tmp_path: Path) -> None:
@@ -437,6 +446,12 @@ def test_one_class_is_one(told: Told, tmp_path: Path) -> None:
 def test_accents_that_the_font_lacks_are_left_out() -> None:
     font = ImageFont.load_default(13)
     assert cut("Größe, façade, Łódź · 64 × 64", 1000, font) == "Grosse, facade, Lodz · 64 × 64"
+
+
+def test_names_that_would_be_boxes_are_numbered() -> None:
+    font = ImageFont.load_default(13)
+    assert [legible(name, font, "class 2 of 5") for name in ("猫", "🐈emoji", "قطة")] == ["class 2 of 5"] * 3
+    assert [legible(name, font, "?") for name in ("Größe", "cat")] == ["Größe", "cat"]
 
 
 def test_cifar100_has_ten_of_its_test_images_in_training(ask: Ask) -> None:

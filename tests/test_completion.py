@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from typer.testing import CliRunner
 
 from antishortcut.cli import app, complete
@@ -57,6 +58,8 @@ def test_names_are_offered_without_torch(tmp_path: Path) -> None:
         "asd teach ./": ["./images/", "./mine.toml"],
         "asd distill P2 --via wrn-40": ["wrn-40-2", "wrn-40-1"],
         "asd audit --model tim": [*(name for name in IMAGENET if name.startswith("timm")), "timm:"],
+        "asd distill --student timm:mobilenetv3_small_0": [f"timm:mobilenetv3_small_0{width}" for width in (50, 75)],
+        "asd distill --teacher torchvision:resnet5": ["torchvision:resnet50"],
         "asd evaluate runs --on clean,sc": ["clean,scenes"],
         "asd bench --methods kd,rk": ["kd,rkd"],
         "asd check ci": ["cifar100"],
@@ -83,6 +86,7 @@ def test_names_read_from_files_are_those_of_the_tables() -> None:
     assert complete.names("datasets") == tuple(SOURCES)
     assert complete.names("augmentations") == tuple(AUGMENTS)
     assert complete.shipped() == list(shipped_recipes())
+    assert complete.models("timm:") == [f"timm:{name}" for name in sorted(timm.list_models())]
     assert complete.WITH_PATH == WITH_PATH
     assert complete.listed(lambda: ["kd", "asd"])("asd,") == ["asd,kd"]
 

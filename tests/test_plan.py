@@ -290,7 +290,7 @@ def test_a_device_that_is_not_here_leaves_no_plan(
         (("--data", "damaged", *PAIR), "0.png (cannot identify image file); replace or remove the file (asd check"),
         (("--data", "photos", *PAIR, "--pretrained"), "nobody publishes weights of cnn-4-8 or cnn-8"),
         (("--data", "single", *PAIR), "one folder of images only"),
-        (("--data", "two", *PAIR), "is left to train on"),
+        (("--data", "two", *PAIR), "one of each class: none can be held out"),
     ],
 )
 def test_what_is_missing_is_said_and_nothing_is_left(

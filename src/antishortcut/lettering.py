@@ -21,6 +21,12 @@ def cut(text: str, width: float, font: Font) -> str:
     return text + "…" if text else ""
 
 
+def legible(name: str, font: Font, instead: str) -> str:
+    """A name, or what stands for it where the font lacks letters of it: boxes are all alike."""
+    spelt = "".join(_spelt(letter, font) for letter in name if letter.isprintable())
+    return instead if any(not letter.isascii() and _lacks(letter, font) for letter in spelt) else name
+
+
 def _spelt(letter: str, font: Font) -> str:
     """A letter that the font lacks without its accent, where that is one it has: Pillow's own has few but English."""
     if letter.isascii() or not _lacks(letter, font):

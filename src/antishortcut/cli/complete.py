@@ -7,8 +7,10 @@ from its file in a millisecond.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from antishortcut.errors import UserError
@@ -23,6 +25,8 @@ TABLES = {  # what → the file its table is in, and the names of the table ther
 }
 WITH_PATH = ("folder", "groups")
 PREFIXES = ("timm:", "torchvision:", "import:")
+REGISTRIES = ("timm", "torchvision")
+REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 
 
 @cache
@@ -53,7 +57,19 @@ def methods(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
+    """Our own, and behind timm: and torchvision: theirs."""
+    package, colon, _ = incomplete.partition(":")
+    if colon and package in REGISTRIES:
+        return _starting((f"{package}:{name}" for name in _registered(package)), incomplete)
     return _starting((*names("models"), *PREFIXES), incomplete)
+
+
+def _registered(package: str) -> list[str]:
+    """What a package registers as models, read from its files."""
+    found = find_spec(package)
+    folders = [] if found is None else found.submodule_search_locations or []
+    files = (file for folder in folders for file in Path(folder, "models").rglob("*.py"))
+    return sorted({name for file in files for name in REGISTERED.findall(file.read_text(encoding="utf-8"))})
 
 
 def recipes(incomplete: str) -> list[str]:

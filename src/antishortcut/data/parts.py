@@ -33,7 +33,8 @@ def take(images: AnySet, index: Tensor) -> AnySet:
 def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet | None]:
     """Split off `fraction` of every class, as near as whole images allow: (what stays, what is held out).
 
-    Images of a dense set have no class of their own: they are split as if of one, and limited likewise.
+    The last image of a class always stays. Images of a dense set have no class of their own: they are split as if of
+    one, and limited likewise.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"val_fraction must be at least 0 and below 1, not {fraction}")
@@ -45,7 +46,11 @@ def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet
         raise UserError(f"val_fraction {fraction} of {count} images leaves none to train on; make it smaller")
     label = _classes(images)  # (N,)
     rank, size = _rank(label, seed)
-    share = (rank + 0.5) / size  # (N,) how far into its class an image comes: cutting here cuts every class alike
+    last = rank == size - 1  # (N,)
+    if last.all():
+        raise UserError(f"{count} images, one of each class: none can be held out and scored; add some, or a val/")
+    share = np.where(last, 1, (rank + 0.5) / size)  # (N,) how far into its class one comes: cutting cuts all alike
+    wanted = min(wanted, count - int(last.sum()))
     picked = np.lexsort((draws.mix(seed, draws.CLASS, label), share))  # (N,)
     held, kept = (torch.from_numpy(np.sort(part)) for part in (picked[:wanted], picked[wanted:]))
     return take(images, kept), take(images, held)

@@ -17,6 +17,8 @@ def problems(facts: dict[str, Any]) -> list[str]:
     found = [facts["refusal"]] if facts["refusal"] else []
     if count := len(facts["unreadable"]):
         found.append(f"{_files(count)} cannot be read; replace or remove {'it' if count == 1 else 'them'}")
+    if bare := [row["class"] for row in facts.get("balance", ()) if not row["train"]]:
+        found.append(f"there is no image of {_some(bare)} to train on; add some, or remove the folder")
     if strange := facts.get("masks", {}).get("strange"):
         found.append(f"{_masks(len(strange))} values that are no class, {strange[0]['file']} first; 255 is void")
     return found

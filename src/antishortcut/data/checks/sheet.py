@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ...errors import UserError
-from ...lettering import cut, laid
+from ...lettering import cut, laid, legible
 from ...types import VOID, AnySet, FileSet, ImageSet, is_dense
 from ..loading import Loader
 from ..masks import NO_CLASS, one_small_size, read_pair
@@ -22,6 +22,7 @@ from ..sources import held
 from .finding import Finding
 from .looking import Seen
 
+TEXT = 13  # pixels
 TILE, GAP, LINE, HEAD, MARGIN = 128, 6, 18, 22, 12  # of a picture, between, of a caption, of the titles, around
 MOST, EPOCHS, ACROSS = 12, 3, 2  # rows, views of each, rows beside each other
 INK, QUIET, EMPTY = "#1c2126", "#5b6670", "#eceff2"  # Pillow's own font has no ×
@@ -81,13 +82,17 @@ def _views(
 
 
 def _rows(finding: Finding, chosen: AnySet, epochs: list[list[tuple[Bytes, Bytes | None]]], paint: Bytes) -> list[Row]:
-    rows, labels = [], _labels(chosen)
+    rows, labels, font = [], _labels(chosen), ImageFont.load_default(TEXT)
     for at in range(len(chosen)):
         picture = _as_it_is(chosen, at)
         mask = [_tile(Image.fromarray(paint[labels[at]]), smooth=False)] if labels else []
         views = [_tile(Image.fromarray(_mixed(*views[at], paint))) for views in epochs]
         name = "" if isinstance(chosen, ImageSet) else chosen.paths[at].name
-        caption = name if labels else finding.classes[int(chosen.label[at])]
+        if labels:
+            caption = legible(name, font, f"image {at + 1}")
+        else:
+            number = int(chosen.label[at])
+            caption = legible(finding.classes[number], font, f"class {number + 1} of {len(finding.classes)}")
         rows.append(Row(caption, f"{picture.width} x {picture.height}", [_tile(picture), *mask, *views]))
     return rows
 
@@ -138,7 +143,7 @@ def _page(title: str, titles: Sequence[str], rows: Sequence[Row], key: Sequence[
     step = len(titles) * (TILE + GAP) + 2 * MARGIN  # from a row to the one beside it
     down = -(-len(rows) // across)
     top, width = MARGIN + LINE + HEAD, across * step
-    font = ImageFont.load_default(13)
+    font = ImageFont.load_default(TEXT)
     legend = laid(key, width - 2 * MARGIN, font, 17, 16)
     below = top + down * (TILE + LINE + GAP)
     page = Image.new("RGB", (width, below + len(legend) * LINE + MARGIN), "white")
