@@ -81,7 +81,9 @@ ALLOWED: dict[str, set[str]] = {
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
     "work": {"run", "folder", "console", "suites", "evaluate", "workflow"},
-    "launch": {"run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals", "exits"},
+    "launch": {
+        "run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals", "exits", "console",
+    },
     "cost": {
         "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
         "frozen", "machine",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from antishortcut.errors import printable
 
@@ -26,6 +28,39 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, quiet=not first_process(), soft_wrap=True)
+
+
+class Forgiving:
+    """A stream that goes on when nothing can be written to it: its disk is full, or nobody reads it any more.
+
+    What is told on the way is not worth a training. At the end Python looks whether all was written, so it stays.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # the second where it was closed
+            self._stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def forgive() -> None:
+    """From now on standard error does not fail; standard output, where results are told, does."""
+    if not isinstance(sys.stderr, Forgiving):
+        stream: Any = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 – None where it was closed from the start
+        sys.stderr = Forgiving(stream)
 
 
 class Watch:

@@ -14,6 +14,7 @@ from antishortcut.errors import UserError
 from antishortcut.files import plain
 
 BLOCK = 2**12  # bytes that are read at a time when the beginning of a line is looked for
+LONGEST = 2**20  # bytes of a line; one that is longer is damaged, and no reason to hold it
 
 
 Mark = tuple[int, int]  # bytes from the beginning of a log, and their checksum
@@ -96,7 +97,8 @@ class Log:
 def thinned(path: Path, many: int, kept: int, always: bytes, most: int) -> list[bytes]:
     """Lines of a log; of more than `many` only some `kept`, evenly spread to the last, and those with `always` in them.
 
-    It is read twice and never held whole. More than `most` bytes, or what is not a plain file, is an OSError.
+    It is read twice and never held whole; a line that is too long is empty here. More than `most` bytes, or what is not
+    a plain file, is an OSError.
     """
     plain(path)
     if path.stat().st_size > most:
@@ -105,9 +107,18 @@ def thinned(path: Path, many: int, kept: int, always: bytes, most: int) -> list[
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
         file.seek(0)
         if lines <= many:
-            return file.read().splitlines()
+            return list(_lines(file))
         every, last = -(-lines // kept), lines - 1
-        return [line for at, line in enumerate(file) if (last - at) % every == 0 or always in line]
+        return [line for at, line in enumerate(_lines(file)) if (last - at) % every == 0 or always in line]
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Those that follow, each that is too long as an empty one."""
+    while line := file.readline(LONGEST):
+        whole = line
+        while len(line) == LONGEST and not line.endswith(b"\n"):
+            whole, line = b"", file.readline(LONGEST)
+        yield whole
 
 
 def _marked(file: IO[bytes], size: int) -> Mark:

@@ -168,3 +168,66 @@ FORMS = {
     "old tar": in_old_tar,
     "script": in_script,
 }
+
+
+def text(word: bytes) -> bytes:
+    """The instruction that puts it on the stack."""
+    return b"X" + len(word).to_bytes(4, "little") + word
+
+
+def doubled(depth: int, first: bytes = b"K\x01") -> tuple[bytes, bytes]:
+    """Instructions that make tuples, each of the one before twice, in a list; and the one that fetches the last."""
+    made = b"](" + first + b"q\x00"
+    for at in range(depth):
+        made += b"h%ch%c\x86q%c" % (at, at, at + 1)
+    return made + b"e", b"h%c" % depth
+
+
+def grown(depth: int, empty: bytes, first: bytes, then: bytes, adding: bytes) -> tuple[bytes, bytes]:
+    """The same of what may be added to: all are made empty, then filled from the last on, with what is empty still."""
+    made = b"](" + b"".join(empty + b"q%c" % at for at in range(depth))
+    for at in reversed(range(1, depth)):
+        made += b"h%c" % at + first + b"h%c" % (at - 1) + then + b"h%c" % (at - 1) + adding
+    return made + b"e", b"h%c" % (depth - 1)
+
+
+def lengthy() -> dict[str, bytes]:
+    """Small files that take years, all memory, or the whole stack where a reader does what they say."""
+    tuples, last = doubled(40)
+    letters, many = doubled(18, text(b"a" * 65_536))
+    lists, list_ = grown(40, b"]", b"(", b"", b"e")
+    dicts, dict_ = grown(40, b"}", b"(K\x00", b"K\x01", b"u")
+    spaces, space = grown(40, b"cargparse\nNamespace\n)R", b"}(" + text(b"a"), text(b"b"), b"ub")
+    layout = b"ctorch._utils\n_rebuild_sparse_tensor\n%s)\x86R."  # writes it into its message
+    state = b"ctorch._utils\n_rebuild_parameter_with_state\n(ctorch._utils\n_rebuild_meta_tensor_no_storage\n"
+    state += b"(ctorch\nfloat32\n))\x89tR\x89}%s\x85tR."  # as that does, where it is a tuple of one
+    deep = b")" + b"\x85" * 1_000_000
+    twice = b"".join(b"h\x01h\x02h\x03\x86Rq\x02" for _ in range(40))
+    first = b"c_codecs\nencode\nq\x01" + text(b"a") + text(b"latin1") + b"\x86Rq\x02" + text(b"hex") + b"q\x03"
+    made = {
+        "a key": tuples + b"}" + last + b"K\x01s.",
+        "a key among several": tuples + b"}(" + last + b"K\x01u.",
+        "a persistent id": tuples + b"(" + text(b"storage") + b"NN" + last + b"K\x01tQ.",
+        "a part of a persistent id": tuples + b"(" + text(b"storage") + last + last + last + b"K\x01tQ.",
+        "called": tuples + last + b")R.",
+        "made new": tuples + last + b")\x81.",
+        "a pair": tuples + b"ccollections\nOrderedDict\n]]" + last + b"aK\x01aa\x85R.",
+        "a set": tuples + b"cbuiltins\nset\n]" + last + b"a\x85R.",
+        "a name of its state": tuples + b"ccollections\nOrderedDict\n)R]]" + last + b"aK\x01aab.",
+        "a layout": tuples + layout % last,
+        "a layout of texts": letters + layout % many,
+        "a layout of lists": lists + layout % list_,
+        "a layout of dicts": dicts + layout % dict_,
+        "a layout of namespaces": spaces + layout % space,
+        "a layout of numbers": layout % b"ctorch.storage\nUntypedStorage\nJ\0\0\0\x10\x85R",
+        "a state of lists": lists + state % list_,
+        "lists called": lists + list_ + b")R.",
+        "numbers called": b"ctorch.storage\nUntypedStorage\nJ\0\0\0\x10\x85R)R.",
+        "a deep key": b"}" + deep + b"K\x01s.",
+        "a deep set": b"cbuiltins\nset\n]" + deep + b"a\x85R.",
+        "hex of hex": first + twice + b".",
+        "bytes of nothing": b"cbuiltins\nbytearray\n\x8a\x06\0\0\0\0\0\x01\x85R.",
+        "bytes of nothing, of a type": b"ctorch._tensor\n_rebuild_from_type_v2\n(cbuiltins\nbytearray\n"
+        b"cbuiltins\nbytearray\n\x8a\x06\0\0\0\0\0\x01\x85}tR.",
+    }
+    return {name: b"\x80\x02" + inner for name, inner in made.items()}

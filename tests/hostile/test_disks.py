@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +28,10 @@ from antishortcut.evaluate.subject import Scored
 from antishortcut.folder import Folder, replacing
 from antishortcut.launch.task import told
 from antishortcut.locks import only_one
+from antishortcut.log import thinned
 from antishortcut.recipes import TEMPLATE
 from antishortcut.report import build
+from antishortcut.report.reading import history
 from tests.browser.fake_runs import student
 
 
@@ -284,6 +287,22 @@ def test_a_teacher_with_a_damaged_result_has_no_size(tmp_path: Path, monkeypatch
     found = family.family_of(Folder(folder.path), folder.read()[0])
     assert found.run is not None
     assert (found.parameters, found.headline) == (None, None)
+
+
+@pytest.mark.parametrize("many", [5, 2])
+def test_a_long_line_of_a_log_is_not_held(tmp_path: Path, many: int) -> None:
+    """One of 64 MB among others; those before it count."""
+    path, rows = tmp_path / "metrics.jsonl", [{"step": 1}, {"step": 2}]
+    written = [json.dumps(row).encode() + b"\n" for row in rows]
+    path.write_bytes(b"".join(written) + b'{"scores": "' + bytes(2**26) + b'"}\n{"step": 3}')
+    tracemalloc.start()
+    try:
+        lines = thinned(path, many, 10, b'"scores"', 2**30)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert lines == [*written, b"", b'{"step": 3}']
+    assert history(path) == rows
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "\udcff"])

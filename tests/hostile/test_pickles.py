@@ -22,6 +22,7 @@ from antishortcut.data.copies import read_images, read_labels
 from antishortcut.data.pictures import _cached
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder, write_json
+from antishortcut.models.checkpoints import NumpyNumber, loaded
 from antishortcut.models.weights import read
 from antishortcut.resume import load_state
 from antishortcut.snapshots import load_state as load_snapshot
@@ -161,6 +162,63 @@ def test_arrays_of_objects_are_not_loaded(tmp_path: Path) -> None:
         read_labels(path, 10)
     assert _cached(path, (1,)) is None
     assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("form", ["zip", "old"])
+@pytest.mark.parametrize("core", [b"numpy._core", b"numpy.core"])
+@pytest.mark.parametrize("place", [weights, named_safetensors, teacher])
+def test_numbers_of_numpy_that_hold_a_pickle_are_refused(tmp_path: Path, place: Place, core: bytes, form: str) -> None:
+    """numpy's numbers may lie beside weights; one of type object would be a pickle of its own, read without care."""
+    marker = tmp_path / "marker"
+    inner = call("GLOBAL", "builtins", "exec", f"open('{marker}', 'w').close()")
+    quoted = b"c_codecs\nencode\n" + _text(inner) + _text(b"latin1") + b"\x86R"
+    number = b"c" + core + b".multiarray\nscalar\n"
+    array = b"c" + core + b".multiarray\n_reconstruct\ncnumpy\nndarray\n(K\x00t" + _text(b"b") + b"\x87R"
+    for kind in (b"O8", b"O", b"|O", b"object", b"f8,O", b"", b"os.system"):
+        dtype = b"cnumpy\ndtype\n" + _text(kind) + b"\x89\x88\x87R"
+        for made in (
+            number + dtype + quoted + b"\x86R",  # scalar(dtype, bytes)
+            dtype,
+            array + b"(K\x01(K\x01t" + dtype + b"\x89]" + quoted + b"atb",  # an array's state: objects in a list
+        ):
+            data = b"\x80\x02}" + _text(b"a") + made + b"s."
+            assert "but a numpy.object_, which could run any code" in refusal(place, tmp_path, FORMS[form](data)), kind
+            assert not marker.exists()
+
+
+@pytest.mark.parametrize("form", ["zip", "old"])
+def test_nothing_of_numpy_is_called_as_weights_are_read(tmp_path: Path, form: str) -> None:
+    """With whatever it is given, in every way there is to call it: what stands for it keeps and does nothing."""
+    state = b"}" + _text(b"__class__") + b"ccollections\nOrderedDict\ns"
+    no_storages = pickle.dumps([], 2)  # what the old form ends with
+    for name in ("dtype", "ndarray", "core.multiarray.scalar", "_core.multiarray._reconstruct"):
+        module, _, last = f"numpy.{name}".rpartition(".")
+        one = f"c{module}\n{last}\n".encode() + _text(b"f8") + b"\x85"
+        for made in (one + b"R", one + b"\x81", one + b"R" + state + b"b", one + b"\x81" + state + state + b"\x86b"):
+            (tmp_path / "w.pth").write_bytes(FORMS[form](b"\x80\x02" + made + b"." + no_storages))
+            found = loaded(tmp_path / "w.pth")
+            assert isinstance(found, NumpyNumber)
+            assert not vars(found)
+        called_again, of_class = one + b"R)R.", f"c{module}\n{last}\n".encode() + state + b"b."
+        for data in (called_again, of_class):
+            assert refusal(weights, tmp_path, FORMS[form](b"\x80\x02" + data))
+    for name in (
+        "fromfile",
+        "load",
+        "memmap",
+        "core.multiarray.frombuffer",
+        "_core.numeric._frombuffer",
+        "core.scalar",
+    ):
+        module, _, last = f"numpy.{name}".rpartition(".")
+        told = refusal(weights, tmp_path, FORMS[form](b"\x80\x02" + call("GLOBAL", module, last, "x")))
+        assert f"numpy.{name}, which could run any code" in told
+
+
+def _text(word: bytes) -> bytes:
+    """The instruction that puts a text on the stack, of bytes as Latin letters."""
+    letters = word.decode("latin1").encode()
+    return b"X" + struct.pack("<I", len(letters)) + letters
 
 
 def _safetensors(head: object, body: bytes = b"\0" * 8, length: int | None = None) -> bytes:

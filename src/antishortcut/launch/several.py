@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antishortcut.console import forgive
 from antishortcut.exits import own_code
 from antishortcut.folder import InUse, read_json, write_json
 from antishortcut.launch.place import Done, Kind, Place
@@ -121,4 +122,5 @@ def _orphaned(parent: int) -> None:
 
 if __name__ == "__main__":
     with own_code():
+        forgive()
         main(Path(sys.argv[1]))
