@@ -77,9 +77,15 @@ def locks(found: Found) -> list[Row]:
 
 def ranks(found: Found) -> list[Row]:
     slowest = max(case["seconds"] for case in found["cases"])
-    promise = f"the others end within {found['bound_seconds']:.0f} s and say so; goes on and {IDENTICAL}"
-    count = f"{found['kills']} kills, the others ended within {slowest:.0f} s: {_held(found['identical'])}"
-    return [("one of two processes of a run killed", promise, "`torture.ranks`", count)]
+    promise = (
+        f"all end within {found['bound_seconds']:.0f} s and say so, with 2 or 128 + the signal's number, before they "
+        f"have met too; goes on and {IDENTICAL}"
+    )
+    count = (
+        f"{found['kills']} kills, {found['signals']} signals, all ended within {slowest:.0f} s: "
+        f"{_held(found['identical'])}"
+    )
+    return [("one of two processes of a run killed or asked to end", promise, "`torture.ranks`", count)]
 
 
 def long(found: Found) -> list[Row]:

@@ -1,4 +1,6 @@
-"""A run over several processes, one of which is killed: the others end soon and say why, and it goes on as before.
+"""A run over several processes, one killed or some asked to end: all end soon, and it goes on as before.
+
+Both before they have met, while one waits for the other in torch's own code, and in the middle of training.
 
 python -m torture.ranks --out torture-results
 """
@@ -14,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,19 @@ from torture.moments import reached
 from torture.results import keep_result
 
 PROMPT = 60.0  # seconds for the others to end in
+NUMBERS = {"kills": "SIGKILL", "signals": "SIGTERM"}
+APART = 0.5  # seconds after the second has begun: it still reads its program
 STEPS = ["--set", "epochs=8", "--set", "teacher.epochs=1"]
+CASES = (
+    ("SIGKILL", (1,), "apart"),
+    ("SIGKILL", (0,), "apart"),
+    ("SIGTERM", (1,), "apart"),
+    ("SIGTERM", (0, 1), "apart"),
+    ("SIGKILL", (1,), "training"),
+    ("SIGTERM", (1,), "training"),
+    ("SIGTERM", (0, 1), "training"),
+    ("SIGKILL", (0,), "training"),
+)
 
 
 def torment(say: Callable[[str], object] = print) -> dict[str, Any]:
@@ -38,7 +53,8 @@ def torment(say: Callable[[str], object] = print) -> dict[str, Any]:
     both = [*command, "--method", "asd", "--devices", "2"]
     subprocess.run([*both, "--runs", str(whole)], check=True, capture_output=True)
     told = [
-        kill(rank, [*both, "--runs", str(torn)], torn / "tiny" / "asd-s1", place / f"{rank}.log") for rank in (1, 0)
+        send(*case, [*both, "--runs", str(torn)], torn / "tiny" / "asd-s1", place / f"{number}.log")
+        for number, case in enumerate(CASES)
     ]
     for each in told:
         say(json.dumps(each))
@@ -46,36 +62,44 @@ def torment(say: Callable[[str], object] = print) -> dict[str, Any]:
     wrong = unlike(whole, torn)
     assert not wrong, f"{wrong} other than undisturbed"
     shutil.rmtree(place)
-    return {"kills": len(told), "identical": True, "bound_seconds": PROMPT, "cases": told}
+    counts = {key: sum(each["signal"] == name for each in told) for key, name in NUMBERS.items()}
+    return {**counts, "identical": True, "bound_seconds": PROMPT, "cases": told}
 
 
-def kill(rank: int, command: list[str], folder: Path, log: Path) -> dict[str, Any]:
-    """SIGKILL to one of two processes in the middle of training."""
-    before = reached(folder)
+def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: Path, log: Path) -> dict[str, Any]:
+    """A signal to some of two processes, as soon as there are two or in the middle of training."""
+    before, number = reached(folder), int(getattr(signal, name))
     with log.open("w") as out:
         first = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
     others = list[int]()
-    while not others or reached(folder) == before:
+    while not others or (moment == "training" and reached(folder) == before):
         assert first.poll() is None, log.read_text()
         time.sleep(0.01)
         others = [pid for pid in descendants(first.pid) if b"distill" in _words(pid)]
-    victim = others[0] if rank else first.pid
-    left = [pid for pid in (first.pid, *others) if pid != victim]
-    os.kill(victim, signal.SIGKILL)
+    time.sleep(APART if moment == "apart" else 0.0)
+    every = (first.pid, *others)
+    for rank in to:
+        os.kill(every[rank], number)
     began = time.monotonic()
-    while any(runs_still(pid) for pid in left):
+    while any(runs_still(pid) for pid in every):
         first.poll()
         if time.monotonic() - began > PROMPT:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-            raise AssertionError(f"without rank {rank} the others still run after {PROMPT:.0f} s")
+            for pid in every:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"{name} to {to} {moment}: some still run after {PROMPT:.0f} s: {log.read_text()}")
         time.sleep(0.01)
     seconds = time.monotonic() - began
     code, said = first.wait(), log.read_text()
     assert "Traceback" not in said, said
-    assert "another process of this run has ended" in said, said
-    assert code == (2 if rank else -signal.SIGKILL), said
-    return {"killed": rank, "code": code, "seconds": round(seconds, 1)}
+    assert ("stopped" if name == "SIGTERM" else "another process of this run has ended") in said, (
+        name,
+        to,
+        moment,
+        said,
+    )
+    assert code == (128 + number if name == "SIGTERM" else -number if 0 in to else 2), (name, to, moment, code, said)
+    return {"signal": name, "to": list(to), "moment": moment, "code": code, "seconds": round(seconds, 1)}
 
 
 def _words(pid: int) -> bytes:
