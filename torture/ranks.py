@@ -75,7 +75,7 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
     while not others or (moment == "training" and reached(folder) == before):
         assert first.poll() is None, log.read_text()
         time.sleep(0.01)
-        others = [pid for pid in descendants(first.pid) if b"distill" in _words(pid)]
+        others = [pid for pid in descendants(first.pid) if _is_second(pid)]
     time.sleep(APART if moment == "apart" else 0.0)
     every = (first.pid, *others)
     for rank in to:
@@ -102,12 +102,12 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
     return {"signal": name, "to": list(to), "moment": moment, "code": code, "seconds": round(seconds, 1)}
 
 
-def _words(pid: int) -> bytes:
-    """Of a process; none of one that has ended meanwhile."""
+def _is_second(pid: int) -> bool:
+    """Whether it is the second of two, by what it was told; the first one starts other programs too."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+        return b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 def main() -> None:
