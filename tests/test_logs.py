@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from antishortcut import logs
 from antishortcut.cli.options import execution_of
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, Run
+from antishortcut.run import Execution, Recipe, Run, teach_run
 from antishortcut.signals import Stopped
 from antishortcut.workflow import Workshop, distill
 
@@ -76,6 +77,20 @@ def test_a_log_that_cannot_be_opened_is_said_and_may_be_left_out_when_the_run_go
     shop.execution = Execution(accelerator="cpu", threads=1, log=())
     run = distill(recipe, shop, method="ce", seed=1, suite="s")
     assert Folder(run.folder(shop.runs)).finished
+
+
+def test_tensorboard_reads_the_repeated_steps_of_a_resumed_run_once(recipe: Recipe, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, values in ((0, (1.0, 2.0, 3.0)), (1, (5.0, 6.0))):  # the second resumes after step 1
+        board = logs.TensorBoard(teach_run(recipe, "fingerprint"), tmp_path, start)
+        for number, value in enumerate(values, start=start + 1):
+            board.add({"loss": value, "rate": 0.5}, number)
+        board.close()
+        time.sleep(1.1)  # files are put in order by the second they were begun in
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.0), (2, 5.0), (3, 6.0)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
