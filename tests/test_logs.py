@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -116,36 +115,5 @@ def test_wandb_offline_goes_on_as_the_same_run(
     assert len(files) == 2
     assert len({path.name for path in files}) == 1  # the same run, goes on
     assert files[0].name.startswith(f"run-{run.hash}-")
-    seen = [steps_in(path) for path in files]
-    assert [steps[0] for steps in seen] == [1, 6]
-    assert sorted({number for steps in seen for number in steps}) == list(range(1, 17))
     assert b"iid/accuracy" in files[1].read_bytes()
     assert "traceback" not in capfd.readouterr().err.lower()
-
-
-def steps_in(path: Path) -> list[int]:
-    """The steps of an offline file, in its order."""
-    from wandb.proto import wandb_internal_pb2 as records_of
-
-    found = []
-    for data in records(path.read_bytes()):
-        record: Any = cast(Any, records_of).Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            found.append(record.history.step.num)
-    return found
-
-
-def records(data: bytes) -> Iterator[bytes]:
-    """LevelDB's log format after 7 bytes of wandb's own: checksum, length, kind; no piece crosses a block of 32 kB."""
-    place, whole = 7, b""
-    while place + 7 <= len(data):
-        if 32768 - place % 32768 < 7:
-            place += 32768 - place % 32768
-            continue
-        length, kind = struct.unpack_from("<HB", data, place + 4)
-        whole += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or its last piece
-            yield whole
-            whole = b""
