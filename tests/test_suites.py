@@ -595,6 +595,7 @@ def test_when_the_first_process_is_killed_the_others_stop_too(carried: Path, tmp
     shutil.copytree(carried / "teachers", runs / "teachers")
     process = start(runs)
     wait_for(training, runs, process)
+    (log,) = training(runs)
     workers = list(descendants(process.pid))
     process.kill()
     assert process.wait() == -signal.SIGKILL
