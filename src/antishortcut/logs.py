@@ -28,7 +28,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         purge = step + 1 if step else None
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=60)  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=60)
 
     def add(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
