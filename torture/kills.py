@@ -1,6 +1,6 @@
 """Commands killed at random moments and started again must end where uninterrupted ones end, bit for bit.
 
-    python -m torture.kills --kills 200 --seed 1 --out torture-results
+    python -m torture.kills --kills 200 --seed 1
 
 A case is a command (and a method). It is carried out once without interruption and once with SIGKILL, to the process
 and all its children, at several moments; then every file of the two folders of runs is compared.
@@ -26,7 +26,6 @@ from typing import Any
 
 from torture.forks import Command, descendants, ready
 from torture.moments import MOMENTS
-from torture.results import keep_result
 
 TINY = """
 epochs = 2
@@ -295,14 +294,11 @@ def main() -> None:
     words.add_argument("--kills", type=int, default=200)
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--only", help="commands and methods, comma-separated")
-    words.add_argument("--out", type=Path)
     words.add_argument("--forked-only", action="store_true", help="spare the comparison with a fresh process")
     asked = words.parse_args()
     only = asked.only.split(",") if asked.only else None
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     result = torment(asked.kills, asked.seed, only, say, not asked.forked_only)
-    if asked.out:
-        keep_result(asked.out, "kills", result)
     print(json.dumps(result, indent=1))
     sys.exit(not result["identical"] or result["fresh_as_forked"] is False)
 

@@ -2,12 +2,11 @@
 
 Both before they have met, while one waits for the other in torch's own code, and in the middle of training.
 
-python -m torture.ranks --out torture-results
+python -m torture.ranks
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -24,7 +23,6 @@ from typing import Any
 from torture.forks import descendants
 from torture.kills import HOW, TINY, runs_still, unlike
 from torture.moments import reached
-from torture.results import keep_result
 
 PROMPT = 60.0  # seconds for the others to end in
 NUMBERS = {"kills": "SIGKILL", "signals": "SIGTERM"}
@@ -110,15 +108,5 @@ def _is_second(pid: int) -> bool:
         return False
 
 
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--out", type=Path)
-    asked = words.parse_args()
-    told = torment(lambda text: print(text, file=sys.stderr, flush=True))
-    if asked.out:
-        keep_result(asked.out, "ranks", told)
-    print(json.dumps(told, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(torment(lambda text: print(text, file=sys.stderr, flush=True)), indent=1))

@@ -1,6 +1,6 @@
 """Signals that ask for an end: the state is saved, the exit code says which, nobody is left over, and it goes on.
 
-python -m torture.signalling --out torture-results
+python -m torture.signalling
 """
 
 from __future__ import annotations
@@ -85,16 +85,12 @@ def ask(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict
 
 
 def main() -> None:
-    from torture.results import keep_result
 
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--few", action="store_true")
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--out", type=Path)
     asked = words.parse_args()
     told = torment(asked.few, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
-    if asked.out:
-        keep_result(asked.out, "signals", told)
     print(json.dumps(told, indent=1))
 
 

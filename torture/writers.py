@@ -1,6 +1,6 @@
 """The commands that make files of runs and images, killed at any moment: the same again ends in the same files.
 
-    python -m torture.writers --kills 6 --seed 1 --out torture-results
+    python -m torture.writers --kills 6 --seed 1
 
 Each is carried out once alone, which tells how long it takes, then killed at moments drawn from that time. After every
 kill a file under a real name is the one from before or the whole new one; at the end all are as if there had been none.
@@ -22,7 +22,6 @@ from typing import Any
 
 from torture.forks import Command, descendants, ready
 from torture.kills import HOW, TINY, contents, gone, unlike
-from torture.results import keep_result
 
 GROWING = ("metrics.jsonl", "manifest.json", "*.rows")  # files that grow with a training: whole, but not the last ones
 RUNS = ["--runs", "{runs}"]
@@ -140,12 +139,9 @@ def main() -> None:
     words.add_argument("--kills", type=int, default=6, help="of each command")
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--only", help="commands, semicolon-separated")
-    words.add_argument("--out", type=Path)
     asked = words.parse_args()
     only = asked.only.split(";") if asked.only else None
     told = torment(asked.kills, asked.seed, only, lambda text: print(text, file=sys.stderr, flush=True))
-    if asked.out:
-        keep_result(asked.out, "writers", told)
     print(json.dumps(told, indent=1))
     sys.exit(not told["identical"])
 

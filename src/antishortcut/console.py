@@ -1,14 +1,13 @@
-"""What a person sees while a run goes on: a progress bar at a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress of a run: a progress bar at a terminal, plain lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from antishortcut.errors import printable
 
@@ -20,7 +19,7 @@ EVERY = 20.0  # seconds between plain lines
 
 
 def first_process() -> bool:
-    """Of the processes that share a run, the one that speaks (torchrun, Slurm and Fabric number them so)."""
+    """Of the processes that share a run, the one that prints (torchrun, Slurm and Fabric number them so)."""
     return all(int(os.environ.get(name, "0") or 0) == 0 for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"))
 
 
@@ -28,39 +27,6 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, quiet=not first_process(), soft_wrap=True)
-
-
-class Forgiving:
-    """A stream that goes on when nothing can be written to it: its disk is full, or nobody reads it any more.
-
-    What is told on the way is not worth a training. At the end Python looks whether all was written, so it stays.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):  # the second where it was closed
-            self._stream.write(text)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def forgive() -> None:
-    """From now on standard error does not fail; standard output, where results are told, does."""
-    if not isinstance(sys.stderr, Forgiving):
-        stream: Any = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 – None where it was closed from the start
-        sys.stderr = Forgiving(stream)
 
 
 class Watch:
@@ -105,10 +71,11 @@ class Watch:
             self.say(f"step {step}/{self.total}, {left:.0f} s left" + (f", {text}" if text else ""))
 
     def say(self, text: str) -> None:
+        """Print a line. Where stderr is a full disk the line is lost, and training goes on."""
         if not self.quiet:
-            (self.bar.console if self.bar is not None else console()).print(
-                printable(f"{self.title}: {text}"), markup=False
-            )
+            target = self.bar.console if self.bar is not None else console()
+            with suppress(OSError):
+                target.print(printable(f"{self.title}: {text}"), markup=False)
 
 
 def _bar() -> Progress:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import re
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import Path
 
 LONGEST = 2_000  # characters of an error; what was read may be quoted in it
 WORD = 80  # characters of a mistyped word that are compared with the known ones, which takes their square
@@ -34,10 +32,10 @@ class UserError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Text that names nothing to a terminal but letters: what would move the cursor or turn lines round is escaped."""
+    """Text with control characters escaped, which would move a terminal's cursor or reverse a line."""
     if text.isprintable():
         return text
-    return "".join(letter if _shows(letter) else _escaped(letter) for letter in text)
+    return "".join(char if _shows(char) else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def one_line(text: str) -> str:
@@ -66,10 +64,8 @@ def of_disk(error: OSError) -> str:
     """What a disk or a folder said: the file as its owner knows it, the reason, what to do."""
     if error.filename is None or error.strerror is None:
         return one_line(str(error))
-    path = Path(str(error.filename))
-    whole = re.fullmatch(r"\.(.+)\.[^.]+\.part", path.name)  # a file that is being written, under a name of its own
     remedy = REMEDIES.get(error.errno or 0)
-    return one_line(f"{path.with_name(whole[1]) if whole else path}: {error.strerror}{f'; {remedy}' if remedy else ''}")
+    return one_line(f"{error.filename}: {error.strerror}{f'; {remedy}' if remedy else ''}")
 
 
 def counted(number: int, thing: str) -> str:
@@ -87,9 +83,5 @@ def near(word: str, known: Iterable[str]) -> str:
     return "; known: " + ", ".join(words)
 
 
-def _shows(letter: str) -> bool:
-    return letter == "\n" or letter.isprintable() or unicodedata.category(letter) == "Zs"
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+def _shows(char: str) -> bool:
+    return char == "\n" or char.isprintable() or unicodedata.category(char) == "Zs"

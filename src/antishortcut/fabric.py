@@ -8,16 +8,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from subprocess import Popen
 from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from lightning_fabric.strategies.launchers import subprocess_script
+from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from antishortcut import machine
 from antishortcut.errors import UserError
@@ -29,19 +26,19 @@ from antishortcut.signals import asked_by, stopped_by
 warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
 
 # for every fabric that is made it would say which precision it has; a run's settings do
-logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(lambda said: "(AMP)" not in said.getMessage())
+logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(lambda record: "(AMP)" not in record.getMessage())
 
-STARTER = "ANTISHORTCUT_STARTER"  # in the environment: the process that starts one for each of its other devices
-LOOK = 1.0  # seconds between looks at another process
-ALONE = 20.0  # seconds after it is gone, in which a process mostly learns that by itself, and ends in order
+STARTER = "ANTISHORTCUT_STARTER"  # environment variable: process id of the one that started this one
+POLL = 1.0  # seconds between looks at another process
+GRACE = 20.0  # seconds in which a process mostly learns by itself that another one has ended, and ends in order
 
 
 def check_device(execution: Execution) -> None:
-    """Say now that a device is not here, before anything is written for it."""
-    wanted = execution.accelerator
-    there = torch.cuda.is_available() if wanted == "cuda" else wanted != "mps" or torch.backends.mps.is_available()
-    if not there:
-        raise UserError(f"--device {wanted}: there is none here; use cpu or auto (asd doctor tells more)")
+    """Raise if a device is not here, before anything is written for it."""
+    device = execution.accelerator
+    present = torch.cuda.is_available() if device == "cuda" else device != "mps" or torch.backends.mps.is_available()
+    if not present:
+        raise UserError(f"--device {device}: there is none here; use cpu or auto (asd doctor tells more)")
 
 
 def make_fabric(execution: Execution) -> Fabric:
@@ -55,19 +52,19 @@ def make_fabric(execution: Execution) -> Fabric:
             num_nodes=execution.nodes,
             precision=cast(Any, execution.precision),  # auto is resolved
             # what methods remember is the same everywhere, and batch statistics are scored and saved as the first one's
-            strategy=DDPStrategy(broadcast_buffers=False) if execution.devices * execution.nodes > 1 else "auto",
+            strategy=_DDP(broadcast_buffers=False) if execution.devices * execution.nodes > 1 else "auto",
         )
-    except (RuntimeError, ValueError) as error:  # no such device, fewer than asked for, no such precision there
+    except (RuntimeError, ValueError) as error:  # no such device, fewer than requested, no such precision there
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"--device {execution.accelerator} --devices {execution.devices}: {reason}") from None
     if fabric.device.type == "cpu" and execution.precision == "16-mixed":
         raise UserError("--precision 16-mixed needs a GPU; bf16-mixed works on a CPU")
     if execution.threads:
         torch.set_num_threads(execution.threads)
-    met = threading.Event()
+    if starter := os.environ.pop(STARTER, None):
+        threading.Thread(target=_end_after, args=(int(starter),), daemon=True, name="starter").start()
     try:
-        with _staying_with_the_first(met):
-            fabric.launch()
+        fabric.launch()
     except RuntimeError as error:
         if not lost(error):
             raise
@@ -75,53 +72,47 @@ def make_fabric(execution: Execution) -> Fabric:
     return fabric
 
 
-@contextmanager
-def _staying_with_the_first(met: threading.Event) -> Iterator[None]:
-    """Where Fabric starts the other processes, none outlives the others, wherever one was killed.
+class _Launcher(_SubprocessScriptLauncher):
+    """Lightning's launcher without its observer, which kills the first process, even while it saves, if another fails.
 
-    One that waits to meet another, in torch's own code, would wait for half an hour, and hear no signal. Only those
-    that are started in here are told of it: others that this process starts later have their own. Lightning would look
-    after them too, but it kills the first, by SIGKILL, as soon as any ends other than well: while it saves, maybe.
+    Here no process outlives the others either, but one that notices by itself has time to end in order. One that still
+    waits to meet a killed one, in torch's own code, would wait for half an hour and hear no signal.
     """
-    if int(os.environ.get("LOCAL_RANK", "0") or 0) > 0:
-        if starter := os.environ.get(STARTER):
-            threading.Thread(target=_end_after, args=(int(starter),), daemon=True, name="starter").start()
-        yield
-        return
-    os.environ[STARTER] = str(os.getpid())
-    theirs = subprocess_script._launch_process_observer
-    subprocess_script._launch_process_observer = partial(_look_after, met)
-    try:
-        yield
-        met.set()
-    finally:
-        subprocess_script._launch_process_observer = theirs
+
+    def _call_children_scripts(self) -> None:
+        os.environ[STARTER] = str(os.getpid())
+        super()._call_children_scripts()
         del os.environ[STARTER]
+        children, self.procs = self.procs, []  # an empty list: nothing for Lightning's observer to look after
+        threading.Thread(target=_end_with, args=(children,), daemon=True, name="children").start()
 
 
-def _look_after(met: threading.Event, others: list[Popen[bytes]]) -> None:
-    threading.Thread(target=_end_with, args=(met, others), daemon=True, name="others").start()
+class _DDP(DDPStrategy):
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = _Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
 
 
-def _end_with(met: threading.Event, others: list[Popen[bytes]]) -> None:
-    """End the first process, and all, when another has ended other than well."""
-    while not any(codes := [other.poll() for other in others]):
+def _end_with(children: list[Popen[bytes]]) -> None:
+    """End the first process, and all, when another has failed."""
+    while not any(codes := [child.poll() for child in children]):
         if all(code == 0 for code in codes):
             return
-        time.sleep(LOOK)
-    if met.is_set():
-        time.sleep(ALONE)
-    for other in others:
-        other.kill()
+        time.sleep(POLL)
+    if torch.distributed.is_initialized():  # they have met
+        time.sleep(GRACE)
+    for child in children:
+        child.kill()
     number = asked_by(next(code for code in codes if code))
     print(f"asd: {stopped_by(number) if number else ENDED}", file=sys.stderr, flush=True)
     os._exit(128 + number if number else 2)
 
 
 def _end_after(starter: int) -> None:
+    """End this process when the one that started it is gone."""
     while os.getppid() == starter:
-        time.sleep(LOOK)
-    time.sleep(ALONE)
+        time.sleep(POLL)
+    time.sleep(GRACE)
     print(f"asd: {ENDED}", file=sys.stderr, flush=True)
     os._exit(2)
 

@@ -1,12 +1,16 @@
-"""Files that somebody brought, read with care: no pipe that never ends, no device, nothing larger than expected."""
+"""Reading and writing files: nothing half-written under a real name, no pipe or device where a file should be."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
+import secrets
 import stat
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
@@ -16,16 +20,57 @@ from antishortcut.errors import WORD, UserError
 TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
 
 
+@contextmanager
+def atomic_path(path: Path, parents: bool = True) -> Iterator[Path]:
+    """An empty temporary file in the same folder, which replaces `path` when the block ends and is removed on an error.
+
+    Without `parents` only the folder itself is created: a run folder whose disk was unmounted must not come back.
+    """
+    temporary, handle = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part"), None
+    try:
+        path.parent.mkdir(parents=parents, exist_ok=True)
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):  # without locks nothing is swept either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield temporary
+        os.fsync(handle)
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@contextmanager
+def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that replaces `path` when the block ends, whole or not at all."""
+    with atomic_path(path, parents) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+def swept(folder: Path) -> None:
+    """Remove the temporary files of killed processes; one that is still being written is locked."""
+    for part in folder.glob("**/.*.part"):
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
 def content(path: str | Path, most: int | None = TEXT) -> bytes:
-    """The bytes of a plain file; anything else, or more than `most` of them, is an OSError that says so."""
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, "a name with a zero byte", str(path))
-    with open(path, "rb", opener=_at_once) as file:
-        found = os.fstat(file.fileno())
-        _refuse(found, path)
-        if most is not None and found.st_size > most:
-            raise OSError(errno.EFBIG, f"larger than {most >> 20} MB", str(path))
-        return file.read() if most is None else file.read(min(found.st_size + 1, most))
+    """The bytes of a plain file; anything else, or more than `most` bytes, is an OSError."""
+    plain(path)
+    if most is not None and os.stat(path).st_size > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MB", str(path))
+    return Path(path).read_bytes()
+
+
+def text(path: str | Path, most: int = TEXT) -> str:
+    """The text of a plain file; what is not UTF-8 is a UnicodeDecodeError, a ValueError."""
+    return content(path, most).decode("utf-8")
 
 
 def sha256(path: str | Path) -> str:
@@ -35,22 +80,13 @@ def sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def text(path: str | Path, most: int = TEXT) -> str:
-    """The text of a plain file; what is not UTF-8 is a UnicodeDecodeError, a ValueError."""
-    return content(path, most).decode("utf-8")
-
-
 def plain(path: str | Path) -> None:
-    """Refuse what is not a plain file before a library opens it, and waits."""
-    _refuse(os.stat(path), path)
-
-
-def stored(file: str | Path | IO[bytes]) -> None:
-    """Refuse an archive with packed members: torch.save packs none, and a few bytes may unpack to any number."""
-    if zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            if any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist()):
-                raise ValueError("an archive with packed members, which torch.save does not write")
+    """Refuse what is not a plain file: reading a pipe may wait forever."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
 
 
 def programs(file: str | Path) -> bool:
@@ -73,20 +109,8 @@ def _members(file: str | Path) -> list[str]:
         return []
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting, as a pipe would for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _refuse(found: os.stat_result, path: str | Path) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
-
-
 def near_folder(path: str | Path) -> str:
-    """A hint that names the folders whose names are nearest to a path that is not there; nothing where none is near."""
+    """A hint naming folders similar to a path that does not exist, or an empty string."""
     place = expanded(path)
     while not place.parent.is_dir() and place != place.parent:
         place = place.parent
@@ -99,8 +123,8 @@ def near_folder(path: str | Path) -> str:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with its ~ or ~user spelt out; that of nobody here is a UserError."""
+    """A path with ~ or ~user expanded; an unknown user is a UserError."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # no such user, or one without a home
+    except RuntimeError:
         raise UserError(f"{path}: there is no home folder {Path(path).parts[0]}; write the whole path") from None

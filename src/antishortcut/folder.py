@@ -10,76 +10,30 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from antishortcut.errors import UserError
 from antishortcut.files import near_folder, sha256, text
-from antishortcut.locks import Held, only_one
-from antishortcut.log import Log, Mark
+from antishortcut.files import replacing as replacing
+from antishortcut.files import swept as swept
 from antishortcut.run import SCHEMA, Run
-
-os.umask(UMASK := os.umask(0o022))  # it can only be read by setting it
 
 DEEPEST = 100  # lists in lists of a JSON file; ours have five
 LOG = 2**30  # bytes of metrics.jsonl that are read
-UNNAMED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # errors of a disk while a file is written
-
-
-@contextmanager
-def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
-    """A binary file that takes the place of `path` at once and whole, or not at all.
-
-    Its folder is made, and where `parents` may be missing, those: not in a run, whose disk may have been unmounted.
-    """
-    path.parent.mkdir(parents=parents, exist_ok=True)
-    swept(path.parent, f".{glob.escape(path.name)}.{'?' * 8}.part")  # no other file: the folder may be anyone's
-    handle, name = _part(path)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~UMASK)  # a temporary file is private; what it becomes is not
-            os.replace(name, path)  # while it is locked: nobody takes it for one that was left behind
-        _durable(path.parent)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in UNNAMED and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which file it has no room for
-        raise
-
-
-def _part(path: Path) -> tuple[int, str]:
-    """A file that will become `path`, locked for as long as its writer lives."""
-    while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with suppress(OSError):  # where there are no locks, nothing is swept either
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:
-            return handle, name
-        os.close(handle)  # swept before it was locked
-
-
-def swept(folder: Path, pattern: str = "**/.*.part") -> None:
-    """Remove what processes that were killed while writing have left; what is being written is locked."""
-    for part in folder.glob(pattern):
-        with suppress(OSError), part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
+UMASK = 0o022  # only for export.whole as it was: goes with it, like `alone`
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """A folder that no other process is at, or an OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,23 +42,10 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _durable(folder: Path) -> None:
-    """Have the names in a folder on the disk, where it can be asked for that."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
-    try:
-        data = json.dumps(value, indent=1, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a file's name that is no UTF-8 may be the name of a class
-        data = json.dumps(value, indent=1).encode()
+    data = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
     with replacing(path, parents) as file:
-        file.write(data + b"\n")
+        file.write(data.encode(errors="backslashreplace"))  # a file's name, like a class's, may be no UTF-8
 
 
 def read_json(path: Path) -> Any:
@@ -116,24 +57,21 @@ def read_json(path: Path) -> Any:
 
 
 def shallow(value: Any) -> Any:
-    """The same value, unless its lists lie too deep in each other for what is done with it next: a ValueError."""
+    """The same value; a ValueError if it is nested too deep for what is done with it next."""
     level = [value]
     for _ in range(DEEPEST):
-        level = [inner for each in level if isinstance(each, dict | list) for inner in _inside(each)]
+        dicts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in dicts for inner in each]
         if not level:
             return value
     raise ValueError(f"nested more than {DEEPEST} deep")
 
 
-def _inside(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
-
-
 class InUse(UserError):
     """Another process works in this folder."""
 
-    def __init__(self, path: Path, process: str) -> None:
-        super().__init__(f"{path} is in use by process {process or '?'}; wait or stop it")
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is in use by another process; wait or stop it")
         self.path = path
 
 
@@ -146,8 +84,7 @@ class Folder:
         self.snapshots = path / "snapshots"
         self.student = path / "student.safetensors"
         self.method = path / "method.safetensors"
-        self._lock: int | None = None  # the inode of .lock while this process holds it
-        self._log = Log(self.metrics)
+        self._unwritten = b""  # rows of the log that the disk did not take yet
 
     def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
         """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
@@ -190,19 +127,19 @@ class Folder:
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
-        """Only one process at a time may work here. The lock goes with its process, however that ends.
+        """Only one process at a time may work here, by a lock that ends with its process.
 
-        `wait` for the other to end instead of refusing, where both make the same.
+        `wait` for the other process instead of raising InUse.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
         try:
-            with only_one(self.path, wait) as self._lock:
-                swept(self.path)
-                yield
-        except Held as held:
-            raise InUse(self.path, str(held)) from None
-        finally:
-            self._lock = None
+            held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
+        except Timeout:
+            raise InUse(self.path) from None
+        with held:
+            swept(self.path)
+            yield
 
     @property
     def finished(self) -> bool:
@@ -242,38 +179,50 @@ class Folder:
         return path
 
     def log(self, row: dict[str, Any]) -> None:
-        """Add a line. One that the disk does not take is kept in mind, and written with a later one or by `settle`."""
-        self._log.add(row)
+        """Add a row. One that the disk does not take stays in memory and is written later, at last by `settle`."""
+        self._unwritten += json.dumps(row).encode() + b"\n"
         with suppress(OSError):
             self._append()
 
     def settle(self) -> None:
-        """Have the whole log on the disk, or an OSError. Comes before anything that lets its steps not be repeated."""
+        """Have the whole log on the disk, or an OSError. Comes before a state is saved whose steps are not repeated."""
         self._append()
-        self._log.sync()
+        if self.metrics.exists():
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _append(self) -> None:
-        """Unless the path leads elsewhere than to the folder that was locked: to where a disk was mounted before."""
-        if self._lock is not None and _inode(self.path / ".lock") != self._lock:
-            raise OSError(errno.ENOENT, "the folder is not there any more: unmounted, moved or removed", str(self.path))
-        self._log.write()
+        if self._unwritten:
+            with self.metrics.open("ab", buffering=0) as file:
+                size = file.tell()
+                if file.write(self._unwritten) < len(self._unwritten):
+                    file.truncate(size)  # no half row in the middle
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.metrics))
+            self._unwritten = b""
 
     def history(self) -> list[dict[str, Any]]:
-        """The logged rows; a last line cut short by a kill is left out."""
-        return list(self._log.rows())
+        """The logged rows."""
+        return [row for _, row in self._rows()]
 
-    def cut(self, step: int, mark: Mark | None = None) -> None:
-        """Forget what was logged after `step`, or after a mark: those steps are going to be repeated."""
-        self._log.cut(step, mark)
+    def cut(self, step: int) -> None:
+        """Drop the rows after `step`: those steps are going to be repeated."""
+        lines = [line for line, row in self._rows() if row.get("step", 0) <= step]
+        with replacing(self.metrics, parents=False) as file:
+            file.writelines(lines)
 
-    @property
-    def mark(self) -> Mark:
-        """How far the log has come, with what it holds by then; for `logged`."""
-        return self._log.mark
-
-    def logged(self, mark: Mark | None) -> bool:
-        """Whether the log still begins with what it held at a mark; states saved by older versions have none."""
-        return mark is None or self._log.begins(mark)
+    def _rows(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Lines and rows of the log, up to one that was cut short by a kill or is damaged."""
+        if not self.metrics.exists():
+            return
+        with self.metrics.open("rb") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    return
+                if not isinstance(row, dict) or not line.endswith(b"\n"):
+                    return
+                yield line, row
 
     def score(self, name: str) -> dict[str, Any] | None:
         """A score; None when there is none or its file is damaged: it is made again when asked for."""
@@ -290,44 +239,26 @@ class Folder:
         return {name: score for name in names if (score := self.score(name)) is not None}
 
     def copy_of(self, twin: Folder, run: Run) -> None:
-        """Become a finished run of the same hash, under this run's own name, whole or not at all.
+        """Become a finished run of the same hash, under this run's own name. A copy that is killed is trained instead.
 
         Its scores come along when they compare it with the same states.
         """
         there, _ = twin.read()
         kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
-        kept |= {"sum": _sum(kept)}
-        aside = [] if (there.teacher, there.early) == (run.teacher, run.early) else ["scores", "artifacts"]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        halves = f".{self.path.name}.copy-"
-        for half in self.path.parent.glob(f"{glob.escape(halves)}*"):  # of processes that were killed while they copied
-            with suppress(OSError), alone(half):
-                shutil.rmtree(half)
-        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=halves) as place, alone(Path(place)):
-            copy = Path(place) / self.path.name
-            shutil.copytree(twin.path, copy, ignore=shutil.ignore_patterns(".*", "resume", *aside))
-            write_json(copy / "run.json", kept)
-            write_json(copy / "result.json", twin.result() | {"copy_of": f"{twin.path.parent.name}/{twin.path.name}"})
-            if self.path.is_dir() and all(path.name == ".lock" for path in self.path.iterdir()):
-                shutil.rmtree(self.path)
-            try:
-                copy.rename(self.path)
-            except OSError:
-                if not self.finished:  # else another process was at it too, and first
-                    raise
+        same = (there.teacher, there.early) == (run.teacher, run.early)
+        aside = ["run.json", "result.json", "resume", ".*", *([] if same else ["scores", "artifacts"])]
+        with self.locked(wait=True):
+            if not (self.path / "run.json").exists():  # else another process was first
+                write_json(self.path / "run.json", kept | {"sum": _sum(kept)})
+                shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)
+                source = f"{twin.path.parent.name}/{twin.path.name}"
+                write_json(self.path / "result.json", twin.result() | {"copy_of": source})
 
 
 def _sum(value: dict[str, Any]) -> str:
     """By which damage to the settings in run.json is known."""
     settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def twin_of(run: Run, runs: Path) -> Folder | None:

@@ -9,13 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from antishortcut.board import Board
 from antishortcut.errors import UserError
 from antishortcut.run import Run
 
 
 class Log(Protocol):
-    """Opened as Log(run, folder, step the run goes on from)."""
+    """Opened as Log(run, folder, step the run resumes from)."""
 
     def add(self, numbers: Mapping[str, float], step: int) -> None: ...
 
@@ -23,23 +22,27 @@ class Log(Protocol):
 
 
 class TensorBoard:
-    """Event files in tensorboard/; those of steps that are going to be repeated are dropped."""
+    """Event files in tensorboard/; on resume TensorBoard drops the steps that are repeated."""
 
     def __init__(self, run: Run, folder: Path, step: int) -> None:
-        self._board = Board(folder / "tensorboard", step)
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = step + 1 if step else None
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=60)
 
     def add(self, numbers: Mapping[str, float], step: int) -> None:
-        self._board.add(numbers, step)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._board.close()
+        self._writer.close()
 
 
 class Wandb:
-    """A run of Weights & Biases with this run's hash as its id, so that it goes on where the run does.
+    """A run of Weights & Biases with this run's hash as its id, so that it resumes where the run does.
 
-    Steps that are repeated give the numbers that are there already, which wandb passes over. WANDB_MODE, WANDB_PROJECT
-    and the like are heeded; offline files lie in the run's folder.
+    Repeated steps give the numbers that are there already, which wandb ignores. WANDB_MODE, WANDB_PROJECT and the like
+    are heeded; offline files lie in the run's folder.
     """
 
     def __init__(self, run: Run, folder: Path, step: int) -> None:
@@ -67,7 +70,7 @@ KINDS: dict[str, Callable[[Run, Path, int], Log]] = {"tensorboard": TensorBoard,
 
 
 def check_logs(names: Sequence[str]) -> None:
-    """A package that is missing is said before anything is trained."""
+    """A missing package is an error before anything is trained."""
     for name in names:
         if find_spec(name) is None:
             raise UserError(f"--log {name}: the package {name} is not installed; pip install 'antishortcut[{name}]'")
@@ -98,10 +101,10 @@ class Logs:
         self._each(lambda log: log.close())
         self._open = {}
 
-    def _each(self, do: Callable[[Log], None]) -> None:
+    def _each(self, call: Callable[[Log], None]) -> None:
         for name, log in list(self._open.items()):
             try:
-                do(log)
+                call(log)
             except Exception as error:  # a full disk, a lost network: no reason to lose a training
                 del self._open[name]
                 self._say(f"log {name}: {_line(error)}; training goes on without it")

@@ -39,13 +39,8 @@ def shared_bytes() -> int | None:
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Memory that can still be taken, of the machine and of the container if that allows less; None: no telling."""
-    found = [_available(root / "proc/meminfo")]
-    group = root / "sys/fs/cgroup"
-    found += [_left(group / "memory.max", group / "memory.current", group / "memory.stat", "inactive_file")]
-    old = group / "memory"  # as older kernels have it
-    stat = "total_inactive_file"
-    found += [_left(old / "memory.limit_in_bytes", old / "memory.usage_in_bytes", old / "memory.stat", stat)]
-    return min((size for size in found if size is not None), default=None)
+    sizes = (_available(root / "proc/meminfo"), _left(root / "sys/fs/cgroup"))
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _available(meminfo: Path) -> int | None:
@@ -56,14 +51,14 @@ def _available(meminfo: Path) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _left(limit: Path, used: Path, stat: Path, cached: str) -> int | None:
+def _left(group: Path) -> int | None:
     """What a control group may still take: its limit less its use, where files that can be dropped do not count."""
     try:
-        most, taken = limit.read_text().strip(), int(used.read_text())
-        found = re.search(rf"^{cached} (\d+)$", stat.read_text(), re.MULTILINE)
-    except (OSError, ValueError):
+        limit, used = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):  # "max" is no limit
         return None
-    return None if not most.isdigit() else max(int(most) - taken + (int(found[1]) if found else 0), 0)
+    return max(limit - used + (int(cached[1]) if cached else 0), 0)
 
 
 def versions() -> dict[str, str]:

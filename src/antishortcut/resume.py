@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from antishortcut.errors import UserError
 from antishortcut.files import content
 from antishortcut.folder import Folder, replacing
-from antishortcut.saved import load
 
 State = dict[str, Any]
 Found = tuple[int, State]  # with its step
@@ -66,32 +65,21 @@ def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_state(
-    folder: Path, fits: Callable[[State], bool] = lambda state: True, run: str | None = None
-) -> Found | None:
-    """The newest state whose checksum is right, of this run (its hash, if said), and that `fits` the log beside it.
-
-    None when there is none at all. States saved by older versions do not say whose they are, nor after which step.
-    """
+def load_state(folder: Path, run: str | None = None) -> Found | None:
+    """The newest state whose checksum is right and that is of this run (its hash); None if there is no state."""
     paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
     for path in paths:
         step, _, digest = path.stem.partition("-")
         try:
             data = content(path, None)
             if step.isdecimal() and _digest(data) == digest:
-                state = load(io.BytesIO(data))
+                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 if isinstance(state, dict) and state.get("step", int(step)) != int(step):  # renamed
                     continue
                 if isinstance(state, dict) and run is not None and state.get("run", run) != run:
                     wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
                 elif isinstance(state, dict):
-                    if fits(state):
-                        return int(step), state
-                    wrong = f"{folder.parent / 'metrics.jsonl'}: not what was logged before {path.name} was saved; " + (
-                        "restore it, or remove it to go on without its rows"
-                    )
-        except UserError:
-            raise
+                    return int(step), state
         except OSError as error:
             wrong = f"{path}: cannot be read ({reason(error)}); see to its disk, then give the same command again"
         except Exception:  # what is no state can make torch raise anything; the one before may do
@@ -103,7 +91,7 @@ def load_state(
 
 def refuse_unsound(state: State, step: int, last: int) -> None:
     """A ValueError where the plain values of a state are not of the kinds that training puts there."""
-    seconds, mark = state["seconds"], state.get("log")
+    seconds = state["seconds"]
     sound = (
         step <= last
         and all(isinstance(state.get(name, {}), dict) for name in ("last", "best", "raw", "meter"))
@@ -111,7 +99,6 @@ def refuse_unsound(state: State, step: int, last: int) -> None:
         and all(isinstance(other, dict) for other in state.get("others", []))
         and isinstance(seconds, int | float)
         and abs(seconds) < 1e12
-        and (mark is None or (len(mark) == 2 and all(isinstance(number, int) and number >= 0 for number in mark)))
     )
     if not sound:
         raise ValueError("no state of this training")

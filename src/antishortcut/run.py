@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +27,6 @@ from antishortcut.settings import OptimSettings as OptimSettings
 from antishortcut.settings import Settings as Settings
 from antishortcut.settings import TaskSettings as TaskSettings
 from antishortcut.settings import TeacherSettings as TeacherSettings
-from antishortcut.toml import LARGEST, toml
 
 SCHEMA = 1  # raise it when the meaning of a setting changes
 DEEPEST = 16  # sections inside sections that --set may name
@@ -272,7 +272,7 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
             raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
         path = shipped[name]
     try:
-        text = text_of(path, LARGEST)
+        text = text_of(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: not a TOML file: {reason}") from None
@@ -284,7 +284,7 @@ def recipe_from(
 ) -> Recipe:
     """A recipe from the text of a TOML file."""
     try:
-        tree = toml(text)
+        tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
         raise UserError(f"{where}: not a TOML file: {error}") from None
     change(tree)
@@ -316,7 +316,7 @@ def setting(text: str) -> tuple[str, Any]:
     if not mark or not key.strip():
         raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
     try:
-        return key.strip(), toml(f"value = {value}")["value"]
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         return key.strip(), value
 

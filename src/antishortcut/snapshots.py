@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from antishortcut.errors import UserError, first_line, near, shown
-from antishortcut.files import sha256, text
+from antishortcut.files import replacing, sha256, text
 
 KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training: what `asd teach` keeps
 
@@ -113,11 +113,11 @@ class Snapshots:
             "file": path.name,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        part = _part(path, data)
-        before = [_apart(each, path) for each in self._before(known)]
-        if any(each["file"] == path.name for each in known):
-            self._list(before)  # killed before the next lines are done, no file is listed that is another by now
-        part.replace(path)
+        with replacing(path) as file:
+            file.write(data)
+            before = [_apart(each, path) for each in self._before(known)]
+            if any(each["file"] == path.name for each in known):
+                self._list(before)  # killed before the next lines are done, no file is listed that is another by now
         self._list([*before, entry])
         return path
 
@@ -141,7 +141,8 @@ class Snapshots:
 
     def _list(self, states: list[dict[str, Any]]) -> None:
         told = {"total_steps": self.total_steps, "states": states}
-        _part(path := self.folder / "manifest.json", (json.dumps(told, indent=1) + "\n").encode()).replace(path)
+        with replacing(self.folder / "manifest.json") as file:
+            file.write((json.dumps(told, indent=1) + "\n").encode())
 
 
 Trajectory = Snapshots  # what they are together
@@ -298,16 +299,6 @@ def _apart(entry: dict[str, Any], path: Path) -> dict[str, Any]:
         return entry
     own = path.with_name(f"{Path(entry['labels'][0]).name}.safetensors")
     if path.is_file():
-        _part(own, path.read_bytes()).replace(own)
+        with replacing(own) as file:
+            file.write(path.read_bytes())
     return entry | {"file": own.name}
-
-
-def _part(path: Path, data: bytes) -> Path:
-    """A file beside the one whose place it is to take at once: whole there, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return part

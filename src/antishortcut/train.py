@@ -291,7 +291,7 @@ class Training:
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
         states, run = self.folder.path / "resume", self.run.hash
-        found = load_state(states, lambda state: self.folder.logged(state.get("log")), run)
+        found = load_state(states, run)
         if found is not None:
             self.done, state = found
             try:
@@ -313,10 +313,7 @@ class Training:
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
             forget_later(states, self.done)
-            mark = found[1].get("log") if found else None
-            self.folder.cut(self.done if found else -1, mark)  # what was logged of the untrained state comes again
-            if mark and self.folder.mark != mark:
-                self.news += f"{self.folder.metrics} was gone: what was logged up to step {self.done} is missing there"
+            self.folder.cut(self.done if found else -1)  # what was logged of the untrained state comes again
 
     def _rows(self, batch: Batch) -> Mapping[str, Features]:
         """What the teachers say of a batch, as rows."""
@@ -337,7 +334,7 @@ class Training:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more |= {"log": self.folder.mark, "run": self.run.hash, "step": self.done, "others": others}
+            more |= {"run": self.run.hash, "step": self.done, "others": others}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:

@@ -193,7 +193,7 @@ def test_one_writer_at_a_time(tmp_path: Path, images: ImageSet) -> None:
 
     with (tmp_path / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="is in use by process"):
+        with pytest.raises(UserError, match="is in use by another process"):
             write(images, tmp_path)
 
 

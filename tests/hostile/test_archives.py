@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import io
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from antishortcut.data import layouts, open_sets
 from antishortcut.errors import UserError
-from antishortcut.files import stored
-from antishortcut.models.weights import read
 
 PACKAGE = Path(layouts.__file__).parent.parent
 UNPACKS = {"tarfile", "zipfile", "gzip", "bz2", "lzma", "shelve", "dill", "joblib", "cloudpickle", "marshal"}
@@ -21,7 +18,7 @@ MEMBERS = ("../escaped.txt", "/tmp/antishortcut-escaped.txt", "a/../../escaped.t
 
 
 def test_nothing_here_unpacks_an_archive() -> None:
-    """`files` looks whether the members of a zip are packed, and opens none of them."""
+    """`files` looks at the names in a zip, and opens none of its members."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -49,22 +46,15 @@ def test_no_reader_of_pickles_is_the_trusting_one() -> None:
 
 
 def evil_tar(path: Path) -> None:
-    """Paths outside, links outside, a device, a bomb."""
+    """Paths and links that lead outside."""
     with tarfile.open(path, "w:gz") as archive:
         for name in MEMBERS:
             info = tarfile.TarInfo(name)
             info.size = 4
             archive.addfile(info, io.BytesIO(b"evil"))
-        for name, kind, target in (("link", tarfile.SYMTYPE, "/etc"), ("hard", tarfile.LNKTYPE, "/etc/passwd")):
-            info = tarfile.TarInfo(f"cifar-100-python/{name}")
-            info.type, info.linkname = kind, target
-            archive.addfile(info)
-        info = tarfile.TarInfo("cifar-100-python/device")
-        info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 5
+        info = tarfile.TarInfo("cifar-100-python/link")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc"
         archive.addfile(info)
-        info = tarfile.TarInfo("cifar-100-python/bomb")
-        info.size = 2**24
-        archive.addfile(info, io.BytesIO(b"\0" * 2**24))
 
 
 def test_an_archive_in_place_of_the_official_one_is_not_unpacked(
@@ -84,25 +74,3 @@ def test_an_archive_in_place_of_the_official_one_is_not_unpacked(
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert {path.name for path in root.iterdir()} <= {"cifar-100-python.tar.gz"}
     assert not Path("/tmp/antishortcut-escaped.txt").exists()
-
-
-@pytest.mark.parametrize("name", [*MEMBERS, "x\n" * 50])
-def test_names_in_a_zip_of_weights_lead_nowhere(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "in" / "weights.pt"
-    path.parent.mkdir()
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(name, b"evil")
-        archive.writestr("archive/data.pkl", b"}.")
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    assert [each.name for each in tmp_path.rglob("*")] == ["in", "weights.pt"]
-
-
-def test_a_bomb_is_seen_by_its_form(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.pt"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", b"\0" * 2**25)
-    assert path.stat().st_size < 2**17
-    with pytest.raises(ValueError, match="packed members"):
-        stored(path)

@@ -1,80 +1,139 @@
-"""Readers given files that are wrong: one line, or nothing wrong at all. The long run of the same is `make torture`."""
+"""Readers of files that people bring, given wrong ones: a result, or an error of one printable line."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import torch
+from PIL import Image
+from safetensors.torch import save
 
-from tests.hostile.mutation import TOKENS, VALUES, mutated
-from tests.hostile.targets import Bench, Target, targets
+from antishortcut.data import layouts, scenes
+from antishortcut.data.copies import read_images
+from antishortcut.data.groups import list_groups
+from antishortcut.data.pictures import read
+from antishortcut.data.stimuli import read_mapping
+from antishortcut.errors import LONGEST, UserError, printable
+from antishortcut.folder import Folder
+from antishortcut.models.weights import read as read_weights
+from antishortcut.resume import load_state
+from antishortcut.run import load_recipe, shipped_recipes
+from antishortcut.snapshots import Snapshots
+from antishortcut.teachers import Trajectory
+from tests.browser.fake_runs import student
 
-EXAMPLES = 30  # of mutated files a reader, in the short run
-
-
-@pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
-    return targets(tmp_path_factory.mktemp("readers"))
-
-
-NAMES = (
-    "recipe (TOML)", "overrides by --set", "run.json", "result.json", "metrics.jsonl", "manifest.json of a teacher",
-    "manifest.json of a loop", "states of a teacher from elsewhere", "scores/<set>.json", "steps.json", "export.json",
-    "key.json of teachers' outputs", "teachers' outputs", "report: run.json", "report: result.json",
-    "report: metrics.jsonl", "report: scores/corruptions.json", "report: scores/groups.json",
-    "report: artifacts/mechanism.json",
-    "report: artifacts/directions.json", "metadata.csv", "classes.txt", "classes.json", "classes.txt of CamVid",
-    "objectInfo150.txt of ADE20K", "wnids.txt of TinyImageNet", "words.txt of TinyImageNet",
-    "val/val_annotations.txt of TinyImageNet", "mapping of cue conflict (TOML)", "facts.json of corruptions",
-    "facts.json of stylised copies", "facts.json of a stylizer", "images (.npy)", "labels (.npy)",
-    "decoded images (.npy)", "CIFAR's pickles", "weights (.pt)", "weights (.pt, old form)", "weights (.safetensors)",
-    "weights in parts (.index.json)", "resume state", "image file", "mask file", "any JSON", "request to the server",
+TRIES = 60
+TOKENS = (
+    b"1e999", b"NaN", b"null", b"-1", b"9" * 400, b'"\\ud800"', b"\x1b[2J", b"\r\n", b"\0", b"\xff\xfe", b"../../x",
+    b"", b"[" * 1_500, b'{"a":' * 1_500, b"{}", b"[]", b'""', b"=", b"[[x]]", b"import:os:system",
 )  # fmt: skip
 
 
-def test_every_reader_is_tried(readers: dict[str, Target]) -> None:
-    assert tuple(readers) == NAMES
+@dataclass(frozen=True)
+class Reader:
+    """A file as it should be, where it lies, and what reads it."""
+
+    good: bytes
+    path: Path
+    read: Callable[[], object]
+
+
+def _saved(content: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    root = tmp_path_factory.mktemp("readers")
+    run = student(root / "kd-s1", "kd", 1, 0.5)
+    kept = Snapshots(run.path, 1)
+    kept(torch.nn.Linear(2, 2), 1)
+    state = {"body.weight": torch.ones(2, 3)}
+    resumed = _saved({"model": state, "seconds": 1.0})
+    picture, array = io.BytesIO(), io.BytesIO()
+    Image.fromarray(np.arange(324, dtype=np.uint8).reshape(9, 12, 3)).save(picture, "PNG")
+    np.save(array, np.zeros((2, 8, 8, 3), np.uint8))
+    cifar = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "fine_labels": [1]}, 2)
+    table = b"img_id,img_filename,y,split,place\n1,a.jpg,0,0,1\n2,b.jpg,1,0,0\n3,c.jpg,1,2,0\n"
+    (root / "groups").mkdir()
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        (root / "groups" / name).write_bytes(b"x")
+    digest = hashlib.sha256(resumed).hexdigest()[:16]
+    recipe = next(iter(shipped_recipes().values())).read_bytes()
+    mapping = b'cat = ["cat"]\ndog = ["dog"]\n'
+
+    def file(name: str, good: bytes, read_it: Callable[[Path], object]) -> Reader:
+        return Reader(good, root / name, lambda: read_it(root / name))
+
+    return {
+        "recipe": file("recipe.toml", recipe, lambda path: load_recipe(str(path))),
+        "run.json": file("kd-s1/run.json", (run.path / "run.json").read_bytes(), lambda _: run.read()),
+        "result.json": file("kd-s1/result.json", (run.path / "result.json").read_bytes(), lambda _: run.headline()),
+        "metrics.jsonl": file("kd-s1/metrics.jsonl", b'{"step": 1}\n{"step": 2}\n', lambda _: run.history()),
+        "manifest.json": file(
+            "kd-s1/manifest.json",
+            (run.path / "manifest.json").read_bytes(),
+            lambda _: Trajectory(Folder(run.path)).weights("final"),
+        ),
+        "resume state": file(f"resume/000000001-{digest}.pt", resumed, lambda path: load_state(path.parent)),
+        "weights.pt": file("weights.pt", _saved(state), read_weights),
+        "weights.safetensors": file("weights.safetensors", save(state), read_weights),
+        "index of weights": file("m.index.json", b'{"weight_map": {"body.weight": "weights.pt"}}', read_weights),
+        "CIFAR": file("train", cifar, lambda path: layouts._cifar_part(path, 2)),
+        "images.npy": file("images.npy", array.getvalue(), read_images),
+        "image": file("image.png", picture.getvalue(), lambda path: read(path, at_least=8)),
+        "metadata.csv": file("groups/metadata.csv", table, lambda path: list_groups(path.parent)),
+        "classes.json": file("named/classes.json", b'["sky", "road"]', lambda path: scenes.names_in(path.parent)),
+        "mapping": file("mapping.toml", mapping, lambda path: read_mapping(path, ("cat", "dog"))),
+    }
+
+
+NAMES = (
+    "recipe", "run.json", "result.json", "metrics.jsonl", "manifest.json", "resume state", "weights.pt",
+    "weights.safetensors", "index of weights", "CIFAR", "images.npy", "image", "metadata.csv", "classes.json",
+    "mapping",
+)  # fmt: skip
+
+
+def wrong_files(good: bytes, seed: int) -> Iterator[bytes]:
+    """Something else, cut short, with bytes changed, with a token put in the middle."""
+    chance = random.Random(seed)
+    yield from TOKENS
+    for _ in range(TRIES):
+        start, end = sorted(chance.choices(range(len(good) + 1), k=2))
+        changed = bytearray(good)
+        changed[chance.randrange(len(good))] = chance.randrange(256)
+        yield from (good[:start], bytes(changed), good[:start] + chance.choice(TOKENS) + good[start:])
+        yield good[:start] + chance.choice(TOKENS) + good[min(end, start + 20) :]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_files_as_they_should_be_are_read(readers: dict[str, Target], name: str) -> None:
-    bench = Bench()
-    for seed in readers[name].seeds:
-        assert bench.attempt(readers[name], seed) is None
+def test_wrong_files_are_one_line(readers: dict[str, Reader], name: str) -> None:
+    reader = readers[name]
+    reader.path.parent.mkdir(exist_ok=True)
+    reader.path.write_bytes(reader.good)
+    reader.read()
+    for data in wrong_files(reader.good, len(name)):
+        reader.path.write_bytes(data)
+        message = _message(reader.read)
+        assert message is None or (message and printable(message) == message and "\n" not in message), data
+        assert len(message or "") <= LONGEST
+    reader.path.write_bytes(reader.good)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(
-    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(at=st.integers(0, 7), seed=st.integers(0, 2**32 - 1), rounds=st.integers(1, 4))
-def test_wrong_files_are_one_line(readers: dict[str, Target], name: str, at: int, seed: int, rounds: int) -> None:
-    target = readers[name]
-    assert Bench().attempt(target, mutated(target.seeds[at % len(target.seeds)], seed, rounds)) is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_files_that_are_something_else_are_one_line(readers: dict[str, Target], name: str) -> None:
-    bench = Bench()
-    others = [b"", b"\0", b"\xff\xfe\x00", b"PK\x03\x04", b"\x80\x04.", b"\x93NUMPY\x01\x00\xff\xff", b"\xef\xbb\xbf{}"]
-    for data in (*others, *(token.encode("utf-8", "surrogatepass") for token in TOKENS)):
-        assert bench.attempt(readers[name], data) is None
-
-
-def test_a_bench_sees_what_it_must_not(tmp_path: Path) -> None:
-    """The proof that these tests can fail."""
-
-    def read(data: bytes) -> None:
-        raise KeyError(data)
-
-    assert "KeyError" in str(Bench().attempt(Target("x", (), read), b"a"))
-    assert len(VALUES) > 20
-
-
-def test_mutations_depend_on_their_seed_alone(readers: dict[str, Target]) -> None:
-    data = readers["run.json"].seeds[0]
-    made = [mutated(data, seed, 2) for seed in range(200)]
-    assert made == [mutated(data, seed, 2) for seed in range(200)]
-    assert len(set(made)) > 150
+def _message(read_it: Callable[[], object]) -> str | None:
+    try:
+        read_it()
+    except UserError as error:
+        return str(error)
+    return None

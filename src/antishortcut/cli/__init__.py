@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
-from antishortcut.console import first_process, forgive
+from antishortcut.console import first_process
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.exits import own_code
 from antishortcut.signals import Asked, Stopped, ending, stopped_by
@@ -65,7 +65,6 @@ app.command("list")(lists.list_)
 def main() -> None:
     """Run the command, and end with its code, also where several processes work together."""
     with own_code():
-        forgive()
         _main()
 
 

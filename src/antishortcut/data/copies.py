@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError, first_line
-from ..files import plain
+from ..files import atomic_path, plain
 from ..types import ImageSet
 
 Bytes = NDArray[np.uint8]
@@ -25,19 +23,9 @@ Bytes = NDArray[np.uint8]
 @contextmanager
 def growing(path: Path, shape: tuple[int, int, int, int]) -> Iterator[Path]:
     """A file beside `path` holding an array of this shape, to be filled through `rows`; named `path` once whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
-    os.close(handle)
-    try:
+    with atomic_path(path) as name:
         np.lib.format.open_memmap(name, mode="w+", dtype=np.uint8, shape=shape).flush()
-        yield Path(name)
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())  # all rows at once: a flush per fill costs more than the fill
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        yield name
 
 
 def fill(path: Path, start: int, images: Bytes) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-import time
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,7 +20,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import UserError, first_line
-from ..files import plain
+from ..files import plain, replacing, swept
 from ..machine import cores
 from ..types import FileSet, ImageSet
 
@@ -31,7 +29,6 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # re
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
 _CHUNK = 64  # images a thread takes at once
-STALE = 3600.0  # seconds after which a half-written file is nobody's
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
@@ -183,22 +180,10 @@ def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
 
 def _keep(store: Path, array: NDArray[np.uint8]) -> None:
     """Write beside, then rename: another process sees the whole file or none. A full or read-only disk is fine."""
-    with suppress(OSError):
-        store.parent.mkdir(exist_ok=True)
-        for left in store.parent.glob("*.part"):  # of processes that were killed
-            if time.time() - left.stat().st_mtime > STALE:
-                left.unlink()
-        handle, name = tempfile.mkstemp(dir=store.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, array, allow_pickle=False)
-                file.write(_checksum(array))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, store)
-        except BaseException:
-            os.unlink(name)
-            raise
+    swept(store.parent)
+    with suppress(OSError), replacing(store, parents=False) as file:
+        np.save(file, array, allow_pickle=False)
+        file.write(_checksum(array))
 
 
 def _checksum(array: NDArray[np.uint8]) -> bytes:

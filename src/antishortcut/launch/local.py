@@ -15,7 +15,6 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
-from antishortcut.console import forgive
 from antishortcut.errors import UserError
 from antishortcut.launch.place import Done, Place
 from antishortcut.launch.several import worker_of
@@ -105,7 +104,6 @@ _busy = _stopping = False
 
 def _open(place: Place, cards: SimpleQueue[str] | None) -> None:
     global _worker
-    forgive()
     os.setpgrp()  # a terminal's Ctrl-C is for the first process, which passes it on once
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before that
     signal.signal(signal.SIGTERM, _note)

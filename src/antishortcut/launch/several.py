@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antishortcut.console import forgive
 from antishortcut.exits import own_code
 from antishortcut.folder import InUse, read_json, write_json
 from antishortcut.launch.place import Done, Kind, Place
@@ -70,7 +69,7 @@ class Several:
                 return {"error": f"a process of a run over several devices ended with code {process.returncode}"}
             done = dict(read_json(found))
             if busy := done.pop("busy", None):
-                raise InUse(Path(busy), "")
+                raise InUse(Path(busy))
             return done
 
 
@@ -122,5 +121,4 @@ def _orphaned(parent: int) -> None:
 
 if __name__ == "__main__":
     with own_code():
-        forgive()
         main(Path(sys.argv[1]))

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from antishortcut.errors import UserError
 from antishortcut.files import arrays, plain, programs, text
-from antishortcut.saved import load
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
@@ -132,7 +131,8 @@ def loaded(path: Path) -> Any:
         safe = torch.serialization.safe_globals([argparse.Namespace, *INERT])  # they hold settings
         with path.open("rb") as file, safe, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return load(file)  # torch would take a path's ending for what is in the file
+            # as a file: torch would take a path's ending for what is in it
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported (?:global|class) ([\w.]+)", str(error)):
             raise UserError(
