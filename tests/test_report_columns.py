@@ -164,8 +164,6 @@ def test_the_command_chooses_columns_and_names_near_ones(suite: tuple[Path, Tabl
     wrong = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "lasst"])
     assert isinstance(wrong.exception, UserError)
     assert "did you mean 'last'" in str(wrong.exception)
-    both = CliRunner().invoke(app, ["report", str(tmp_path), "--serve", "--json"])
-    assert isinstance(both.exception, UserError)
 
 
 def test_where_images_come_from_stands_beside_their_set(suite: tuple[Path, Table]) -> None:

@@ -51,7 +51,7 @@ def shown(found: Found) -> str:
     """All that a report makes of it, undrawn; the JSON in it must hold."""
     table = Table.of(found)
     drawn = figures(found, table)
-    page, _ = render(found, table, drawn)
+    page = render(found, table, drawn)
     data = page.partition('id="specs">')[2].partition("</script>")[0]
     json.loads(data, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     return page

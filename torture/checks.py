@@ -36,8 +36,6 @@ PROMISES = (
         "tests/hostile/test_images.py",)),
     Promise("files of any content (hypothesis)", ONE_LINE, ("tests/hostile/test_readers.py",)),
     Promise("names that are markup, code or terminal commands", "shown as words", ("tests/hostile/test_pages.py",)),
-    Promise("hostile requests to a served report", "this machine alone, a strict policy, no file but the report's", (
-        "tests/hostile/test_server.py",)),
     Promise("losses, features, weights that are no numbers; odd batches", "a defined result or one line, per method", (
         "tests/test_numbers.py", "tests/test_odd_batches.py")),
     Promise("two processes instead of one", "the same terms, gradients, queue and directions; whole runs to 1e-3", (

@@ -11,7 +11,6 @@ import io
 import json
 import pickle
 import resource
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -44,7 +43,6 @@ from antishortcut.report.collect import collect
 from antishortcut.report.directions import read_directions
 from antishortcut.report.reading import Notes, curve, history, terms
 from antishortcut.report.scores import read_embedding, read_histograms
-from antishortcut.report.serve import HOST, Show, _Handler, _Server
 from antishortcut.report.table import Table
 from antishortcut.resume import load_state as load_resume
 from antishortcut.run import ModelSettings, TeacherSettings, load_recipe, shipped_recipes, teach_run
@@ -110,7 +108,7 @@ def _memory() -> int:
 def targets(root: Path) -> dict[str, Target]:
     """All readers, with a folder to work in."""
     made = [*_settings(root), *_runs(root), *_report(root), *_lists(root), *_copies(root), *_weights(root)]
-    made += [*_pictures(root), *_server(root)]
+    made += _pictures(root)
     return {target.name: target for target in made}
 
 
@@ -396,37 +394,3 @@ def _pictures(root: Path) -> Iterable[Target]:
     yield Target("mask file", tuple(files), at(mask, lambda: read_values(mask)))
     tree = root / "any.json"
     yield Target("any JSON", (b'{"a": [1, {"b": null}], "c": "d"}',), at(tree, lambda: read_json(tree)))
-
-
-def _server(root: Path) -> Iterable[Target]:
-    """Requests as bytes. Whatever they say, the answer is one of few kinds, and no file of another folder is in it."""
-    secret = root / "runs" / "secret.txt"
-    secret.write_text("SECRET")
-    show = Show(root / "runs" / "P2", page=b"<html></html>", policy="default-src 'none'")
-    show.files = {"table.md": root / "runs" / "P2" / "table.md"}
-    server = _Server((HOST, 0), show)
-    name = f"{HOST}:{server.server_address[1]}"
-    server.socket.close()  # only its names are needed: each request comes through a pair of sockets
-
-    def ask(data: bytes) -> object:
-        here, there = socket.socketpair()
-        with here, there:
-            here.setblocking(False)
-            here.send(data[:60_000])
-            here.shutdown(socket.SHUT_WR)
-            try:
-                _Handler(there, ("127.0.0.1", 1), server)
-            except (BrokenPipeError, ConnectionResetError):
-                return None
-            there.shutdown(socket.SHUT_WR)
-            here.setblocking(True)
-            answer = b"".join(iter(lambda: here.recv(65536), b""))
-        if answer.startswith(b"HTTP/") and b"Content-Security-Policy" not in answer:
-            raise RuntimeError(f"an answer without a policy: {answer[:80]!r}")
-        if b"SECRET" in answer or b"run.json" in answer or b"Traceback" in answer:
-            raise RuntimeError(f"it gives away: {answer[:80]!r}")
-        return answer
-
-    lines = ["GET / HTTP/1.1", "GET /table.md HTTP/1.0", "HEAD /../secret.txt HTTP/1.1", "POST /news HTTP/1.1"]
-    lines += ["GET /%2e%2e/secret.txt HTTP/1.1"]
-    yield Target("request to the server", tuple(f"{line}\r\nHost: {name}\r\n\r\n".encode() for line in lines), ask)

@@ -30,7 +30,7 @@ NAMES = (
     "val/val_annotations.txt of TinyImageNet", "mapping of cue conflict (TOML)", "facts.json of corruptions",
     "facts.json of stylised copies", "facts.json of a stylizer", "images (.npy)", "labels (.npy)",
     "decoded images (.npy)", "CIFAR's pickles", "weights (.pt)", "weights (.pt, old form)", "weights (.safetensors)",
-    "weights in parts (.index.json)", "resume state", "image file", "mask file", "any JSON", "request to the server",
+    "weights in parts (.index.json)", "resume state", "image file", "mask file", "any JSON",
 )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def build(
     write_latex(short, folder / "table.tex")
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
-    page, _ = render(found, table, drawn)
+    page = render(found, table, drawn)
     with replacing(folder / "report.html") as file:
         file.write(page.encode(errors="replace"))
     return Report(found, table, drawn)

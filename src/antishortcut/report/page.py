@@ -29,7 +29,6 @@ from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
 from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
-from antishortcut.report.scene_figure import stills
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
 from antishortcut.report.sizes import size_table
@@ -38,11 +37,8 @@ from antishortcut.report.table import Table, interval, signed
 SPARK = (120, 28)  # pixels of a curve in a line of text
 
 
-def render(found: Found, table: Table, drawn: Drawn, live: str | None = None) -> tuple[str, str]:
-    """The page and its security policy; `live` names the edition a server shows, which the page then follows.
-
-    Everything from outside is escaped in the template, in text and in JSON alike.
-    """
+def render(found: Found, table: Table, drawn: Drawn) -> str:
+    """The page. Everything from outside is escaped in the template, in text and in JSON alike."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -51,21 +47,18 @@ def render(found: Found, table: Table, drawn: Drawn, live: str | None = None) ->
         "score": lambda column: parts(column)[1], "spark": _spark, "clock": _clock,
     }  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
-    scripts += [Markup(environment.get_template("live.html").render())] if live else []
-    policy = _policy([str(script) for script in scripts], bool(live))
-    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy, live=live)
-    return environment.get_template("template.html").render(page=page), policy
+    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy(scripts))
+    return environment.get_template("template.html").render(page=page)
 
 
-def _policy(scripts: list[str], live: bool) -> str:
-    """Only the page's own scripts run, known by their hashes; nothing is fetched, save news from the server it is from.
+def policy(scripts: list[Markup]) -> str:
+    """Only the page's own scripts run, known by their hashes; nothing is fetched.
 
     The charts' expressions go through Vega's interpreter, so 'unsafe-eval' is not needed. Vega writes styles inline.
     """
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    connect = " connect-src 'self';" if live else ""
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} "
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -102,7 +95,6 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "view": view_of(table.every),
         "known_views": VIEWS,
         "classes": classes,
-        "stills": [name for name, *_ in stills(drawn.scenes)],
         "judged": " / ".join(dict.fromkeys(words(one.headline) for one in found.progress)),
         "corruptions": corruptions,
         "errors": errors,
