@@ -1,9 +1,8 @@
-"""Run folders → report.html, table.md, table.tex, classes.md, figures/. Needs neither a GPU nor torch."""
+"""Run folders → report.html, table.md, table.tex, classes.md, figures/. Without torch."""
 
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.report.collect import Found, Memory
+    from antishortcut.report.collect import Found
     from antishortcut.report.figures import Drawn
     from antishortcut.report.table import Table
-    from antishortcut.report.terminal import Shown
+    from antishortcut.report.texts import Shown
 
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, and what is shown of it."""
+    """The runs, their table and their figures."""
 
     found: Found
     table: Table
@@ -63,13 +62,10 @@ class Report:
         }
 
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
-        """What a terminal shows: of means and marks, differences, and the paper's pairs beside print.
+        """What a terminal shows: means and marks, differences, the paper's pairs beside print, size and latency."""
+        from antishortcut.report.texts import terminal_tables
 
-        `width` is the terminal's where it is not given.
-        """
-        from antishortcut.report.terminal import tables
-
-        return tables(self.found, self._chosen(columns), width)
+        return terminal_tables(self.found, self._chosen(columns), width)
 
     def _chosen(self, columns: str | None) -> Table:
         return self.table if columns is None else self.table.choose(columns)
@@ -87,22 +83,14 @@ def make_report(
     return build(Path(folder), columns, sweep=sweep, scatter=scatter).summary(columns)
 
 
-def build(
-    folder: Path,
-    columns: str | None = None,
-    memory: Memory | None = None,
-    *,
-    sweep: str | None = None,
-    scatter: str | None = None,
-) -> Report:
-    """Collect, draw, write. `memory` keeps what was read for the next time."""
+def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
+    """Collect, draw, write."""
     try:
         from antishortcut.folder import replacing
         from antishortcut.report.charts import draw_all
         from antishortcut.report.classes import class_tables
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
-        from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
         from antishortcut.report.scatter import Scatter
         from antishortcut.report.scatter_figure import scatter_figure
@@ -118,9 +106,8 @@ def build(
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
-    threading.Thread(target=warm, daemon=True).start()  # the libraries take their seconds while folders are read
-    found = collect(folder, memory)
-    _writable(folder)
+    found = collect(folder)
+    _check_writable(folder)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
     swept = [] if sweep is None else [Sweep.of(found, sweep, usual(table) if columns is None else short.columns)]
@@ -141,14 +128,13 @@ def build(
     write_latex(short, folder / "table.tex")
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
-    page = render(found, table, drawn)
     with replacing(folder / "report.html") as file:
-        file.write(page.encode(errors="replace"))
+        file.write(render(found, table, drawn).encode(errors="replace"))
     return Report(found, table, drawn)
 
 
-def _writable(folder: Path) -> None:
-    """A folder that takes no files is refused before anything is drawn."""
+def _check_writable(folder: Path) -> None:
+    """Refuse a read-only folder before anything is drawn."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

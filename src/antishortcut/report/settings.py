@@ -10,7 +10,7 @@ from antishortcut.report.collect import Found, Student
 from antishortcut.report.columns import words
 from antishortcut.report.pair import labels
 
-ROUNDING = {  # execution settings that change last digits, with what runs had that do not say it
+ROUNDING = {  # execution settings that change last digits, and their defaults
     "precision": "32-true",
     "teacher_precision": "float32",
     "teacher_compile": "off",
@@ -98,15 +98,8 @@ def warnings(found: Found) -> list[str]:
     if len(headlines) > 1:
         scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
         notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
-    students = [student for student in found.students if student.execution]
-    computed = [
-        (field, values)
-        for field, values in tally(ROUNDING | {k: v for k, v in s.execution.items() if k in ROUNDING} for s in students)
-        if "(" in values
-    ]
-    if computed:
-        told = "; ".join(f"{field} {values}" for field, values in computed)
-        notes.append(f"Runs were not all computed alike, which changes last digits: {told}.")
+    if different := _computed_differently(found):
+        notes.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
     judges = sorted({student.judge for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
@@ -119,6 +112,17 @@ def warnings(found: Found) -> list[str]:
         if sets:
             notes.append(f"The images of {', '.join(sets)} {told} for all runs: their numbers do not compare.")
     return notes
+
+
+def _computed_differently(found: Found) -> list[str]:
+    """Settings of ROUNDING that differ; those of the teacher count only in runs that have one."""
+    different = []
+    for field, default in ROUNDING.items():
+        runs = [s for s in found.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
+        values = Counter(_text(s.execution.get(field, default)) for s in runs)
+        if len(values) > 1:
+            different.append(f"{field} " + ", ".join(f"{value} ({count} runs)" for value, count in values.items()))
+    return different
 
 
 def subtitle(found: Found) -> str:
