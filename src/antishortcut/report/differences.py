@@ -11,7 +11,7 @@ from typing import Any
 
 from antishortcut.paper.printed import find
 from antishortcut.report.collect import BASELINE
-from antishortcut.report.table import CHALLENGER, HEADLINE, RIVAL, RIVALS, Table, interval, signed
+from antishortcut.report.table import CHALLENGER, RIVAL, RIVALS, Table, interval, signed
 from antishortcut.stats import Paired, seeds_needed
 
 POWER = 0.8

@@ -22,7 +22,7 @@ from antishortcut.report.printed import beside
 from antishortcut.report.scatter import PICKS, Scatter
 from antishortcut.report.sizes import size_table
 from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import Table
+from antishortcut.report.table import HEADLINE, Table
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -32,6 +32,7 @@ TEX = {
 }  # fmt: skip
 LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
 BORDER = 3  # characters beside the text of a column at a terminal
+LINES = 24  # of differences at a terminal; of more, only those of the headline
 
 
 class Shown(NamedTuple):
@@ -57,18 +58,21 @@ def _results(table: Table, bold: bool = False) -> tuple[list[str], list[list[str
     return ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)], rows
 
 
-def _more(found: Found, table: Table) -> Iterator[Shown]:
+def _more(found: Found, table: Table, brief: bool = False) -> Iterator[Shown]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
     differences, sides = Differences.of(table), beside(found, table)
     if differences.each:
-        title = f"Difference to {differences.references}, seed by seed"
-        yield Shown(title, differences.head(), differences.texts(), differences.told())
+        title, rows = f"Difference to {differences.references}, seed by seed", differences.texts()
+        if brief and len(rows) > LINES:
+            title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
+        yield Shown(title, differences.head(), rows, differences.told())
     for number, side in enumerate(sides, start=1):
         last = number == len(sides) and any(each.lines for each in sides)
         yield Shown(
             f"Beside the printed numbers: {side.title}", HEAD, side.texts(), side.footnotes() + [told(sides)] * last
         )
-    if sizes := size_table(found):
+    sizes = size_table(found)
+    if sizes and (sizes.machines or not brief):
         yield Shown("Size and latency", sizes.head(), sizes.texts(), [sizes.told()])
 
 
@@ -92,11 +96,7 @@ def terminal_tables(found: Found, table: Table, width: int | None = None) -> Ite
     *first, last = fit(*_results(table), width)
     yield from (Shown(str(found.folder), *grid, []) for grid in first)
     yield Shown(str(found.folder), *last, [*table.told, *judged, marks, *_notes(found, table)] if table.cells else [])
-    for shown in _more(found, table):
-        if len(shown.rows) > 24 and shown.title.startswith("Difference"):
-            rows = [row for row in shown.rows if row[1] == "last"]
-            shown = shown._replace(title=f"{shown.title} (all in table.md)", rows=rows)
-        yield shown
+    yield from _more(found, table, brief=True)
 
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
