@@ -28,37 +28,33 @@ class Report:
     drawn: Drawn
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
+        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
 
-        `differences` to the baseline; `printed`, the paper's numbers beside those of its pairs; `sweep` (one row per
-        line and value) and `scatter` where they were asked for; `classes`, the IoU of each, where there are masks;
-        `sizes`, where parameters or latencies are known.
+        Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
         from antishortcut.report.classes import class_tables
         from antishortcut.report.differences import Differences
         from antishortcut.report.printed import beside
         from antishortcut.report.sizes import size_table
 
-        found, table = self.found, self._chosen(columns)
-        unfinished = [(p.path, p.state) for p in found.progress]
-        unfinished += [(aside.run, aside.state) for aside in found.aside]
-        asked: dict[str, Any] = {}
-        for sweep, _ in self.drawn.sweep:
-            asked["sweep"] = sweep.flat()
-        for scatter, _ in self.drawn.scatter:
-            asked["scatter"] = scatter.flat()
+        found, drawn, table = self.found, self.drawn, self._chosen(columns)
+        unfinished = [(each.path, each.state) for each in found.progress]
+        unfinished += [(each.run, each.state) for each in found.aside]
+        more: dict[str, Any] = {}
+        for key, shown in (("sweep", drawn.sweep), ("scatter", drawn.scatter)):
+            more |= {key: shown[0][0].flat()} if shown else {}
         if classes := class_tables(found):
-            asked["classes"] = [each.flat() for each in classes]
+            more["classes"] = [each.flat() for each in classes]
         if sizes := size_table(found):
-            asked["sizes"] = [row.flat() for row in sizes.rows]
-        return asked | {
+            more["sizes"] = [row.flat() for row in sizes.rows]
+        return more | {
             "rows": table.rows(),
             "differences": Differences.of(table).flat(),
             "printed": [side.flat() for side in beside(found, table)],
             "page": str(found.folder / "report.html"),
             "runs": len(found.students),
             "unfinished": [{"run": run, "state": state} for run, state in unfinished],
-            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *self.drawn.notes)],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *drawn.notes)],
         }
 
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
@@ -74,11 +70,10 @@ class Report:
 def make_report(
     folder: Path, columns: str | None = None, sweep: str | None = None, scatter: str | None = None
 ) -> dict[str, Any]:
-    """Write report.html, table.md, table.tex and figures/ into a folder of runs; `columns` chooses those of the tables.
+    """Write report.html, table.md, table.tex and figures/ (of segmentation also classes.md) into a folder of runs.
 
-    Of segmentation also classes.md.
-    `sweep` names a numeric setting that scores may depend on (sweep.md), `scatter` two columns (scatter.md).
-    Returns what `Report.summary` says. JSON can hold all of it.
+    `columns` chooses those of the tables, `sweep` names a numeric setting that scores may depend on (sweep.md),
+    `scatter` two columns (scatter.md). Returns `Report.summary`.
     """
     return build(Path(folder), columns, sweep=sweep, scatter=scatter).summary(columns)
 
@@ -88,7 +83,6 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
     try:
         from antishortcut.folder import replacing
         from antishortcut.report.charts import draw_all
-        from antishortcut.report.classes import class_tables
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
         from antishortcut.report.page import render
@@ -98,7 +92,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         from antishortcut.report.sweep import Sweep, usual
         from antishortcut.report.sweep_figure import sweep_figure
         from antishortcut.report.table import Table
-        from antishortcut.report.texts import write_classes, write_latex, write_markdown, write_scatter, write_sweep
+        from antishortcut.report.texts import write_texts
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -110,22 +104,15 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
     _check_writable(folder)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
-    swept = [] if sweep is None else [Sweep.of(found, sweep, usual(table) if columns is None else short.columns)]
-    dotted = [] if scatter is None else [Scatter.of(found, table, scatter)]
     few = found.drawn
-    drawn = replace(
-        figures(few, table if few is found else Table.of(few)),
-        sweep=[(each, sweep_figure(each, table)) for each in swept],
-        scatter=[(each, scatter_figure(each, found)) for each in dotted],
-    )
-    for one in swept:
-        write_sweep(one, folder / "sweep.md")
-    for other in dotted:
-        write_scatter(other, folder / "scatter.md")
-    if classes := class_tables(found):
-        write_classes(classes, folder / "classes.md")
-    write_markdown(found, short, folder / "table.md")
-    write_latex(short, folder / "table.tex")
+    drawn = figures(few, table if few is found else Table.of(few))
+    if sweep is not None:
+        swept = Sweep.of(found, sweep, usual(table) if columns is None else short.columns)
+        drawn = replace(drawn, sweep=[(swept, sweep_figure(swept, table))])
+    if scatter is not None:
+        dots = Scatter.of(found, table, scatter)
+        drawn = replace(drawn, scatter=[(dots, scatter_figure(dots, found))])
+    write_texts(found, short, drawn)
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
     with replacing(folder / "report.html") as file:

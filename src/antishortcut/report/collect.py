@@ -47,26 +47,16 @@ class Progress:
     """An unfinished run."""
 
     path: str
-    run: Run
-    epoch: float
-    step: float
+    unit: str  # epoch or iteration, whichever the run is counted in
+    at: float
+    whole: int
     headline: str  # the score it is judged by
     curve: Curve
     when: float | None  # seconds since 1970 of the last logged line
 
     @property
-    def at(self) -> float:
-        """Epochs or iterations so far, whichever the run is counted in."""
-        return self.epoch if self.run.epochs else self.step
-
-    @property
-    def whole(self) -> int:
-        return self.run.epochs or self.run.iterations
-
-    @property
     def state(self) -> str:
-        where = f"epoch {self.epoch:.3g}" if self.run.epochs else f"iteration {self.step:.0f}"
-        return f"unfinished, {where} of {self.whole}"
+        return f"unfinished, {self.unit} {self.at:.7g} of {self.whole}"
 
 
 @dataclass(frozen=True)
@@ -202,9 +192,9 @@ def _progress(folder: Folder, name: str, run: Run) -> Progress:
     headline = readable(str(judged.get("headline", "accuracy")))[:WORD]
     return Progress(
         path=name,
-        run=run,
-        epoch=reached(rows, "epoch"),
-        step=reached(rows, "step"),
+        unit="epoch" if run.epochs else "iteration",
+        at=float(f"{reached(rows, 'epoch'):.3g}") if run.epochs else reached(rows, "step"),
+        whole=run.epochs or run.iterations,
         headline=headline,
         curve=curve(rows, judged.get("set"), headline),
         when=folder.metrics.stat().st_mtime if rows else None,

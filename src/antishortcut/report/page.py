@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import re
 from datetime import datetime
 from importlib.metadata import version
 from itertools import groupby
@@ -15,9 +15,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from antishortcut.report.beside import HEAD, Beside, told
+from antishortcut.report.beside import HEAD, told
 from antishortcut.report.charts import style
-from antishortcut.report.classes import ClassTable, class_tables
+from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
 from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
 from antishortcut.report.corrupted import corruption_table
@@ -44,7 +44,7 @@ def render(found: Found, table: Table, drawn: Drawn) -> str:
     )
     environment.filters |= {
         "interval": interval, "signed": signed, "words": words, "arrow": arrow, "better": better,
-        "score": lambda column: parts(column)[1], "spark": _spark, "clock": _clock,
+        "score": lambda column: parts(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
     }  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
     page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy(scripts))
@@ -107,7 +107,6 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "execution": tally(s.execution for s in found.students),
         "versions": tally(s.versions for s in found.students),
         "made_by": f"antishortcut {version('antishortcut')}",
-        "contents": list(_contents(found, table, drawn, sides, classes)),
     }
 
 
@@ -117,37 +116,9 @@ def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
     return [(name, table.source(name), count) for name, count in grouped]
 
 
-def _contents(
-    found: Found, table: Table, drawn: Drawn, sides: list[Beside], classes: list[ClassTable]
-) -> Iterator[tuple[str, str]]:
-    """(anchor, title) of the parts the page has."""
-    if found.students:
-        yield "results", "Results"
-    if found.progress:
-        yield "progress", "In progress"
-    if found.students:
-        if (differences := Differences.of(table)).each:
-            yield "differences", f"Difference to {differences.references}"
-        if sides:
-            yield "printed", "Beside the printed numbers"
-        yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)
-        yield from (("scatter", f"Choosing by {scatter.x}") for scatter, _ in drawn.scatter)
-        yield "leaning", "What the student leans on"
-        if classes:
-            yield "classes", "Class by class"
-        if drawn.scenes:
-            yield "scenes", "Scenes"
-        if drawn.mechanism or drawn.embeddings or drawn.teachers:
-            yield "mechanism", "Mechanism"
-        if drawn.training:
-            yield "training", "Training"
-        if size_table(found):
-            yield "sizes", "Size and latency"
-        yield "settings", "Settings"
-    if found.teachers:
-        yield "teachers", "Teachers"
-    if found.aside or found.notes or drawn.notes:
-        yield "aside", "Not shown"
+def _sections(main: Markup) -> list[tuple[str, Markup]]:
+    """(anchor, title) of the parts of the page, for its contents."""
+    return [(anchor, Markup(title)) for anchor, title in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', main)]
 
 
 def _spark(curve: Curve) -> str:

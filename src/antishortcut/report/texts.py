@@ -12,16 +12,16 @@ from typing import NamedTuple
 from antishortcut.errors import printable
 from antishortcut.folder import replacing
 from antishortcut.report.beside import HEAD, told
-from antishortcut.report.classes import ClassTable
+from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import Found
-from antishortcut.report.columns import arrow, parts, words
+from antishortcut.report.columns import arrow, opening, parts, words
 from antishortcut.report.differences import Differences
+from antishortcut.report.figures import Drawn
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
-from antishortcut.report.scatter import PICKS, Scatter
+from antishortcut.report.scatter import PICKS
 from antishortcut.report.sizes import size_table
-from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import HEADLINE, Table
 
 TEX = {
@@ -62,18 +62,17 @@ def _more(found: Found, table: Table, brief: bool = False) -> Iterator[Shown]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
     differences, sides = Differences.of(table), beside(found, table)
     if differences.each:
-        title, rows = f"Difference to {differences.references}, seed by seed", differences.texts()
+        title, rows = f"difference to {differences.references}, seed by seed", differences.texts()
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
         yield Shown(title, differences.head(), rows, differences.told())
     for number, side in enumerate(sides, start=1):
         last = number == len(sides) and any(each.lines for each in sides)
-        yield Shown(
-            f"Beside the printed numbers: {side.title}", HEAD, side.texts(), side.footnotes() + [told(sides)] * last
-        )
+        below = side.footnotes() + [told(sides)] * last
+        yield Shown(f"beside the printed numbers: {side.title}", HEAD, side.texts(), below)
     sizes = size_table(found)
     if sizes and (sizes.machines or not brief):
-        yield Shown("Size and latency", sizes.head(), sizes.texts(), [sizes.told()])
+        yield Shown("size and latency", sizes.head(), sizes.texts(), [sizes.told()])
 
 
 def _notes(found: Found, table: Table) -> list[str]:
@@ -134,7 +133,7 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     else:
         lines += ["No finished student yet."]
     for shown in _more(found, table):
-        lines += ["", f"## {plain(shown.title)}", "", *(grid(shown.head, shown.rows) if shown.rows else [])]
+        lines += ["", f"## {plain(opening(shown.title))}", "", *(grid(shown.head, shown.rows) if shown.rows else [])]
         lines += [line for note in shown.below for line in (plain(note), "")]
     states = [(p.path, p.state) for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
@@ -143,27 +142,26 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     _write(path, lines)
 
 
-def write_classes(tables: list[ClassTable], path: Path) -> None:
-    """The tables of classes as Markdown, the best of a line in bold."""
-    lines = ["# IoU of every class", ""]
-    for table in tables:
-        lines += [f"## {plain(table.title)}", "", *grid(["class", *table.methods], table.texts())]
-        lines += [table.told("**bold**"), ""]
-    _write(path, lines)
-
-
-def write_sweep(sweep: Sweep, path: Path) -> None:
-    """The table of a sweep as Markdown."""
-    _write(path, [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()])
-
-
-def write_scatter(scatter: Scatter, path: Path) -> None:
-    """The numbers of a scatter as Markdown."""
-    lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
-    lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
-    if scatter.choices:
-        lines += ["## The choice in each suite and seed", "", *grid(PICKS, scatter.picks())]
-    _write(path, lines)
+def write_texts(found: Found, table: Table, drawn: Drawn) -> None:
+    """All files of text into the reported folder."""
+    folder = found.folder
+    write_markdown(found, table, folder / "table.md")
+    write_latex(table, folder / "table.tex")
+    if classes := class_tables(found):
+        lines = ["# IoU of every class", ""]
+        for each in classes:
+            lines += [f"## {plain(each.title)}", "", *grid(["class", *each.methods], each.texts())]
+            lines += [each.told("**bold**"), ""]
+        _write(folder / "classes.md", lines)
+    for sweep, _ in drawn.sweep:
+        lines = [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()]
+        _write(folder / "sweep.md", lines)
+    for scatter, _ in drawn.scatter:
+        lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
+        lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
+        if scatter.choices:
+            lines += ["## The choice in each suite and seed", "", *grid(PICKS, scatter.picks())]
+        _write(folder / "scatter.md", lines)
 
 
 def _write(path: Path, lines: list[str]) -> None:
