@@ -19,7 +19,7 @@ from antishortcut.report.beside import HEAD, told
 from antishortcut.report.charts import style
 from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
-from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
+from antishortcut.report.columns import arrow, better, parts, view_of, words
 from antishortcut.report.corrupted import corruption_table
 from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
@@ -93,7 +93,6 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         "view": view_of(table.every),
-        "known_views": VIEWS,
         "classes": classes,
         "judged": " / ".join(dict.fromkeys(words(one.headline) for one in found.progress)),
         "corruptions": corruptions,

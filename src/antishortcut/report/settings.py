@@ -23,11 +23,10 @@ Fields = list[tuple[str, str]]
 
 def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
     """Settings in which methods differ (field → method → value), and those all share."""
-    spreads = {method: _spread(students) for method, students in found.groups.items()}
-    fields = dict.fromkeys(field for spread in spreads.values() for field in spread)
+    methods = {method: _counted(_settings(students)) for method, students in found.groups.items()}
     different, same = {}, []
-    for field in fields:
-        values = {method: ", ".join(spread.get(field, ["–"])) for method, spread in spreads.items()}
+    for field in dict.fromkeys(field for counts in methods.values() for field in counts):
+        values = {method: ", ".join(counts.get(field, ["–"])) for method, counts in methods.items()}
         if len(set(values.values())) == 1:
             same.append((field, next(iter(values.values()))))
         else:
@@ -35,13 +34,8 @@ def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
     return different, same
 
 
-def _spread(students: list[Student]) -> dict[str, list[str]]:
-    """The values each setting has among a method's runs; one, unless its seeds differ in more than the seed."""
-    values: dict[str, dict[str, None]] = {}
-    for student in students:
-        for field, value in flat(student.run.model_dump(mode="json", exclude=ASIDE)):
-            values.setdefault(field, {})[_text(value)] = None
-    return {field: list(seen) for field, seen in values.items()}
+def _settings(students: Iterable[Student]) -> list[dict[str, Any]]:
+    return [student.run.model_dump(mode="json", exclude=ASIDE) for student in students]
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
@@ -52,25 +46,20 @@ def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return fields
 
 
-def _text(value: Any) -> str:
-    return "–" if value is None else str(value)
+def _counted(trees: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Field → value → how many have it."""
+    rows = [dict(flat(tree)) for tree in trees]
+    fields = dict.fromkeys(field for row in rows for field in row)
+    return {field: Counter("–" if row.get(field) is None else str(row[field]) for row in rows) for field in fields}
 
 
 def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
     """Values of each field over all runs, with how many runs have them where they differ."""
-    counts: dict[str, Counter[str]] = {}
-    total = 0
-    for tree in trees:
-        total += 1
-        for field, value in flat(tree):
-            counts.setdefault(field, Counter())[_text(value)] += 1
-    for seen in counts.values():
-        if unsaid := total - seen.total():
-            seen["–"] += unsaid
-    return [
-        (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
-        for field, seen in counts.items()
-    ]
+    return [(field, _listed(counts)) for field, counts in _counted(trees).items()]
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(value if len(counts) == 1 else f"{value} ({count} runs)" for value, count in counts.items())
 
 
 def warnings(found: Found) -> list[str]:
@@ -85,7 +74,7 @@ def warnings(found: Found) -> list[str]:
         )
     mixed: dict[str, list[str]] = {}  # settings → methods whose seeds differ in them
     for method, students in found.groups.items():
-        fields = [field for field, values in _spread(students).items() if len(values) > 1]
+        fields = [field for field, counts in _counted(_settings(students)).items() if len(counts) > 1]
         mixed.setdefault(", ".join(fields), []).append(method)
     notes += [
         f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."
@@ -119,9 +108,8 @@ def _computed_differently(found: Found) -> list[str]:
     different = []
     for field, default in ROUNDING.items():
         runs = [s for s in found.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
-        values = Counter(_text(s.execution.get(field, default)) for s in runs)
-        if len(values) > 1:
-            different.append(f"{field} " + ", ".join(f"{value} ({count} runs)" for value, count in values.items()))
+        counts = Counter(str(s.execution.get(field, default)) for s in runs)
+        different += [f"{field} {_listed(counts)}"] * (len(counts) > 1)
     return different
 
 
