@@ -76,7 +76,7 @@ def mangled(file: Path, path: list[int], value: Any) -> Iterator[None]:
         file.write_text(before)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FILES), st.lists(st.integers(0, 60), max_size=5), JSON)
 @example(FILES[-1], [0], float("nan"))
 @example(FILES[0], [4, 1], [1, 2, 3, 4, float("inf")])
@@ -152,11 +152,10 @@ def test_one_damaged_part_leaves_the_others(whole: Path, tmp_path: Path, part: s
     assert {name for name, value in kept.items() if not value} == {part}
 
 
-@pytest.mark.parametrize("value", [3e3, 1e30, -1e150])
-def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path, value: float) -> None:
+def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path) -> None:
     """Its point would lie so far from the axes that no memory holds what is between."""
     for seed in (1, 2):
-        score(student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5), "conflict", {"accuracy": value ** (seed - 1)})
+        score(student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5), "conflict", {"accuracy": 1e30 ** (seed - 1)})
     build(tmp_path / "P2", None)
     with Image.open(tmp_path / "P2" / "figures" / "scores.png") as picture:
         assert picture.width < 2000

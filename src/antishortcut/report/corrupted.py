@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from antishortcut.report.charts import ONE, Figure, Panel, Rows, bars, lines, means, upright
+from antishortcut.report.charts import ONE, Figure, Panel, Rows, lines, means, upright
 from antishortcut.report.collect import BASELINE, Found
 from antishortcut.report.columns import KINDS
-from antishortcut.report.leaning import BAR, dots, seeds, titled, told
+from antishortcut.report.leaning import bar_panels, dots, titled, told
 from antishortcut.report.scores import CORRUPTIONS, SEVERITIES
 from antishortcut.report.table import Table
 
@@ -16,24 +16,17 @@ SHOWN = {"mce": "all fifteen"} | {kind: kind for kind in KINDS}
 
 def corrupted(found: Found, table: Table) -> list[Figure]:
     methods = list(found.groups)
-    return [_kinds(found, table, methods), _severities(found, methods), _each_corruption(found, methods)]
+    return [_kinds(found, table), _severities(found, methods), _each_corruption(found, methods)]
 
 
-def _kinds(found: Found, table: Table, methods: list[str]) -> Figure:
-    panels: list[Panel] = []
-    for score, title in SHOWN.items():
-        rows = seeds(found, lambda s, score=score: s.values.get(f"{CORRUPTIONS} {score}"))  # type: ignore[misc]
-        if rows:
-            name = f"kinds{len(panels)}"
-            layers = bars(methods, name, rows, "error")
-            panels.append(Panel(f"{title} ↓", BAR * len(methods), layers, {name: rows}, told=told(rows)))
+def _kinds(found: Found, table: Table) -> Figure:
+    titles = {f"{CORRUPTIONS} {score}": f"{title} ↓" for score, title in SHOWN.items()}
     note = (
         "Share of wrong answers at the strongest severity, less is better. Bars: mean over seeds; dots: single seeds. "
         "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
     )
-    return Figure(
-        "corruptions", f"Error on {titled(table, 'corrupted images', CORRUPTIONS)}, by kind", note, tuple(panels)
-    )
+    title = f"Error on {titled(table, 'corrupted images', CORRUPTIONS)}, by kind"
+    return Figure("corruptions", title, note, bar_panels(found, "kinds", titles, "error"))
 
 
 def _severities(found: Found, methods: list[str]) -> Figure:

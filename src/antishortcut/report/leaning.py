@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import altair as alt
 
@@ -75,7 +75,7 @@ def _whiskers(methods: Sequence[str], data: str, wide: bool) -> tuple[alt.Chart,
 
 def leaning(found: Found, table: Table) -> list[Figure]:
     methods = list(found.groups)
-    figures = [*_sets(found, table, methods), _decisions(found, table, methods)]
+    figures = [*_sets(found, table), _decisions(found, table, methods)]
     return [*figures, _groups(found, methods), _attack(found, methods)]
 
 
@@ -97,35 +97,35 @@ def told(rows: Rows) -> str:
     return ", ".join(f"{row['method']} {row['value']:.3f}" for row in means(values))
 
 
-def _sets(found: Found, table: Table, methods: list[str]) -> list[Figure]:
+def _sets(found: Found, table: Table) -> list[Figure]:
     """mIoU, where there are masks, and accuracy of each set; without any, the score of the training."""
+
+    def figure(name: str, score: str, titles: Mapping[str, str]) -> Figure:
+        note = "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many."
+        return Figure(name, f"{opening(score)} by test set", note, bar_panels(found, "scores", titles, score))
+
     held = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
     dense = {parts(name)[0] for name in held["miou"]}
     pixels = bool(dense) and {parts(name)[0] for name in held["accuracy"]} <= dense
     figures = []
     for score, columns in held.items():
         shown = {name: titled(table, parts(name)[0]) for name in columns}
-        told = "pixel accuracy" if pixels and score == "accuracy" else words(score)
-        name = "scores" if score == "accuracy" else f"scores-{score}"
-        figures += [_bars(found, methods, name, told, shown)] if shown else []
-    return figures or [_bars(found, methods, "scores", table.headline, {"last": judges(found.students)})]
+        label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, shown)] if shown else []
+    return figures or [figure("scores", table.headline, {"last": judges(found.students)})]
 
 
-def _bars(found: Found, methods: list[str], file: str, score: str, shown: dict[str, str]) -> Figure:
-    """A panel per column, given with its title."""
+def bar_panels(found: Found, name: str, titles: Mapping[str, str], score: str) -> tuple[Panel, ...]:
+    """A panel of bars for each column that there is, given with its title."""
+    methods = list(found.groups)
     panels: list[Panel] = []
-    for column, title in shown.items():
+    for column, title in titles.items():
         rows = seeds(found, lambda s, column=column: s.values.get(column))  # type: ignore[misc]
         if rows:
-            name = f"scores{len(panels)}"
-            layers = bars(methods, name, rows, score)
-            panels.append(Panel(title, BAR * len(methods), layers, {name: rows}, told=told(rows)))
-    return Figure(
-        file,
-        f"{opening(score)} by test set",
-        "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many.",
-        tuple(panels),
-    )
+            data = f"{name}{len(panels)}"
+            layers = bars(methods, data, rows, score)
+            panels.append(Panel(title, BAR * len(methods), layers, {data: rows}, told=told(rows)))
+    return tuple(panels)
 
 
 def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
