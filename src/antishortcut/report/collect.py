@@ -124,7 +124,8 @@ def collect(folder: Path) -> Found:
             first = students.setdefault((result.run.suite, result.run.name, result.run.seed), result)
             if first is not result:
                 aside.append(Aside(name, f"left out: the same suite, name and seed as {first.path}"))
-    shown = tuple(_changed(_labelled(list(students.values()))))
+    shown = tuple(_ordered(list(students.values())))
+    _add_changes(shown)
     directions = tuple(read_directions([(s.place, s.run) for s in shown], notes))
     taught = _taught(shown, teachers)
     return Found(folder, shown, tuple(teachers), tuple(progress), tuple(aside), tuple(notes.found), directions, taught)
@@ -141,8 +142,8 @@ def _taught(students: Iterable[Student], here: Iterable[Student]) -> dict[str, S
     return taught
 
 
-def _labelled(students: list[Student]) -> list[Student]:
-    """Methods named by their runs, in a fixed order; the suite is part of the name where there are several."""
+def _ordered(students: list[Student]) -> list[Student]:
+    """In a fixed order; the suite is part of a method's name where there are several."""
     if len({s.run.suite for s in students}) > 1:
         students = [replace(s, method=f"{s.run.suite}/{s.run.name}") for s in students]
     rank = {name: number for number, name in enumerate(FIRST)}
@@ -158,18 +159,14 @@ def natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
 
 
-def _changed(students: list[Student]) -> Iterable[Student]:
-    """With the relative change of each projection against the baseline of the same suite and seed."""
+def _add_changes(students: Iterable[Student]) -> None:
+    """Add the relative change of each projection against the baseline of the same suite and seed."""
     base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
     for s in students:
         theirs = base.get((s.run.suite, s.run.seed), {})
-        changes = {
-            f"{name}_change": s.values[name] / theirs[name] - 1
-            for name in s.values
-            if name.startswith(f"{MECHANISM} ") and name.endswith(" projection") and theirs.get(name)
-        }
-        own = {name: value for name, value in s.values.items() if not name.endswith(" projection_change")}
-        yield replace(s, values=own | (changes if s.run.name != BASELINE else {}))
+        for name in [name for name in s.values if name.startswith(MECHANISM) and name.endswith(" projection")]:
+            if s.run.name != BASELINE and theirs.get(name):
+                s.values[f"{name}_change"] = s.values[name] / theirs[name] - 1
 
 
 def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside:

@@ -116,8 +116,8 @@ def history(path: Path) -> list[Row]:
         return []
     every = -(-len(lines) // MANY)
     rows: list[Row] = []
-    for at, line in enumerate(lines):
-        if at % every == 0 or b'"scores"' in line:
+    for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        if left % every == 0 or b'"scores"' in line:
             try:
                 row = parse(line)
             except ValueError:
