@@ -46,7 +46,6 @@ NOT = {
     "#!/bin/bash": "the head of a Slurm script",
     "export RAY_ADDRESS": "Slurm",
     "sleep": "waits",
-    "--serve": "goes on until Ctrl-C: tests/test_report_serve.py::test_ctrl_c_ends_it",
     "python examples/": "tests/test_examples.py::test_an_example_runs",
     "torchrun --nproc-per-node 2 examples": "tests/test_examples.py::test_two_processes",
     "benchmarks/speed.py": "an hour, and it rewrites a page",

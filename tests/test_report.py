@@ -16,10 +16,14 @@ import pytest
 
 from antishortcut.errors import UserError
 from antishortcut.folder import write_json
-from antishortcut.report import make_report
-from antishortcut.report.terminal import across
+from antishortcut.report import build, make_report
+from antishortcut.report.collect import collect, natural
+from antishortcut.report.informed import informed
+from antishortcut.report.settings import warnings
+from antishortcut.report.texts import fit
 from antishortcut.run import OptimSettings
-from tests.browser.fake_runs import HOSTILE, score, student
+from antishortcut.stats import paired
+from tests.browser.fake_runs import HOSTILE, TEACHER, score, student, teacher_run
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
 
@@ -73,23 +77,32 @@ def test_unfinished_and_damaged_runs_are_listed(suite: tuple[Path, dict[str, Any
     assert states["kd-s6"] == "damaged: KeyError: 'last'"
     page = (root / "report.html").read_text()
     assert "kd-s4" in page
-    assert re.search(
-        r'<progress max="2" value="2.0".*?<polyline points="[0-9., ]+"', page, re.DOTALL
-    )  # kd-s3, its curve
+    assert re.search(r'<progress max="2" value="2.0".*?<polyline points="[0-9., ]+"', page, re.DOTALL)  # kd-s3
 
 
-def test_runs_that_were_not_computed_alike_are_told(tmp_path: Path) -> None:
-    for seed, precision in ((1, "float32"), (2, "bfloat16"), (3, None)):  # the third is from before there was a choice
-        folder = student(tmp_path / f"kd-s{seed}", "kd", seed, 0.5)
+@pytest.mark.parametrize(
+    ("precisions", "note"),
+    [
+        (
+            {"kd": "float32", "asd": "bfloat16"},
+            "Runs were not all computed alike, which changes last digits: "
+            "teacher_precision float32 (1 runs), bfloat16 (1 runs).",
+        ),
+        ({"ce": None, "kd": "bfloat16"}, None),  # ce has no teacher, so no precision of one
+        ({"kd": None, "asd": "float32"}, None),  # the default
+    ],
+)
+def test_runs_that_were_not_computed_alike_are_noted(
+    tmp_path: Path, precisions: dict[str, str | None], note: str | None
+) -> None:
+    for name, precision in precisions.items():
+        folder = student(tmp_path / name, name, 1, 0.5, roles={} if name == "ce" else {"final": "final"})
         tree = json.loads((folder.path / "run.json").read_text())
         tree["execution"] |= {"teacher_precision": precision} if precision else {}
         del tree["sum"]  # as somebody who edits it must
         write_json(folder.path / "run.json", tree)
-    make_report(tmp_path)
-    page = (tmp_path / "report.html").read_text()
-    told = "Runs were not all computed alike, which changes last digits: teacher_precision "
-    assert re.search(re.escape(told) + r"(float32 \(2 runs\), bfloat16|bfloat16 \(1 runs\), float32)", page)
-    assert "– (1 runs)" in page  # among the settings it is said that one did not say it
+    notes = warnings(collect(tmp_path))
+    assert notes == ([note] if note else [])
 
 
 def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
@@ -120,25 +133,17 @@ class Page(HTMLParser):
         self.fetched: list[str] = []
         self.scripts: list[str] = []
         self.policy = ""
-        self.inside = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
         self.tags.append(tag)
         self.fetched += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith(("#", "data:"))]
-        if given.get("http-equiv") == "Content-Security-Policy":
-            self.policy = given.get("content") or ""
-        if tag == "script":
-            self.scripts.append("")
-            self.inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
+        if dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policy = dict(attrs)["content"] or ""
 
     def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.scripts[-1] += data
+        if self.cdata_elem == "script":
+            self.scripts.append(data)
 
 
 def test_page_stands_alone_and_runs_only_its_own_scripts(suite: tuple[Path, dict[str, Any]]) -> None:
@@ -152,25 +157,9 @@ def test_page_stands_alone_and_runs_only_its_own_scripts(suite: tuple[Path, dict
     assert "unsafe-eval" not in page.policy
     specs = json.loads(data)
     assert specs["methods"] == ["ce", "kd", "asd"]
-    assert (
-        len(specs["charts"]) == 2 + 1 + 1 + 1 + 2
-    )  # differences: last, conflict; conflict; projection; accuracy; terms
+    assert len(specs["charts"]) == 7  # two differences, conflict, projection, accuracy, two terms
     mean = next(chart["datasets"]["mean"] for chart in specs["charts"] if "mean" in chart["datasets"])
     assert {"method": "kd", "epoch": 2.0, "value": 0.62, "std": 0.0283, "seeds": 2} in mean
-
-
-def test_page_is_for_everyone(suite: tuple[Path, dict[str, Any]]) -> None:
-    text = (suite[0] / "report.html").read_text()
-    for part in (
-        'name="viewport"',
-        "prefers-color-scheme: dark",
-        "@media print",
-        'aria-sort="none"',
-        '<html lang="en">',
-    ):
-        assert part in text
-    assert text.count('<input type="checkbox" checked') == 3
-    assert re.search(r"★.*?0\.660", text)
 
 
 def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
@@ -236,7 +225,6 @@ def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
     made = make_report(tmp_path)
     assert (made["rows"], made["runs"], len(made["unfinished"])) == ([], 0, 1)
     assert "No finished student yet" in (tmp_path / "report.html").read_text()
-    assert across(made["rows"], 80) == [([""], [])]
 
 
 def test_no_run_folder(tmp_path: Path) -> None:
@@ -249,30 +237,24 @@ def test_no_run_folder(tmp_path: Path) -> None:
         make_report(tmp_path / "photo-a-b")
 
 
-def test_rows_for_a_terminal(suite: tuple[Path, dict[str, Any]]) -> None:
-    ((head, lines),) = across(suite[1]["rows"], 200)
-    assert head == ["", "ce", "kd", "asd"]
-    assert ("last", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲") in lines
-    assert lines[-1][2:] == ("–", "+0.040 (-0.087 … +0.167)")
+def test_a_terminal_shows_methods_beside_each_other(suite: tuple[Path, dict[str, Any]]) -> None:
+    first, *more = build(suite[0]).tables(None, 200)
+    assert list(first.head) == ["method", "ce", "kd", "asd"]
+    assert ["last ↑", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲"] in first.rows
+    assert "mechanism aligned projection: a random direction has 0.250." in first.below
+    assert [each.title for each in more] == ["difference to kd, seed by seed"]
 
 
-def test_a_terminal_shows_whole_cells(suite: tuple[Path, dict[str, Any]]) -> None:
-    """Where methods do not fit beside each other they stand below each other, the scores in several tables."""
-    rows = [row | {"method": f"method-{at}"} for at in range(4) for row in suite[1]["rows"]]
-    (head, _), *none = across(rows, 1000)
-    assert (len(head), none) == (13, [])
-    seen: list[str] = []
-    for head, lines in across(rows, 80):
+def test_a_narrow_terminal_shows_methods_below_each_other_in_several_tables() -> None:
+    titles = [f"a set {at} of scores" for at in range(9)]
+    rows = [[f"method-{at}", *["0.510 ± 0.014"] * 9] for at in range(4)]
+    tables = fit(["method", *titles], rows, 80)
+    for head, lines in tables:
         columns = list(zip(head, *lines, strict=True))
         wide = [max(len(part) for cell in column for part in cell.split("\n")) for column in columns]
         assert sum(wide) + 3 * len(wide) + 1 <= 80  # with rich's borders
-        assert [line[0] for line in lines] == [row["method"] for row in rows]
-        seen += [" ".join(each.split("\n")) for each in head[1:]]
-    assert seen == ["seeds", *dict.fromkeys(key for key in rows[0] if _shown(key))]
-
-
-def _shown(key: str) -> bool:
-    return key not in ("method", "label", "seeds") and not key.endswith((" ±", " mark", " low", " high"))
+        assert [line[0] for line in lines] == [row[0] for row in rows]
+    assert [" ".join(title.split("\n")) for head, _ in tables for title in head[1:]] == titles
 
 
 def test_many_methods(tmp_path: Path) -> None:
@@ -280,16 +262,12 @@ def test_many_methods(tmp_path: Path) -> None:
     for suite in range(1, 12):
         for name in ("kd", "at", "crd", "asd"):
             student(tmp_path / f"P{suite}" / name, name, 1, 0.5 + suite / 100, suite=f"P{suite}")
-    made = make_report(tmp_path)
+    make_report(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "Charts show 20 of 44 methods, those of P1, P2, P3, P4, P5; the tables show all." in page
     assert '<th scope="row">P11/crd</th>' in page
     assert '"method": "P5/crd"' in page
     assert '"method": "P6/crd"' not in page
-    (head, lines), *_ = across(made["rows"], 80)
-    assert head[:3] == ["", "seeds", "last"]
-    assert len(lines) == 44
-    assert lines[0][:3] == ("P1/kd", "1", "0.510")
 
 
 def test_torch_is_not_loaded(tmp_path: Path) -> None:
@@ -302,7 +280,38 @@ def test_torch_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_numbers_in_names_sort_as_numbers() -> None:
-    from antishortcut.report.collect import natural
-
     names = ["contrast-0.25", "contrast-0.5", "contrast-1", "contrast-1+tc", "contrast-2", "contrast-10", "early-5"]
     assert sorted(set(names), key=natural) == names
+
+
+def teacher_and_students(root: Path, teacher: float, roles: dict[str, str] | None = None) -> Path:
+    """A teacher's run, and three students that saw labels alone."""
+    teacher_run(root / "teachers" / TEACHER, teacher)
+    for seed, last in enumerate((0.30, 0.34, 0.35), start=1):
+        student(root / "P2" / f"ce-s{seed}", "ce", seed, last, teacher=TEACHER, roles=roles or {})
+    return root / "P2"
+
+
+def test_a_teacher_that_is_ahead_of_training_from_labels(tmp_path: Path) -> None:
+    (line,) = informed(collect(teacher_and_students(tmp_path, 0.5)))
+    expected = paired([0.5] * 3, [0.30, 0.34, 0.35])
+    assert line == (
+        "P2: the teacher has accuracy 0.500 on iid, students by labels alone 0.330; difference +0.170, "
+        f"95 % interval +{expected.low:.3f} … +{expected.high:.3f}."
+    )
+
+
+@pytest.mark.parametrize("last", [0.36, 0.2])
+def test_a_teacher_that_is_not_ahead_is_noted_everywhere(tmp_path: Path, last: float) -> None:
+    folder = teacher_and_students(tmp_path, last)
+    report = build(folder)
+    note = "With 3 seeds we cannot tell whether the teacher beats training from labels"
+    texts = [(folder / name).read_text() for name in ("table.md", "report.html")]
+    assert all(note in text for text in (*texts, *informed(report.found), str(list(report.tables(None)))))
+
+
+def test_a_teacher_is_compared_with_students_by_labels_alone(tmp_path: Path) -> None:
+    assert informed(collect(teacher_and_students(tmp_path / "a", 0.5, {"final": "final"}))) == []
+    folder = teacher_and_students(tmp_path / "b", 0.5)
+    (tmp_path / "b" / "teachers" / TEACHER / "run.json").unlink()
+    assert informed(collect(folder)) == []

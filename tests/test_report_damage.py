@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from antishortcut.report import build
-from antishortcut.report import libraries as bundles
-from antishortcut.report.charts import PIXELS
-from antishortcut.report.collect import Found, Memory, collect, mark
+from antishortcut.report.collect import Found, collect
 from antishortcut.report.directions import PICTURE
 from antishortcut.report.figures import figures
+from antishortcut.report.libraries import libraries
 from antishortcut.report.page import render
-from antishortcut.report.reading import MANY, Notes, history, number, parse, terms
-from antishortcut.report.scores import read_embedding
+from antishortcut.report.reading import MANY, history, number, parse, terms
 from antishortcut.report.table import Table
 from tests.browser.fake_runs import TEACHER, directions, full, score, student
 
@@ -47,11 +45,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def runs(whole: Path, tmp_path: Path) -> Path:
+    """A copy of them, to damage."""
+    return Path(shutil.copytree(whole, tmp_path / "runs"))
+
+
 def shown(found: Found) -> str:
-    """All that a report makes of it, undrawn; the JSON in it must hold."""
+    """The page, whose JSON must hold."""
     table = Table.of(found)
-    drawn = figures(found, table)
-    page, _ = render(found, table, drawn)
+    page = render(found, table, figures(found, table))
     data = page.partition('id="specs">')[2].partition("</script>")[0]
     json.loads(data, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     return page
@@ -79,37 +82,27 @@ def mangled(file: Path, path: list[int], value: Any) -> Iterator[None]:
         file.write_text(before)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FILES), st.lists(st.integers(0, 60), max_size=5), JSON)
 @example(FILES[-1], [0], float("nan"))
 @example(FILES[0], [4, 1], [1, 2, 3, 4, float("inf")])
+@example(FILES[-1], [9, 0, 1], [])  # no batches
+@example(FILES[0], [6], {})  # no errors
 def test_any_value_in_any_file_stops_nothing(whole: Path, name: str, path: list[int], value: Any) -> None:
     with mangled(whole / name, path, value):
         found = collect(whole / "P2")
-        rows = Table.of(found).rows()
-    assert {row["method"] for row in rows} >= {"asd"}
-    json.dumps(rows, allow_nan=False)
+        table = Table.of(found)
+        drawn = figures(found, table)
+    assert {row["method"] for row in table.rows()} >= {"asd"}
+    json.dumps([table.rows(), *(panel.data for figure in drawn.all() for panel in figure.panels)], allow_nan=False)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(FILES), st.lists(st.integers(0, 60), min_size=1, max_size=4), JSON)
-@example(FILES[-1], [9, 0, 1], [])  # no batches
-@example(FILES[0], [6], {})  # no errors
-def test_what_is_left_can_be_drawn(whole: Path, name: str, path: list[int], value: Any) -> None:
-    with mangled(whole / name, path, value):
-        found = collect(whole / "P2")
-        drawn = figures(found, Table.of(found))
-    for figure in drawn.all():
-        json.dumps([panel.data for panel in figure.panels], allow_nan=False)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"values": 3}', b"[" * 100_000])
-def test_files_that_are_something_else_are_noted(whole: Path, tmp_path: Path, content: bytes) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    place = tmp_path / "runs" / "P2"
+@pytest.mark.parametrize("content", [b"{", b"null", b"\xff\xfe", b'{"values": 3}', b"[" * 100_000])
+def test_files_that_are_something_else_are_noted(runs: Path, content: bytes) -> None:
+    place = runs / "P2"
     hurt = [place / "kd-s1" / "scores" / name for name in ("conflict.json", "mechanism.json", "corruptions.json")]
     hurt += [place / "kd-s1" / "artifacts" / "mechanism.json"]
-    hurt += [tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"]
+    hurt += [runs / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"]
     for file in hurt:
         file.write_bytes(content)
     found = collect(place)
@@ -148,13 +141,12 @@ HURT: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("part", HURT)
-def test_one_damaged_part_leaves_the_others(whole: Path, tmp_path: Path, part: str) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    file = tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+def test_one_damaged_part_leaves_the_others(runs: Path, part: str) -> None:
+    file = runs / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
     tree = json.loads(file.read_text())
     HURT[part](tree)
     file.write_text(json.dumps(tree))
-    found = collect(tmp_path / "runs" / "P2")
+    found = collect(runs / "P2")
     assert [note.run.rpartition(", ")[2] for note in found.notes] == [part]
     held = found.directions[0]
     kept = {
@@ -164,27 +156,17 @@ def test_one_damaged_part_leaves_the_others(whole: Path, tmp_path: Path, part: s
     assert {name for name, value in kept.items() if not value} == {part}
 
 
-@pytest.mark.parametrize("key", ["K", "width", "count"])
-def test_directions_that_do_not_say_how_many_they_are(whole: Path, tmp_path: Path, key: str) -> None:
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
-    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
-    assert TEACHER in shown(collect(tmp_path / "P2"))
-
-
-@pytest.mark.parametrize("value", [3e3, 1e30, -1e150])
-def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path, value: float) -> None:
+def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path) -> None:
     """Its point would lie so far from the axes that no memory holds what is between."""
     for seed in (1, 2):
-        score(student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5), "conflict", {"accuracy": value ** (seed - 1)})
+        score(student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5), "conflict", {"accuracy": 1e30 ** (seed - 1)})
     build(tmp_path / "P2", None)
     with Image.open(tmp_path / "P2" / "figures" / "scores.png") as picture:
-        assert picture.width * picture.height < 10 * PIXELS
+        assert picture.width < 2000
 
 
-def test_pictures_only_from_inside_only_png_and_not_too_large(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    artifacts = tmp_path / "runs" / "teachers" / TEACHER / "artifacts"
+def test_pictures_only_from_inside_only_png_and_not_too_large(runs: Path, tmp_path: Path) -> None:
+    artifacts = runs / "teachers" / TEACHER / "artifacts"
     secret = tmp_path / "secret.png"
     shutil.copy(artifacts / "directions-a1b2" / "displaced-1-high.png", secret)
     (artifacts / "link.png").symlink_to(secret)
@@ -196,7 +178,7 @@ def test_pictures_only_from_inside_only_png_and_not_too_large(whole: Path, tmp_p
     for at, name in enumerate(names):
         tree["directions"]["displaced" if at < 4 else "abandoned"][at % 4]["high"] = name
     file.write_text(json.dumps(tree))
-    found = collect(tmp_path / "runs" / "P2")
+    found = collect(runs / "P2")
     assert [set(each.ends) for each in found.directions[0].each] == [{"low"}] * 8
     assert [note.state for note in found.notes].count(
         "skipped: a picture outside its artifacts folder is not shown"
@@ -210,21 +192,19 @@ def test_a_teacher_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     assert collect(tmp_path / "runs" / "P2").directions == ()
 
 
-def test_of_several_files_for_one_early_state_the_newest_counts(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    teacher = tmp_path / "runs" / "teachers" / TEACHER
+def test_of_several_files_for_one_early_state_the_newest_counts(runs: Path) -> None:
+    teacher = runs / "teachers" / TEACHER
     later = directions(teacher, ["a"] * 8, key="zz")
     tree = json.loads(later.read_text()) | {"count": 77}
     later.write_text(json.dumps(tree))
     directions(teacher, ["a"] * 8, key="other", early="20%")
-    found = collect(tmp_path / "runs" / "P2")
+    found = collect(runs / "P2")
     assert [held.facts["count"] for held in found.directions] == [77]
     assert [note.state for note in found.notes] == ["left out: directions-zz.json is newer and of the same early state"]
 
 
-def test_angles_in_radians_are_shown_in_degrees(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    file = tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+def test_angles_in_radians_are_shown_in_degrees(runs: Path) -> None:
+    file = runs / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
     tree = json.loads(file.read_text())
     tree["angles"] = {"final_early": {"each": [0.5, 1.5]}, "random": 1.3}
     tree |= {
@@ -233,23 +213,10 @@ def test_angles_in_radians_are_shown_in_degrees(whole: Path, tmp_path: Path) -> 
         "batches_random": 1.3,
     }
     file.write_text(json.dumps(tree))
-    held = collect(tmp_path / "runs" / "P2").directions[0]
+    held = collect(runs / "P2").directions[0]
     assert held.angles["final_early"] == pytest.approx((28.65, 85.94), abs=0.01)
     assert held.bootstrap == pytest.approx({"mean": 28.65, "std": 5.73, "pairs": 45, "random": 74.48}, abs=0.01)
     assert held.batches[0]["between"] == pytest.approx(57.3, abs=0.01)
-
-
-def test_labels_may_number_all_classes(tmp_path: Path) -> None:
-    held = {"label": [57, 3, 57], "classes": ["cat", "dog"], "teacher": [[0, 1]] * 3, "student": [[0, 1]] * 3}
-    (tmp_path / "artifacts").mkdir()
-    (tmp_path / "artifacts" / "mechanism.json").write_text(json.dumps({"embedding": held}))
-    notes = Notes()
-    found = read_embedding(tmp_path, "kd-s1", notes)
-    assert found is not None
-    assert found.label == ("dog", "cat", "dog")
-    (tmp_path / "artifacts" / "mechanism.json").write_text(json.dumps({"embedding": held | {"teacher": [[0, 1]]}}))
-    assert read_embedding(tmp_path, "kd-s1", notes) is None
-    assert len(notes.found) == 1
 
 
 def test_runs_scored_on_different_images_are_told_apart(tmp_path: Path) -> None:
@@ -282,28 +249,8 @@ def test_long_logs_are_read_in_part_and_evaluations_whole(tmp_path: Path) -> Non
 
 def test_numbers_as_python_writes_them() -> None:
     assert parse(b'{"a": NaN, "b": [Infinity]}')["b"] == [float("inf")]
-    assert [number(x) for x in (1, 2.5, True, "3", None, float("nan"), 10**400)] == [
-        1.0,
-        2.5,
-        None,
-        None,
-        None,
-        None,
-        None,
-    ]
-
-
-def test_what_has_not_changed_is_not_read_again(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    place = tmp_path / "runs" / "P2"
-    memory: Memory = {}
-    first = collect(place, memory)
-    again = collect(place, memory)
-    assert [a.curve is b.curve for a, b in zip(first.students, again.students, strict=True)] == [True] * 4
-    before = mark(place / "kd-s1")
-    score(student(place / "kd-s1", "kd", 1, 0.9), "new", {"accuracy": 0.25})
-    assert mark(place / "kd-s1") != before
-    assert "new accuracy" in collect(place, memory).students[0].values
+    assert [number(x) for x in (1, 2.5)] == [1.0, 2.5]
+    assert not any(number(x) for x in (True, "3", None, float("nan"), 10**400))
 
 
 def test_figures_are_drawn_again_only_when_they_change(tmp_path: Path) -> None:
@@ -318,26 +265,14 @@ def test_figures_are_drawn_again_only_when_they_change(tmp_path: Path) -> None:
     assert figure.stat().st_ino != first[0]
 
 
-def test_the_kept_bundle_may_be_missing_damaged_or_unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def bundle(snippet: str) -> str:
-        calls.append(snippet)
-        return "a</script>b<!--c\r\n"
-
-    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = bundles._libraries.__wrapped__
-    assert made() == made() == "a<\\/script>b<\\!--c\r\n"
-    assert len(calls) == 1
-    kept = next((tmp_path / "cache" / "antishortcut").iterdir())
-    kept.write_bytes(kept.read_bytes()[:-3])
-    assert made() == "a<\\/script>b<\\!--c\r\n"
-    assert len(calls) == 2
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert made() == "a<\\/script>b<\\!--c\r\n"
-    assert len(calls) == 3
+def test_the_bundle_of_scripts_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda code: calls.append(code) or "a</script>b<!--c\r\n")
+    for cache, count in (("cache", 1), ("cache", 1), ("file", 2)):  # the last cannot be written
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        assert libraries.__wrapped__() == "a<\\/script>b<\\!--c\r\n"
+        assert len(calls) == count
 
 
 def test_gaps_are_numbers_or_told_twice(whole: Path) -> None:

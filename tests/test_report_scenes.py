@@ -31,7 +31,6 @@ from antishortcut.report.reading import Notes
 from antishortcut.report.scene_figure import GAP, LINE, MARGIN, draw_scenes, draw_still
 from antishortcut.report.scenes import Gallery, galleries
 from antishortcut.report.scores import read_embedding
-from antishortcut.report.serve import Show
 from antishortcut.report.settings import subtitle, warnings
 from antishortcut.report.shots import PICTURE, open_shot
 from antishortcut.report.table import Table
@@ -199,14 +198,6 @@ def test_files(suite: tuple[Path, Report, str]) -> None:
     assert "scenes-5.png" not in names
 
 
-def test_served(suite: tuple[Path, Report, str]) -> None:
-    show = Show(suite[0])
-    show._take(suite[1])
-    assert {"classes.md", "figures/scenes-1.png", "figures/scenes-4.png"} <= set(show.files)
-    assert b'href="figures/scenes-4.png"' in show.page
-    assert b'href="classes.md"' in show.page
-
-
 # --- the paper's table -----------------------------------------------------------------------------------------------
 
 
@@ -339,7 +330,7 @@ def test_of_many_rows_a_few_come_first(tmp_path: Path) -> None:
     with Image.open(folder / "scenes-1.png") as still:
         assert still.size[0] < 7 * 240  # six columns, not ten
     found = collect(tmp_path)
-    page, _ = render(found, Table.of(found), figures(found, Table.of(found)))
+    page = render(found, Table.of(found), figures(found, Table.of(found)))
     assert page.count('<td class="more"') == 16 * 4
     assert re.search(r'<input type="checkbox" class="asked" id="asked1"><label for="asked1"> more: ce, at,', page)
 

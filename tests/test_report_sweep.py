@@ -17,7 +17,6 @@ from antishortcut.folder import Folder
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import Scatter
-from antishortcut.report.serve import Show
 from antishortcut.report.sweep import Sweep, usual
 from antishortcut.report.sweep_figure import sweep_figure
 from antishortcut.report.swept import lines_over
@@ -382,14 +381,6 @@ def test_the_command(suite: Path) -> None:
     found = json.loads(run(app, ["report", str(suite), "--scatter", "mce,last", "--json"]).stdout)
     assert (found["scatter"]["x"], found["scatter"]["regret_groups"]) == ("corruptions mce", 3)
     assert "sweep" not in found
-
-
-def test_the_server_shows_them_too(suite: Path) -> None:
-    show = Show(suite, sweep="strength", scatter="last,mce")
-    assert show.look()
-    assert {"sweep.md", "scatter.md", "figures/sweep.svg", "figures/scatter.png"} <= set(show.files)
-    assert b'id="sweep"' in show.page
-    assert "sweep.md" not in Show(suite).files
 
 
 def test_many_lines_are_drawn_in_part(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from antishortcut.report import make_report
-from antishortcut.report.serve import HOST, Show, _Server
-from tests.browser.fake_runs import SCRIPT, full, student
+from tests.browser.fake_runs import SCRIPT, full
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
@@ -49,8 +46,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return suite
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="module", name="browser")
+def chromium() -> Iterator[Browser]:
     with sync_api.sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
@@ -177,55 +174,3 @@ def test_numbers_are_told_where_one_points(desktop: Opened) -> None:
     bar.hover(force=True)
     tooltip = page.locator("#vg-tooltip-element.visible")
     expect(tooltip).to_contain_text("accuracy")
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Show, str]]:
-    root = tmp_path / "P2"
-    for name, last in (("ce", 0.4), ("kd", 0.5), ("asd", 0.6), (SCRIPT, 0.55)):
-        student(root / name.strip("<>/()")[:3], name, 1, last)
-    show = Show(root)
-    show.look()
-    server = _Server((HOST, 0), show)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield show, f"http://{HOST}:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_served_page_follows_and_keeps_what_was_chosen(browser: Browser, served: tuple[Show, str]) -> None:
-    show, address = served
-    found = opened(browser, address, PHONE)
-    page = found.page
-    page.get_by_role("checkbox", name="kd", exact=True).uncheck()
-    head = page.locator("#results th", has_text="last").first
-    head.get_by_role("button").click()
-    page.locator("summary", has_text="Every run").click()
-    student(show.folder / "new", "a new method", 1, 0.7)
-    show.look()
-    expect(page.locator("#results tbody th", has_text="a new method")).to_be_visible(timeout=15_000)
-    page.wait_for_selector("body[data-drawn]")
-    assert page.locator("#results tbody tr:visible th").all_inner_texts() == ["a new method", "asd", SCRIPT, "ce"]
-    assert not page.get_by_role("checkbox", name="kd", exact=True).is_checked()
-    assert page.locator("details", has=page.locator("summary", has_text="Every run")).get_attribute("open") is not None
-    assert found.said == []
-    assert {url.removeprefix(address) for url in found.asked if not url.startswith("data:")} == {"", "news"}
-    page.locator("a", has_text="LaTeX").scroll_into_view_if_needed()
-    assert page.evaluate("fetch('figures/scores.svg').then(answer => answer.status)") == 200
-    refused = page.evaluate("fetch('news', {method: 'POST'}).then(answer => answer.status)")
-    assert refused == 405
-    page.context.close()
-
-
-def test_a_page_whose_server_is_gone_says_so(browser: Browser, served: tuple[Show, str]) -> None:
-    _, address = served
-    page = opened(browser, address, DESKTOP).page
-    expect(page.locator("#live")).to_have_text("Following the runs in this folder.")
-    page.route("**/news", lambda route: route.abort())
-    expect(page.locator("#live")).to_contain_text("The server is gone", timeout=15_000)
-    page.context.close()
-
-
-def test_the_data_in_the_page_is_all_there(desktop: Opened) -> None:
-    found = json.loads(desktop.page.locator("#specs").text_content() or "")
-    assert len(found["charts"]) == desktop.page.locator(".chart").count() > 50

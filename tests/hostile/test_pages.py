@@ -6,25 +6,21 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from antishortcut.cli import main
 from antishortcut.cli.options import print_json, table, tell
 from antishortcut.console import Watch
 from antishortcut.errors import UserError, one_line, printable
-from antishortcut.export.markdown import plain as card_plain
 from antishortcut.folder import write_json
 from antishortcut.report import make_report
 from antishortcut.report.texts import plain
-from antishortcut.stylize.sheet import contact_sheet
 from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
-from tests.browser.test_report_page import CHROMIUM, FLAGS, sync_api
+from tests.browser.test_report_page import CHROMIUM, DESKTOP, chromium, opened  # noqa: F401 (chromium is a fixture)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -83,28 +79,6 @@ def made(runs: Path) -> dict[str, Any]:
     return make_report(runs)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_api.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
-def _opened(browser: Browser, path: Path) -> tuple[Any, list[str], list[str]]:
-    page = browser.new_context().new_page()
-    page.set_default_timeout(60_000)
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("body[data-drawn]")
-    return page, said, asked
-
-
 INJECTED = (
     "[...document.querySelectorAll('#injected, base, [onerror], [onload], meta[http-equiv=refresh], iframe, object,"
     ' a[href^=javascript], main img:not([src^="data:"])\')].length'
@@ -115,14 +89,15 @@ INJECTED = (
 def test_the_report_runs_nothing_and_has_no_element_of_theirs(
     browser: Browser, runs: Path, made: dict[str, Any]
 ) -> None:
-    path = runs / "report.html"
-    page, said, asked = _opened(browser, path)
+    address = (runs / "report.html").as_uri()
+    result = opened(browser, address, DESKTOP)
+    page = result.page
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert said == []
+    assert result.said == []
     assert page.evaluate("window.ran === undefined")
     assert page.evaluate(INJECTED) == 0
     assert page.locator("script").count() == 3
-    assert [url for url in asked if url != path.as_uri() and not url.startswith("data:")] == []
+    assert [url for url in result.asked if url != address and not url.startswith("data:")] == []
     assert page.locator("th", has_text="onerror").count() > 0  # they are there, as words
     page.context.close()
 
@@ -137,11 +112,11 @@ def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, t
         states = {names[0]: network(c4=4.0, c5=2.0), names[1]: network(c4=3.0)}
         found = audit(network(), states, sets_of(classes=names), tmp_path, early=names[0], student=network())
         write_page(found | {"model": names[2], "files": {names[0]: names[1]}}, tmp_path)
-        page, said, _ = _opened(browser, tmp_path / "audit.html")
-        assert said == []
-        assert page.evaluate("window.ran === undefined")
-        assert page.evaluate(INJECTED) == 0
-        page.context.close()
+        result = opened(browser, (tmp_path / "audit.html").as_uri(), DESKTOP)
+        assert result.said == []
+        assert result.page.evaluate("window.ran === undefined")
+        assert result.page.evaluate(INJECTED) == 0
+        result.page.context.close()
 
 
 def test_markdown_keeps_names_in_their_cells(runs: Path, made: dict[str, Any]) -> None:
@@ -201,24 +176,9 @@ def test_names_of_folders_steer_no_page(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(told.err.splitlines()) == 3
 
 
-def test_names_of_files_steer_no_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antishortcut.audit import audit
-    from antishortcut.report.audit_page import write_page
-    from tests.test_audit import network, sets_of
-
-    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda *_: None)
-    classes = (STEERING, "b", "c")
-    found = audit(network(), {STEERING: network(c4=4.0)}, sets_of(classes=classes), tmp_path, early=STEERING)
-    write_page(found | {"model": STEERING, "files": {STEERING: f"/a/{STEERING}.pt"}}, tmp_path)
-    page = (tmp_path / "audit.html").read_text()
-    assert not re.search(r"\x1b|[\u202a-\u202e\u2066-\u2069]", page)
-    assert r"/a/\x1b[31mx\u202ey z\u2066.pt" in page
-
-
-@pytest.mark.parametrize("escape", [plain, card_plain])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_in_markdown(escape: Any, name: str) -> None:
-    text = escape(name)
+def test_a_name_in_markdown(name: str) -> None:
+    text = plain(name)
     assert "\n" not in text
     assert not STEERS.search(text)
     assert not re.search(r"<|(?<!\\)\||\[|`", text)
@@ -260,11 +220,3 @@ def test_words_of_other_languages_stay_as_they_are() -> None:
         assert printable(text) == text
     assert one_line("a\n  b\tc") == "a b c"
     assert one_line("x" * 10_000).count("x") < 2_000
-
-
-def test_a_contact_sheet_of_hostile_classes() -> None:
-    """Names are drawn as letters; of those no font has there may be boxes, but a picture there is."""
-    images = torch.rand(len(HOSTILE), 3, 16, 16)
-    sheet = contact_sheet(images, images, images, [(name, name) for name in HOSTILE])
-    assert sheet.mode == "RGB"
-    assert sheet.width < 10_000

@@ -124,24 +124,11 @@ def report(
     scatter: Annotated[
         str | None, typer.Option(help='Two columns: does the first choose well by the second? "last,mce"; scatter.md.')
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show the page on localhost and follow running runs.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0 for any free one.")] = 8765,
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
     from antishortcut.report import build
 
-    if serve:
-        from antishortcut.report.serve import serve as serve_it
-
-        if as_json:
-            raise UserError("--json and --serve do not go together: one ends, the other goes on")
-
-        def ready(address: str) -> None:
-            tell(f"{address} (Ctrl-C ends it)", flush=True)
-
-        serve_it(folder, port, columns, ready, sweep=sweep, scatter=scatter)
-        return
     report = build(folder, columns, sweep=sweep, scatter=scatter)
     made = report.summary(columns)
     if as_json:

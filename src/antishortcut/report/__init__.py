@@ -1,9 +1,8 @@
-"""Run folders → report.html, table.md, table.tex, classes.md, figures/. Needs neither a GPU nor torch."""
+"""Run folders → report.html, table.md, table.tex, classes.md, figures/. Without torch."""
 
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,64 +11,57 @@ from typing import TYPE_CHECKING, Any
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.report.collect import Found, Memory
+    from antishortcut.report.collect import Found
     from antishortcut.report.figures import Drawn
     from antishortcut.report.table import Table
-    from antishortcut.report.terminal import Shown
+    from antishortcut.report.texts import Shown
 
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, and what is shown of it."""
+    """The runs, their table and their figures."""
 
     found: Found
     table: Table
     drawn: Drawn
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """`rows` (one per method), `page`, `runs` (finished students), `unfinished` run folders, `skipped` files.
+        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
 
-        `differences` to the baseline; `printed`, the paper's numbers beside those of its pairs; `sweep` (one row per
-        line and value) and `scatter` where they were asked for; `classes`, the IoU of each, where there are masks;
-        `sizes`, where parameters or latencies are known.
+        Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
         from antishortcut.report.classes import class_tables
         from antishortcut.report.differences import Differences
         from antishortcut.report.printed import beside
         from antishortcut.report.sizes import size_table
 
-        found, table = self.found, self._chosen(columns)
-        unfinished = [(p.path, p.state) for p in found.progress]
-        unfinished += [(aside.run, aside.state) for aside in found.aside]
-        asked: dict[str, Any] = {}
-        for sweep, _ in self.drawn.sweep:
-            asked["sweep"] = sweep.flat()
-        for scatter, _ in self.drawn.scatter:
-            asked["scatter"] = scatter.flat()
+        found, drawn, table = self.found, self.drawn, self._chosen(columns)
+        unfinished = [(each.path, each.state) for each in found.progress]
+        unfinished += [(each.run, each.state) for each in found.aside]
+        more: dict[str, Any] = {}
+        for key, shown in (("sweep", drawn.sweep), ("scatter", drawn.scatter)):
+            more |= {key: shown[0][0].flat()} if shown else {}
         if classes := class_tables(found):
-            asked["classes"] = [each.flat() for each in classes]
+            more["classes"] = [each.flat() for each in classes]
         if sizes := size_table(found):
-            asked["sizes"] = [row.flat() for row in sizes.rows]
-        return asked | {
+            more["sizes"] = [row.flat() for row in sizes.rows]
+        return more | {
             "rows": table.rows(),
             "differences": Differences.of(table).flat(),
             "printed": [side.flat() for side in beside(found, table)],
             "page": str(found.folder / "report.html"),
             "runs": len(found.students),
             "unfinished": [{"run": run, "state": state} for run, state in unfinished],
-            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *self.drawn.notes)],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *drawn.notes)],
         }
 
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
-        """What a terminal shows: of means and marks, differences, and the paper's pairs beside print.
+        """What a terminal shows: means and marks, differences, the paper's pairs beside print, size and latency."""
+        from antishortcut.report.texts import terminal_tables
 
-        `width` is the terminal's where it is not given.
-        """
-        from antishortcut.report.terminal import tables
-
-        return tables(self.found, self._chosen(columns), width)
+        return terminal_tables(self.found, self._chosen(columns), width)
 
     def _chosen(self, columns: str | None) -> Table:
         return self.table if columns is None else self.table.choose(columns)
@@ -78,31 +70,21 @@ class Report:
 def make_report(
     folder: Path, columns: str | None = None, sweep: str | None = None, scatter: str | None = None
 ) -> dict[str, Any]:
-    """Write report.html, table.md, table.tex and figures/ into a folder of runs; `columns` chooses those of the tables.
+    """Write report.html, table.md, table.tex and figures/ (of segmentation also classes.md) into a folder of runs.
 
-    Of segmentation also classes.md.
-    `sweep` names a numeric setting that scores may depend on (sweep.md), `scatter` two columns (scatter.md).
-    Returns what `Report.summary` says. JSON can hold all of it.
+    `columns` chooses those of the tables, `sweep` names a numeric setting that scores may depend on (sweep.md),
+    `scatter` two columns (scatter.md). Returns `Report.summary`.
     """
     return build(Path(folder), columns, sweep=sweep, scatter=scatter).summary(columns)
 
 
-def build(
-    folder: Path,
-    columns: str | None = None,
-    memory: Memory | None = None,
-    *,
-    sweep: str | None = None,
-    scatter: str | None = None,
-) -> Report:
-    """Collect, draw, write. `memory` keeps what was read for the next time."""
+def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
+    """Collect, draw, write."""
     try:
         from antishortcut.folder import replacing
         from antishortcut.report.charts import draw_all
-        from antishortcut.report.classes import class_tables
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
-        from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
         from antishortcut.report.scatter import Scatter
         from antishortcut.report.scatter_figure import scatter_figure
@@ -110,7 +92,7 @@ def build(
         from antishortcut.report.sweep import Sweep, usual
         from antishortcut.report.sweep_figure import sweep_figure
         from antishortcut.report.table import Table
-        from antishortcut.report.texts import write_classes, write_latex, write_markdown, write_scatter, write_sweep
+        from antishortcut.report.texts import write_texts
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -118,37 +100,28 @@ def build(
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
-    threading.Thread(target=warm, daemon=True).start()  # the libraries take their seconds while folders are read
-    found = collect(folder, memory)
-    _writable(folder)
+    found = collect(folder)
+    _check_writable(folder)
     table = Table.of(found)
     short = table if columns is None else table.choose(columns)
-    swept = [] if sweep is None else [Sweep.of(found, sweep, usual(table) if columns is None else short.columns)]
-    dotted = [] if scatter is None else [Scatter.of(found, table, scatter)]
     few = found.drawn
-    drawn = replace(
-        figures(few, table if few is found else Table.of(few)),
-        sweep=[(each, sweep_figure(each, table)) for each in swept],
-        scatter=[(each, scatter_figure(each, found)) for each in dotted],
-    )
-    for one in swept:
-        write_sweep(one, folder / "sweep.md")
-    for other in dotted:
-        write_scatter(other, folder / "scatter.md")
-    if classes := class_tables(found):
-        write_classes(classes, folder / "classes.md")
-    write_markdown(found, short, folder / "table.md")
-    write_latex(short, folder / "table.tex")
+    drawn = figures(few, table if few is found else Table.of(few))
+    if sweep is not None:
+        swept = Sweep.of(found, sweep, usual(table) if columns is None else short.columns)
+        drawn = replace(drawn, sweep=[(swept, sweep_figure(swept, table))])
+    if scatter is not None:
+        dots = Scatter.of(found, table, scatter)
+        drawn = replace(drawn, scatter=[(dots, scatter_figure(dots, found))])
+    write_texts(found, short, drawn)
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
-    page, _ = render(found, table, drawn)
     with replacing(folder / "report.html") as file:
-        file.write(page.encode(errors="replace"))
+        file.write(render(found, table, drawn).encode(errors="replace"))
     return Report(found, table, drawn)
 
 
-def _writable(folder: Path) -> None:
-    """A folder that takes no files is refused before anything is drawn."""
+def _check_writable(folder: Path) -> None:
+    """Refuse a read-only folder before anything is drawn."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

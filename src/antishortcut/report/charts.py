@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
+import polars as pl
 import vl_convert
 
 from antishortcut.folder import replacing, swept
@@ -30,8 +29,6 @@ LOOK: dict[str, Any] = {
     "axis": {"titleFontWeight": "normal", "titlePadding": 8, "labelFontSize": 11, "titleFontSize": 11},
     "title": {"anchor": "start", "fontSize": 13},
 }
-PIXELS = 6e6  # of a picture
-MOST_PIXELS = 16 * PIXELS  # of one that cannot be made smaller; points beyond its axes are then left out
 ENTRIES = 30  # of a legend, unless it is told to have more
 WORD = 20  # characters: longer words of a legend stand four in a row
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
@@ -106,38 +103,12 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
         if not _drawn(folder / figure.name, mark):
             due.append((folder / figure.name, spec, mark))
     with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one makes a picture of the last
-        drawings = pool.map(_svg, [spec for _, spec, _ in due])
+        drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
         for (place, _, mark), svg in zip(due, drawings, strict=True):
             with replacing(place.with_name(place.name + ".png")) as file:
-                file.write(vl_convert.svg_to_png(svg, scale=_scale(svg)))
+                file.write(vl_convert.svg_to_png(svg, scale=2))
             with replacing(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
                 file.write(svg.encode() + b"\n" + mark)
-
-
-def _svg(spec: dict[str, Any]) -> str:
-    """The drawing. A number far beyond its axis, somebody's mistake, would make it as wide as that."""
-    svg = vl_convert.vegalite_to_svg(spec)
-    return svg if _area(svg) <= MOST_PIXELS else vl_convert.vegalite_to_svg(_clipped(spec))
-
-
-def _clipped(spec: Any) -> Any:
-    """The same, with marks inside the axes alone."""
-    if isinstance(spec, list):
-        return [_clipped(each) for each in spec]
-    if not isinstance(spec, dict):
-        return spec
-    inside = {key: value if key in ("data", "datasets") else _clipped(value) for key, value in spec.items()}
-    return inside | ({"mark": inside["mark"] | {"clip": True}} if isinstance(inside.get("mark"), dict) else {})
-
-
-def _scale(svg: str) -> float:
-    """Two pixels for one, fewer for a picture that would be huge."""
-    return max(1.0, min(2.0, math.sqrt(PIXELS / _area(svg))))
-
-
-def _area(svg: str) -> float:
-    width, height = (float(re.search(rf'{side}="([0-9.e+]+)"', svg[:400])[1]) for side in ("width", "height"))  # type: ignore[index]
-    return width * height
 
 
 def _drawn(place: Path, mark: bytes) -> bool:
@@ -162,6 +133,15 @@ def _whole(figure: Figure) -> dict[str, Any]:
         "config": LOOK | {"font": "sans-serif", "legend": legend},
         "datasets": {name: rows for panel in figure.panels for name, rows in panel.data.items()},
     }
+
+
+def means(points: Rows) -> Rows:
+    """One row for those that differ in their value alone: its mean over seeds, and how many they are."""
+    if not points:
+        return []
+    frame = pl.DataFrame(points)
+    groups = frame.group_by([name for name in frame.columns if name != "value"], maintain_order=True)
+    return groups.agg(pl.col("value").mean().round(5), pl.len().alias("seeds")).to_dicts()
 
 
 def base(data: str) -> alt.Chart:
@@ -213,7 +193,7 @@ def lines(
 def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> tuple[alt.Chart, ...]:
     """A bar per method from zero to 1, its mean in figures, and a dot per seed, or their deviation when they are many.
 
-    Rows have method, seed and value.
+    Rows have method, seed and value. Marks are clipped: a score of 1e9 would make a picture as wide as that.
     """
     start = base(data).encode(y=alt.Y("method:N", sort=list(methods), title=None))
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~g")
@@ -221,13 +201,13 @@ def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> tuple[alt
     mean = alt.X("mean(value):Q", title=title, scale=scale, axis=axis)
     count = [alt.Tooltip("mean(value):Q", title="mean", format=".3f"), alt.Tooltip("count():Q", title="seeds")]
     paint = method_colour(methods).legend(None)  # the axis names them
-    bar = start.mark_bar(size=17).encode(x=mean, color=paint, tooltip=[alt.Tooltip("method:N"), *count])
+    bar = start.mark_bar(size=17, clip=True).encode(x=mean, color=paint, tooltip=[alt.Tooltip("method:N"), *count])
     figure = alt.Text("mean(value):Q", format=".3f")
-    text = start.mark_text(align="left", dx=8, fontSize=11).encode(x=alt.X("max(value):Q"), text=figure)
+    text = start.mark_text(align="left", dx=8, fontSize=11, clip=True).encode(x=alt.X("max(value):Q"), text=figure)
     if len(rows) > SINGLE:
-        spread = start.mark_errorbar(extent="stdev", color="#666", thickness=1.5)
+        spread = start.mark_errorbar(extent="stdev", color="#666", thickness=1.5, clip=True)
         return bar, text, spread.encode(x=alt.X("value:Q", title=title))
-    dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1)
+    dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1, clip=True)
     tips = [*tooltips("method:N", "seed:N"), alt.Tooltip("value:Q", title=title, format=".3f")]
     return bar, text, dots.encode(x=alt.X("value:Q"), tooltip=tips)
 

@@ -1,11 +1,11 @@
-"""Run folders → plain values. Whatever is wrong with one run is said beside it and stops nothing."""
+"""Run folders → plain values. A damaged run gets a one-line note and stops nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,18 @@ from antishortcut.files import near_folder
 from antishortcut.folder import Folder, read_json
 from antishortcut.report.directions import Directions, home_of, read_directions
 from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, readable, said, terms
-from antishortcut.report.scores import MECHANISM, WORD, Histogram, read_histograms, read_scores
+from antishortcut.report.scores import MECHANISM, WORD, Histogram, Scores, read_histograms, read_scores
 from antishortcut.run import Run
 
 BASELINE = "kd"  # the run that others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name
 DRAWN = 21  # methods in charts: seven colours, three dashes
 Curve = tuple[tuple[float, float], ...]
-Mark = tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True)
-class Student:
-    """A finished run: its numbers by name, and how they came about."""
+@dataclass(kw_only=True)
+class Student(Scores):
+    """A finished run: its scores ("last" and "best" among the values), and how they came about."""
 
     path: str  # below the reported folder
     place: Path
@@ -34,54 +33,35 @@ class Student:
     run: Run
     judge: str  # the set that was scored during training
     headline: str  # the score it was judged by, "last" and "best" below
-    values: dict[str, float]  # "last", "best", "<set> <score>", "mechanism <view> <measure>"
-    sources: dict[str, str]  # set → where its images come from
-    references: dict[str, str]  # set → the run that its relative scores are relative to
-    marks: dict[str, str]  # set → fingerprint of what was scored
-    errors: dict[str, tuple[float, ...]]  # corruption → error at severity 1 … 5
-    groups: dict[str, float]  # group of images → accuracy
-    classes: dict[str, dict[str, float | None]]  # set → class → its IoU
     histograms: dict[str, dict[str, Histogram]]  # view → measure
     seconds: float | None
     execution: dict[str, Any]
     versions: dict[str, Any]
     curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
-    parameters: float | None = None
-    cost: dict[str, float] = field(default_factory=dict)  # milliseconds, bytes, parameters, and its teacher's
-    machine: str = ""  # on which they were measured
+    parameters: float | None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A run that is not finished: how far it has come."""
+    """An unfinished run."""
 
     path: str
-    run: Run
-    epoch: float
-    step: float
+    unit: str  # epoch or iteration, whichever the run is counted in
+    at: float
+    whole: int
     headline: str  # the score it is judged by
     curve: Curve
     when: float | None  # seconds since 1970 of the last logged line
 
     @property
-    def at(self) -> float:
-        """How far it is, as the run counts."""
-        return self.epoch if self.run.epochs else self.step
-
-    @property
-    def whole(self) -> int:
-        return self.run.epochs or self.run.iterations
-
-    @property
     def state(self) -> str:
-        where = f"epoch {self.epoch:.3g}" if self.run.epochs else f"iteration {self.step:.0f}"
-        return f"unfinished, {where} of {self.whole}"
+        return f"unfinished, {self.unit} {self.at:.7g} of {self.whole}"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies below a folder."""
+    """The runs below a folder."""
 
     folder: Path
     students: tuple[Student, ...]
@@ -106,7 +86,7 @@ class Found:
 
     @property
     def drawn(self) -> Found:
-        """The same with as many of its first methods, whole suites, as charts can tell apart."""
+        """The same with the first methods only, in whole suites: as many as charts can tell apart."""
         groups = self.groups
         if len(groups) <= DRAWN:
             return self
@@ -116,85 +96,54 @@ class Found:
         return replace(self, students=tuple(s for s in self.students if s.method in whole))
 
 
-Opened = tuple[Student | Progress | Aside, tuple[Aside, ...]]
-Memory = dict[Path, tuple[Mark, Opened]]  # what was read before, by folder; valid while its files stay the same
-
-
 def places(folder: Path) -> list[Path]:
     """Run folders at `folder`, one and two levels below it."""
-    every = [folder, *sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
-    return [place for place in every if os.path.isfile(place / "run.json")]  # False, not an error, if not allowed
+    folders = [folder, *sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
+    return [place for place in folders if os.path.isfile(place / "run.json")]  # False, not an error, if not allowed
 
 
-def mark(place: Path) -> Mark:
-    """Name, time and size of the files of a run folder that a report reads: another mark, another content."""
-    files = [place / name for name in ("run.json", "metrics.jsonl", "result.json")]
-    files += [path for name in ("scores", "artifacts") for path in sorted((place / name).glob("*.json"))]
-    found = []
-    for path in files:
-        try:
-            stat = path.stat()
-        except OSError:
-            continue
-        found.append((path.name, stat.st_mtime_ns, stat.st_size))
-    return tuple(found)
-
-
-def _hint(folder: Path) -> str:
-    return ("" if folder.is_dir() else near_folder(folder)) or "; asd distill makes them"
-
-
-def collect(folder: Path, memory: Memory | None = None) -> Found:
-    """All run folders below `folder`; those that memory knows unchanged are not read again."""
+def collect(folder: Path) -> Found:
+    """All run folders below `folder`."""
     here = places(folder)
     if not here:
-        raise UserError(f"{folder}: no run folder here or up to two levels below{_hint(folder)}")
+        hint = ("" if folder.is_dir() else near_folder(folder)) or "; asd distill makes them"
+        raise UserError(f"{folder}: no run folder here or up to two levels below{hint}")
     students: dict[tuple[str, str, int], Student] = {}
     teachers, progress, aside = [], [], []
     notes = Notes()
     for place in here:
         name = readable(str(place.relative_to(folder)) if place != folder else place.resolve().name)
-        found, more = _remembered(place, name, {} if memory is None else memory)
-        notes.found += more
-        if isinstance(found, Aside):
-            aside.append(found)
-        elif isinstance(found, Progress):
-            progress.append(found)
-        elif found.run.kind != "distill":
-            teachers.append(found)
+        result = _open(Folder(place), name, notes)
+        if isinstance(result, Aside):
+            aside.append(result)
+        elif isinstance(result, Progress):
+            progress.append(result)
+        elif result.run.kind != "distill":
+            teachers.append(result)
         else:
-            key = (found.run.suite, found.run.name, found.run.seed)
-            first = students.setdefault(key, found)
-            if first is not found:
+            first = students.setdefault((result.run.suite, result.run.name, result.run.seed), result)
+            if first is not result:
                 aside.append(Aside(name, f"left out: the same suite, name and seed as {first.path}"))
-    shown = tuple(_changed(_labelled(list(students.values()))))
+    shown = tuple(_ordered(list(students.values())))
+    _add_changes(shown)
     directions = tuple(read_directions([(s.place, s.run) for s in shown], notes))
-    taught = _taught(shown, teachers, {} if memory is None else memory)
+    taught = _taught(shown, teachers)
     return Found(folder, shown, tuple(teachers), tuple(progress), tuple(aside), tuple(notes.found), directions, taught)
 
 
-def _taught(students: Iterable[Student], here: Iterable[Student], memory: Memory) -> dict[str, Student]:
-    """Teachers by hash: those among the runs, else from the folder beside the suites. What is damaged is not here."""
-    found = {teacher.place.name: teacher for teacher in here}
+def _taught(students: Iterable[Student], here: Iterable[Student]) -> dict[str, Student]:
+    """Teachers by hash: those among the runs, else from the folder beside the suites; not the damaged ones."""
+    taught = {teacher.place.name: teacher for teacher in here}
     for home in dict.fromkeys(home for s in students if (home := home_of(s.place, s.run))):
-        if home.name not in found and os.path.isfile(home / "run.json"):
-            teacher, _ = _remembered(home, f"teachers/{home.name}", memory)
+        if home.name not in taught and os.path.isfile(home / "run.json"):
+            teacher = _open(Folder(home), f"teachers/{home.name}", Notes())
             if isinstance(teacher, Student):
-                found[home.name] = teacher
-    return found
+                taught[home.name] = teacher
+    return taught
 
 
-def _remembered(place: Path, name: str, memory: Memory) -> Opened:
-    now = mark(place)
-    known = memory.get(place)
-    if known is None or known[0] != now:
-        notes = Notes()
-        memory[place] = known = (now, (_open(Folder(place), name, notes), tuple(notes.found)))
-    return known[1]
-
-
-def _labelled(students: list[Student]) -> list[Student]:
-    """Methods named by their runs, in a fixed order; the suite is part of the name where there are several."""
+def _ordered(students: list[Student]) -> list[Student]:
+    """In a fixed order; the suite is part of a method's name where there are several."""
     if len({s.run.suite for s in students}) > 1:
         students = [replace(s, method=f"{s.run.suite}/{s.run.name}") for s in students]
     rank = {name: number for number, name in enumerate(FIRST)}
@@ -210,47 +159,39 @@ def natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
 
 
-def _changed(students: list[Student]) -> Iterable[Student]:
-    """With the relative change of each projection against the baseline of the same suite and seed."""
+def _add_changes(students: Iterable[Student]) -> None:
+    """Add the relative change of each projection against the baseline of the same suite and seed."""
     base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
     for s in students:
         theirs = base.get((s.run.suite, s.run.seed), {})
-        changes = {
-            f"{name}_change": s.values[name] / theirs[name] - 1
-            for name in s.values
-            if name.startswith(f"{MECHANISM} ") and name.endswith(" projection") and theirs.get(name)
-        }
-        own = {name: value for name, value in s.values.items() if not name.endswith(" projection_change")}
-        yield replace(s, values=own | (changes if s.run.name != BASELINE else {}))
+        for name in [name for name in s.values if name.startswith(MECHANISM) and name.endswith(" projection")]:
+            if s.run.name != BASELINE and theirs.get(name):
+                s.values[f"{name}_change"] = s.values[name] / theirs[name] - 1
 
 
 def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside:
     try:
         run, execution = folder.read()
-        run = _worded(run)
+        dumped = run.model_dump_json()
+        if not dumped.isprintable() or "\\" in dumped:
+            run = Run.model_validate(readable(run.model_dump(mode="json")))
         if not folder.finished:
             return _progress(folder, name, run)
         return _student(folder, name, run, execution, notes)
-    except ODD as error:  # a UserError among them; files that are JSON, but not ours
-        told = str(error) if isinstance(error, UserError | OSError) else said(error)
-        return Aside(name, readable(f"damaged: {told}"))
-
-
-def _worded(run: Run) -> Run:
-    """The same run with names that can be shown."""
-    told = run.model_dump_json()
-    return run if told.isprintable() and "\\" not in told else Run.model_validate(readable(run.model_dump(mode="json")))
+    except ODD as error:  # a UserError among them
+        message = str(error) if isinstance(error, UserError | OSError) else said(error)
+        return Aside(name, readable(f"damaged: {message}"))
 
 
 def _progress(folder: Folder, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
     judged = next((row for row in reversed(rows) if "set" in row), {})
-    headline = str(judged.get("headline", "accuracy"))[:WORD]  # runs begun before it was logged are classification
+    headline = readable(str(judged.get("headline", "accuracy")))[:WORD]
     return Progress(
         path=name,
-        run=run,
-        epoch=reached(rows, "epoch"),
-        step=reached(rows, "step"),
+        unit="epoch" if run.epochs else "iteration",
+        at=float(f"{reached(rows, 'epoch'):.3g}") if run.epochs else reached(rows, "step"),
+        whole=run.epochs or run.iterations,
         headline=headline,
         curve=curve(rows, judged.get("set"), headline),
         when=folder.metrics.stat().st_mtime if rows else None,
@@ -261,8 +202,13 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
     result = readable(folder.result())
     rows = history(folder.metrics)
     scores = read_scores(folder.path, name, notes)
-    headline = str(result.get("headline", "accuracy"))[:WORD]  # older ones are all classification
-    values = {kind: _score(result, kind, headline) for kind in ("last", "best")}
+    headline = str(result.get("headline", "accuracy"))[:WORD]
+    values = {}
+    for kind in ("last", "best"):
+        value = number(result[kind][headline])
+        if value is None:
+            raise UserError(f"result.json: {kind} {headline} is {result[kind][headline]!r}, not a number")
+        values[kind] = value
     return Student(
         path=name,
         place=folder.path,
@@ -270,13 +216,6 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         run=run,
         judge=str(result["set"]),
         headline=headline,
-        values=values | scores.values,
-        sources=scores.sources,
-        references=scores.references,
-        marks=scores.marks,
-        errors=scores.errors,
-        groups=scores.groups,
-        classes=scores.classes,
         histograms=read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=readable(execution),
@@ -284,13 +223,5 @@ def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], not
         curve=curve(rows, result["set"], headline),
         terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
         parameters=number(result.get("parameters")),
-        cost=scores.cost,
-        machine=next(iter(scores.machines), ""),
+        **(vars(scores) | {"values": values | scores.values}),
     )
-
-
-def _score(result: dict[str, Any], kind: str, score: str) -> float:
-    value = number(result[kind][score])
-    if value is None:
-        raise UserError(f"result.json: {kind} {score} is {result[kind][score]!r}, not a number")
-    return value

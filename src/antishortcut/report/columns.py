@@ -1,51 +1,112 @@
-"""What a column of the tables is: the set it belongs to, which way is better, how a person asks for it."""
+"""Columns of the tables, "<set> <score>": labels, which way is better, their order, how --columns names them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from antishortcut.errors import UserError, near
 from antishortcut.report.scores import CORRUPTIONS, GROUPS, MECHANISM, SCENES
 
-TRAINING = ("last", "best")
 KINDS = {  # of corruptions, in the paper's words (S-Sec. A.3)
     "texture": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
     "weather": ("snow", "frost", "fog", "brightness"),
 }
-MORE = {"accuracy", "accuracy_overlap", "clean_accuracy", "shape_bias", "worst_group", "mean_group", "adjusted"}
-MORE |= {"miou"}  # of segmentation
-MORE |= {"hard_accuracy", "easy_accuracy", "balanced_accuracy"}  # images that T_early gets wrong, and right
-LESS = {"mce", "mce_all", "mce_relative", "mce_relative_5", "clean_error", "error", "gap"}
-LESS_CORRUPTED = {*KINDS, *(f"{kind}_all" for kind in KINDS)}
 
-FEW = 3  # numbers of a score file that the first table shows when it knows none of them
-USUAL = ("miou", "accuracy", "shape_bias")
-SHOWN = {
-    CORRUPTIONS: ("mce", "mce_relative"),
-    "stylized": ("accuracy", "gap"),
-    "imagenet-r": ("accuracy", "accuracy_overlap"),
-    "imagenet-a": ("accuracy", "accuracy_overlap"),
-    GROUPS: ("worst_group", "mean_group"),
-    "attack": ("1/255", "4/255"),
-    "hard": ("hard_accuracy", "balanced_accuracy"),
-    SCENES: ("agreement",),
+
+class Metric(NamedTuple):
+    label: str
+    higher_is_better: bool | None = None  # None: neither way is better
+    format: str = ".3f"
+
+
+class Evaluation(NamedTuple):
+    metrics: dict[str, Metric]
+    first: tuple[str, ...] = ()  # metrics of the first table
+
+
+ANY = Evaluation(  # metrics of every set of images
+    {
+        "accuracy": Metric("accuracy", True),
+        "miou": Metric("mIoU", True),
+        "error": Metric("error", False),
+        "shape_bias": Metric("shape bias", True),
+        "accuracy_overlap": Metric("accuracy overlap", True),
+        "clean_accuracy": Metric("clean accuracy", True),
+        "clean_error": Metric("clean error", False),
+        "gap": Metric("gap", False),
+    },
+    first=("miou", "accuracy", "shape_bias"),
+)
+EVALUATIONS = {  # in the order of the columns
+    "training": Evaluation({"last": Metric("last", True), "best": Metric("best", True)}, first=("last", "best")),
+    CORRUPTIONS: Evaluation(
+        {
+            "mce": Metric("mCE", False),
+            "mce_all": Metric("mCE, all severities", False),
+            "mce_relative": Metric("relative mCE", False),
+            "mce_relative_5": Metric("relative mCE, severity 5", False),
+            **{kind: Metric(kind, False) for kind in KINDS},
+            **{f"{kind}_all": Metric(f"{kind} all", False) for kind in KINDS},
+        },
+        first=("mce", "mce_relative"),
+    ),
+    "stylized": Evaluation({}, first=("accuracy", "gap")),
+    "cue-conflict": Evaluation({}, first=ANY.first),
+    "imagenet-r": Evaluation({}, first=("accuracy", "accuracy_overlap")),
+    "imagenet-a": Evaluation({}, first=("accuracy", "accuracy_overlap")),
+    GROUPS: Evaluation(
+        {
+            "worst_group": Metric("worst group", True),
+            "mean_group": Metric("mean group", True),
+            "adjusted": Metric("adjusted", True),
+        },
+        first=("worst_group", "mean_group"),
+    ),
+    "attack": Evaluation(
+        {key: Metric(key, True) for key in ("clean", "1/255", "2/255", "4/255", "8/255")}, first=("1/255", "4/255")
+    ),
+    "hard": Evaluation(  # images that T_early gets wrong, and right
+        {
+            "hard_accuracy": Metric("hard accuracy", True),
+            "easy_accuracy": Metric("easy accuracy", True),
+            "balanced_accuracy": Metric("balanced accuracy", True),
+        },
+        first=("hard_accuracy", "balanced_accuracy"),
+    ),
+    SCENES: Evaluation({"agreement": Metric("agreement with the teacher")}, first=("agreement",)),
+    MECHANISM: Evaluation(
+        {
+            "cos_final": Metric("cosine to T_final"),
+            "cos_early": Metric("cosine to T_early"),
+            "closer_final": Metric("closer to T_final"),
+            "closer_to_final": Metric("closer to T_final"),
+            "signed_cosine": Metric("signed cosine"),
+            "signed_above": Metric("above −0.1"),
+            "projection": Metric("on shortcut directions"),
+            "robust_projection": Metric("on robust directions"),
+            "projection_change": Metric("change against kd", format="+.3f"),
+            "projection_final": Metric("T_final on shortcut directions"),
+            "projection_early": Metric("T_early on shortcut directions"),
+            "hinge_share": Metric("share above the hinge"),
+            "hinge_mean": Metric("mean above the hinge"),
+            "infonce_binary": Metric("InfoNCE, binary"),
+            "infonce_full": Metric("InfoNCE, full"),
+            "infonce_ceiling": Metric("its ceiling"),
+            "head_share": Metric("head’s share of shortcut directions"),
+            "shift_largest": Metric("largest logit shift"),
+            "shift_bound": Metric("its bound"),
+        },
+        first=("cos_final", "cos_early", "projection"),
+    ),
 }
-SHIFTED = (
-    CORRUPTIONS,
-    "stylized",
-    "cue-conflict",
-    "imagenet-r",
-    "imagenet-a",
-    GROUPS,
-    "attack",
-    "hard",
-    SCENES,
-)  # after the data's own
-MEASURES = ("cos_final", "cos_early", "projection")  # of the mechanism
-VIEWS = ("aligned", "raw", "projector")  # the first that there is, is the ruler of the first table
-RANDOM = {  # measure → what a random direction would have
+ORDER = list(EVALUATIONS)
+LABELS = {key: metric.label for each in (ANY, *EVALUATIONS.values()) for key, metric in each.metrics.items()}
+FEW = 3  # numbers of a score file that the first table shows when it knows none of them
+VIEWS = ("aligned", "raw", "projector")  # of the mechanism; the first there is stands in the first table
+RANDOM = {  # measure of the mechanism → what a random direction would have
     "projection": "projection_random",
     "projection_final": "projection_random",
     "projection_early": "projection_random",
@@ -54,33 +115,6 @@ RANDOM = {  # measure → what a random direction would have
 }
 PROJECTIONS = ("projection", "robust_projection")  # of the student, those that are drawn
 BASELINES = {*RANDOM.values(), "random"}
-WORDS = {
-    "miou": "mIoU",
-    "agreement": "agreement with the teacher",
-    "mce": "mCE",
-    "mce_all": "mCE, all severities",
-    "mce_relative": "relative mCE",
-    "mce_relative_5": "relative mCE, severity 5",
-    "cos_final": "cosine to T_final",
-    "cos_early": "cosine to T_early",
-    "closer_final": "closer to T_final",
-    "closer_to_final": "closer to T_final",
-    "signed_cosine": "signed cosine",
-    "signed_above": "above −0.1",
-    "projection": "on shortcut directions",
-    "robust_projection": "on robust directions",
-    "projection_change": "change against kd",
-    "projection_final": "T_final on shortcut directions",
-    "projection_early": "T_early on shortcut directions",
-    "hinge_share": "share above the hinge",
-    "hinge_mean": "mean above the hinge",
-    "infonce_binary": "InfoNCE, binary",
-    "infonce_full": "InfoNCE, full",
-    "infonce_ceiling": "its ceiling",
-    "head_share": "head’s share of shortcut directions",
-    "shift_largest": "largest logit shift",
-    "shift_bound": "its bound",
-}
 
 
 def parts(column: str) -> tuple[str, str]:
@@ -89,14 +123,25 @@ def parts(column: str) -> tuple[str, str]:
     return group or "training", score
 
 
+def _evaluation(group: str) -> str:
+    """ "mechanism" of "mechanism raw", "corruptions" of "corruptions@15%"."""
+    return group.split(" ")[0].split("@")[0]
+
+
+def metric(column: str) -> Metric:
+    """What is known of a column; of a score that nobody has described, its name."""
+    group, score = parts(column)
+    name = _evaluation(group)
+    known = EVALUATIONS.get(name, ANY).metrics
+    if score not in known and name != MECHANISM:
+        known = ANY.metrics
+    return known.get(score, Metric(words(score)))
+
+
 def better(column: str) -> int:
     """1 where more is better, −1 where less is, 0 where neither can be said."""
-    group, score = parts(column)
-    if group.split(" ")[0] == MECHANISM:
-        return 0
-    if column in TRAINING or score in MORE or group == "attack":
-        return 1
-    return -1 if score in LESS or (group == CORRUPTIONS and score in LESS_CORRUPTED) else 0
+    higher = metric(column).higher_is_better
+    return 0 if higher is None else 1 if higher else -1
 
 
 def arrow(column: str) -> str:
@@ -105,7 +150,7 @@ def arrow(column: str) -> str:
 
 def words(score: str) -> str:
     """A score's name for a person."""
-    return WORDS.get(score, score.replace("_", " "))
+    return LABELS.get(score, score.replace("_", " "))
 
 
 def opening(text: str) -> str:
@@ -124,26 +169,17 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=_place)
 
 
-def _place(column: str) -> tuple[int, int, str, bool]:
-    return *_set(column), parts(column)[1] != "miou"
-
-
-def _set(column: str) -> tuple[int, int, str]:
-    group, _ = parts(column)
-    if column in TRAINING:
-        return 0, TRAINING.index(column), ""
-    if group in SHIFTED:
-        return 2, SHIFTED.index(group), ""
-    view = group.partition(" ")[2]
-    if group.split(" ")[0] == MECHANISM:
-        return 3, VIEWS.index(view) if view in VIEWS else len(VIEWS), view
-    return 1, 0, group
+def _place(column: str) -> tuple[float, int, str, bool]:
+    group, score = parts(column)
+    name, view = _evaluation(group), group.partition(" ")[2]
+    place = ORDER.index(name) if name in ORDER else 0.5  # the data's own sets follow the training
+    return place, VIEWS.index(view) if view in VIEWS else len(VIEWS), group, score != "miou"
 
 
 def view_of(names: Iterable[str]) -> str | None:
     """The view that the first table shows: one ruler for all methods."""
-    found = {parts(name)[0].partition(" ")[2] for name in names if name.startswith(f"{MECHANISM} ")} - {""}
-    return next((view for view in VIEWS if view in found), min(found, default=None))
+    views = {parts(name)[0].partition(" ")[2] for name in names if name.startswith(f"{MECHANISM} ")} - {""}
+    return next((view for view in VIEWS if view in views), min(views, default=None))
 
 
 def shown(names: Sequence[str]) -> list[str]:
@@ -152,35 +188,30 @@ def shown(names: Sequence[str]) -> list[str]:
     sets: dict[str, list[str]] = {}
     for name in names:
         sets.setdefault(parts(name)[0], []).append(name)
-    kept: list[str] = []
+    result: list[str] = []
     for group, columns in sets.items():
-        if group == "training":
-            kept += columns
-        elif group.split(" ")[0] == MECHANISM:
-            kept += [c for c in columns if group == f"{MECHANISM} {view}" and parts(c)[1] in MEASURES]
-        else:
-            usual = [c for c in columns if parts(c)[1] in SHOWN.get(group, USUAL)]
-            kept += usual or columns[:FEW]
-    return kept
+        name = _evaluation(group)
+        usual = [column for column in columns if parts(column)[1] in EVALUATIONS.get(name, ANY).first]
+        if name != MECHANISM:
+            result += usual or columns[:FEW]
+        elif group == f"{MECHANISM} {view}":
+            result += usual
+    return result
 
 
 def chosen(wanted: str, names: Sequence[str], flag: str = "--columns") -> list[str]:
     """--columns "last,conflict accuracy,mce": whole names, or their ends where only one column ends so."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for word in (word for part in wanted.split(",") if (word := " ".join(part.split()))):
-        fits = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
-        if not fits:
-            raise UserError(f"{flag}: no column {word!r} here{_hint(word, names)}")
-        if len(fits) > 1:
-            raise UserError(f"{flag}: {word!r} may be {' or '.join(repr(name) for name in fits)}; write it out")
-        found[fits[0]] = None
-    if not found:
+        matches = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
+        if not matches:
+            ends = near(word, dict.fromkeys(parts(name)[1] for name in names))
+            hint = near(word, names)
+            hint = ends if ends.startswith("; did") and not hint.startswith("; did") else hint
+            raise UserError(f"{flag}: no column {word!r} here{hint}")
+        if len(matches) > 1:
+            raise UserError(f"{flag}: {word!r} may be {' or '.join(repr(name) for name in matches)}; write it out")
+        result[matches[0]] = None
+    if not result:
         raise UserError(f"{flag} names no column; known: {', '.join(names)}")
-    return list(found)
-
-
-def _hint(word: str, names: Sequence[str]) -> str:
-    """Near names, or names whose last word is near, or all."""
-    hint = near(word, names)
-    ends = near(word, dict.fromkeys(parts(name)[1] for name in names))
-    return ends if not hint.startswith("; did") and ends.startswith("; did") else hint
+    return list(result)

@@ -39,7 +39,8 @@ def _score(students: Sequence[Student], score: str, methods: list[str]) -> Figur
         bold, hover = lines(methods, "mean", data["mean"], "epoch", told)
         if many:
             data |= {"band": _bands(data["mean"])}
-            behind = _band(methods)
+            area = base("band").mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high"))
+            behind = area.encode(x=alt.X("epoch:Q"), color=method_colour(methods))
         else:
             data |= {"seeds": seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()}
             thin = axes("seeds", "epoch", told).mark_line(strokeWidth=1, strokeOpacity=0.5)
@@ -76,23 +77,15 @@ def _means(seeds: pl.DataFrame) -> Rows:
 
 def _bands(means: Rows) -> Rows:
     """Mean ± deviation at every epoch that more than one seed has reached."""
-    found = []
-    for row in means:
-        if (std := row.get("std")) is not None:
-            ends = {"low": round(row["value"] - std, 5), "high": round(row["value"] + std, 5)}
-            found.append({"method": row["method"], "epoch": row["epoch"]} | ends)
-    return found
-
-
-def _band(methods: list[str]) -> alt.Chart:
-    start: alt.Chart = base("band").mark_area(opacity=0.15)
-    return start.encode(x=alt.X("epoch:Q"), y=alt.Y("low:Q"), y2=alt.Y2("high"), color=method_colour(methods))
+    return [
+        {key: row[key] for key in ("method", "epoch")}
+        | {"low": round(row["value"] - row["std"], 5), "high": round(row["value"] + row["std"], 5)}
+        for row in means
+        if "std" in row
+    ]
 
 
 def _ends(rows: Rows) -> str:
     """Where each line ends, in words; rows are sorted by epoch."""
-    return "At the end: " + ", ".join(f"{method} {value:.3g}" for method, value in _last(rows).items())
-
-
-def _last(rows: Rows) -> dict[str, float]:
-    return {row["method"]: row["value"] for row in rows}
+    last = {row["method"]: row["value"] for row in rows}
+    return "At the end: " + ", ".join(f"{method} {value:.3g}" for method, value in last.items())

@@ -11,12 +11,11 @@ from typing import Any
 
 from antishortcut.paper.printed import find
 from antishortcut.report.collect import BASELINE
-from antishortcut.report.table import CHALLENGER, HEADLINE, RIVAL, RIVALS, Table, interval, signed
+from antishortcut.report.table import CHALLENGER, RIVAL, RIVALS, Table, interval, signed
 from antishortcut.stats import Paired, seeds_needed
 
 POWER = 0.8
 MOST = 1000  # seeds needed that are still written out
-LINES = 24  # of the table at a terminal
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,27 @@ class Differences:
 
     @classmethod
     def of(cls, table: Table) -> Differences:
-        columns = table.compared()
-        held = [(BASELINE, method, values) for method, values in table.differences.items()]
-        held += [(RIVAL, method, values) for method, values in table.rivalry.items()]
-        return cls(
-            tuple(
-                Difference(method, column, values[column], _p(table, method, column, reference), reference)
-                for reference, method, values in held
-                for column in columns
-                if column in values
-            )
-        )
+        each = [
+            Difference(method, column, values[column], None)
+            for method, values in table.differences.items()
+            for column in table.compared()
+            if column in values
+        ]
+        each += [
+            Difference(method, column, values[column], table.signs.get(method, {}).get(column), RIVAL)
+            for method, values in table.rivalry.items()
+            for column in table.compared()
+            if column in values
+        ]
+        return cls(tuple(each))
 
     @property
     def rows(self) -> dict[str, dict[str, Difference]]:
         """By title and column."""
-        found: dict[str, dict[str, Difference]] = {}
+        rows: dict[str, dict[str, Difference]] = {}
         for one in self.each:
-            found.setdefault(one.title, {})[one.column] = one
-        return found
+            rows.setdefault(one.title, {})[one.column] = one
+        return rows
 
     @property
     def references(self) -> str:
@@ -108,12 +109,6 @@ class Differences:
     def texts(self) -> list[list[str]]:
         return [one.texts(self.tested) for one in self.each]
 
-    def brief(self) -> list[list[str]]:
-        """The same for a terminal: of many only the headline's."""
-        if len(self.each) <= LINES:
-            return self.texts()
-        return [one.texts(self.tested) for one in self.each if one.column == HEADLINE]
-
     def flat(self) -> list[dict[str, Any]]:
         return [one.flat() for one in self.each]
 
@@ -130,10 +125,6 @@ class Differences:
                 f"{RIVAL} by signs alone. Three seeds cannot give less than 0.125; the interval says more."
             )
         return lines
-
-
-def _p(table: Table, method: str, column: str, reference: str) -> float | None:
-    return table.signs.get(method, {}).get(column) if reference == RIVAL else None
 
 
 @lru_cache(maxsize=4096)

@@ -44,19 +44,18 @@ class Drawn:
 
 
 def figures(found: Found, table: Table) -> Drawn:
+    def filled(drawn: list[Figure]) -> list[Figure]:
+        return [figure for figure in drawn if figure.panels]
+
     notes = Notes()
     return Drawn(
-        differences=_full(differences(found, table)),
-        leaning=_full(leaning(found, table)),
-        corrupted=_full(corrupted(found, table)),
+        differences=filled(differences(found, table)),
+        leaning=filled(leaning(found, table)),
+        corrupted=filled(corrupted(found, table)),
         scenes=galleries(found, table, notes),
-        mechanism=_full(mechanism(found, table)),
+        mechanism=filled(mechanism(found, table)),
         embeddings=embeddings(found, notes),
         teachers=[(held, trajectory(held, number)) for number, held in enumerate(found.directions)],
-        training=_full(training(found)),
+        training=filled(training(found)),
         notes=tuple(notes.found),
     )
-
-
-def _full(drawn: list[Figure]) -> list[Figure]:
-    return [figure for figure in drawn if figure.panels]

@@ -1,4 +1,4 @@
-"""Whether there was anything to hand down: a teacher beside students that had labels alone."""
+"""Whether the teacher is better than students trained on labels alone; if not, comparing methods says little."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def informed(found: Found) -> list[str]:
             continue
         if (teacher.judge, teacher.headline) == (student.judge, student.headline):
             suites.setdefault(student.run.suite, []).append((teacher, student))
-    return [_told(suite, pairs) for suite, pairs in suites.items() if len(pairs) > 1]
-
-
-def _told(suite: str, pairs: list[tuple[Student, Student]]) -> str:
-    above, below = ([run.values["last"] for run in side] for side in zip(*pairs, strict=True))
-    ahead, first = paired(above, below), pairs[0][1]
-    assert ahead.low is not None
-    teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
-    text = (
-        f"{suite}: the {teachers} {words(first.headline)} {fmean(above):.3f} on {first.judge}, students by labels "
-        f"alone {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval {interval(ahead)}."
-    )
-    if ahead.low > 0:
-        return text
-    return (
-        f"{text} The teacher is not ahead by more than seeds differ: how methods that learn from it compare is "
-        "uninformative."
-    )
+    lines = []
+    for suite, pairs in suites.items():
+        if len(pairs) < 2:
+            continue
+        above, below = ([run.values["last"] for run in side] for side in zip(*pairs, strict=True))
+        ahead, first = paired(above, below), pairs[0][1]
+        teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
+        line = (
+            f"{suite}: the {teachers} {words(first.headline)} {fmean(above):.3f} on {first.judge}, students by labels "
+            f"alone {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval {interval(ahead)}."
+        )
+        if ahead.low is not None and ahead.low <= 0:
+            line += (
+                f" With {len(pairs)} seeds we cannot tell whether the teacher beats training from labels, so do not "
+                "rank the methods that learn from it."
+            )
+        lines.append(line)
+    return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import altair as alt
 
@@ -17,6 +17,7 @@ from antishortcut.report.charts import (
     base,
     colour,
     lines,
+    means,
     method_colour,
     tooltips,
     upright,
@@ -25,7 +26,6 @@ from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import better, opening, parts, words
 from antishortcut.report.curves import judges
 from antishortcut.report.table import Table
-from antishortcut.stats import summary
 
 MOST_GROUPS = 24  # groups of images drawn; the worst when there are more
 BAR = 26  # pixels
@@ -75,7 +75,7 @@ def _whiskers(methods: Sequence[str], data: str, wide: bool) -> tuple[alt.Chart,
 
 def leaning(found: Found, table: Table) -> list[Figure]:
     methods = list(found.groups)
-    figures = [*_sets(found, table, methods), _decisions(found, table, methods)]
+    figures = [*_sets(found, table), _decisions(found, table, methods)]
     return [*figures, _groups(found, methods), _attack(found, methods)]
 
 
@@ -91,46 +91,41 @@ def seeds(found: Found, value: Callable[[Student], float | None]) -> Rows:
     return [{"method": s.method, "seed": str(s.run.seed), "value": x} for s, x in held if x is not None]
 
 
-def _means(rows: Rows) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        found.setdefault(row["method"], []).append(row["value"])
-    return {method: summary(values).mean for method, values in found.items()}
-
-
 def told(rows: Rows) -> str:
-    return ", ".join(f"{method} {mean:.3f}" for method, mean in _means(rows).items())
+    """Means in words, for who does not see the chart."""
+    values = [{"method": row["method"], "value": row["value"]} for row in rows]
+    return ", ".join(f"{row['method']} {row['value']:.3f}" for row in means(values))
 
 
-def _sets(found: Found, table: Table, methods: list[str]) -> list[Figure]:
+def _sets(found: Found, table: Table) -> list[Figure]:
     """mIoU, where there are masks, and accuracy of each set; without any, the score of the training."""
+
+    def figure(name: str, score: str, titles: Mapping[str, str]) -> Figure:
+        note = "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many."
+        return Figure(name, f"{opening(score)} by test set", note, bar_panels(found, "scores", titles, score))
+
     held = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
     dense = {parts(name)[0] for name in held["miou"]}
     pixels = bool(dense) and {parts(name)[0] for name in held["accuracy"]} <= dense
     figures = []
     for score, columns in held.items():
         shown = {name: titled(table, parts(name)[0]) for name in columns}
-        told = "pixel accuracy" if pixels and score == "accuracy" else words(score)
-        name = "scores" if score == "accuracy" else f"scores-{score}"
-        figures += [_bars(found, methods, name, told, shown)] if shown else []
-    return figures or [_bars(found, methods, "scores", table.headline, {"last": judges(found.students)})]
+        label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, shown)] if shown else []
+    return figures or [figure("scores", table.headline, {"last": judges(found.students)})]
 
 
-def _bars(found: Found, methods: list[str], file: str, score: str, shown: dict[str, str]) -> Figure:
-    """A panel per column, given with its title."""
+def bar_panels(found: Found, name: str, titles: Mapping[str, str], score: str) -> tuple[Panel, ...]:
+    """A panel of bars for each column that there is, given with its title."""
+    methods = list(found.groups)
     panels: list[Panel] = []
-    for column, title in shown.items():
+    for column, title in titles.items():
         rows = seeds(found, lambda s, column=column: s.values.get(column))  # type: ignore[misc]
         if rows:
-            name = f"scores{len(panels)}"
-            layers = bars(methods, name, rows, score)
-            panels.append(Panel(title, BAR * len(methods), layers, {name: rows}, told=told(rows)))
-    return Figure(
-        file,
-        f"{opening(score)} by test set",
-        "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many.",
-        tuple(panels),
-    )
+            data = f"{name}{len(panels)}"
+            layers = bars(methods, data, rows, score)
+            panels.append(Panel(title, BAR * len(methods), layers, {data: rows}, told=told(rows)))
+    return tuple(panels)
 
 
 def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
@@ -150,9 +145,8 @@ def _decisions(found: Found, table: Table, methods: list[str]) -> Figure:
             pixels.add(f"{group} miou" in table.every)
             of = "pixels" if f"{group} miou" in table.every else "images"
             text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
-            panels.append(
-                Panel(titled(table, group), BAR * len(methods), _stack(methods, name, of), {name: rows}, told=text)
-            )
+            layers = _stack(methods, name, of)
+            panels.append(Panel(titled(table, group), BAR * len(methods), layers, {name: rows}, told=text))
     things = {(True,): "Pixels", (False, True): "Images, and pixels of masks,"}.get(tuple(sorted(pixels)), "Images")
     note = (
         f"{things} whose shape belongs to one class and whose texture to another: the share that was called by its "
@@ -195,56 +189,37 @@ def dots(methods: Sequence[str], data: str, field: str, order: list[str], title:
 
 
 def _groups(found: Found, methods: list[str]) -> Figure:
-    points: dict[tuple[str, str], list[float]] = {}
-    for s in found.students:
-        for group, value in s.groups.items():
-            points.setdefault((group, s.method), []).append(value)
+    rows = means(
+        [{"method": s.method, "group": name, "value": x} for s in found.students for name, x in s.groups.items()]
+    )
     lowest: dict[str, float] = {}
-    for (group, _), values in points.items():
-        lowest[group] = min(summary(values).mean, lowest.get(group, 1.0))
+    for row in rows:
+        lowest[row["group"]] = min(row["value"], lowest.get(row["group"], 1.0))
     order = sorted(lowest, key=lambda group: (lowest[group], group))[:MOST_GROUPS]
-    rows: Rows = [
-        {"method": method, "group": group, "value": round(summary(x).mean, 5), "seeds": len(x)}
-        for (group, method), x in points.items()
-        if group in order
-    ]
+    rows = [row for row in rows if row["group"] in order]
     few = "" if len(lowest) <= MOST_GROUPS else f" The {MOST_GROUPS} worst of {len(lowest)} groups."
     note = (
         "Accuracy on images of one class that share a second fact, the worst group first; mean over seeds. In "
         f"brackets: how many images there are, and few images say little.{few}"
     )
     layers = dots(methods, "groups", "group", order, "accuracy")
-    text = "Worst group: " + ", ".join(_lowest(rows, method) for method in dict.fromkeys(r["method"] for r in rows))
+    worst = {row["method"]: row for row in sorted(rows, key=lambda row: -row["value"])}
+    text = "Worst group: " + ", ".join(f"{m} {row['value']:.3f} on {row['group']}" for m, row in worst.items())
     panels = (Panel("groups", 20 * len(order) + 20, layers, {"groups": rows}, told=text),)
     return Figure("groups", "Groups of images", note, panels if rows else (), wide=True)
 
 
-def _lowest(rows: Rows, method: str) -> str:
-    worst = min((row for row in rows if row["method"] == method), key=lambda row: float(row["value"]))
-    return f"{method} {worst['value']:.3f} on {worst['group']}"
-
-
 def _attack(found: Found, methods: list[str]) -> Figure:
-    points: dict[tuple[str, float], list[float]] = {}
+    points: Rows = []
     for s in found.students:
-        for radius, value in _radii(s.values.items()):
-            points.setdefault((s.method, radius), []).append(value)
-    rows: Rows = [
-        {"method": method, "radius": radius, "value": round(summary(x).mean, 5), "seeds": len(x)}
-        for (method, radius), x in sorted(points.items(), key=lambda item: item[0][1])
-    ]
-    line, hover = lines(methods, "attack", rows, "radius", "accuracy", zero=True) if rows else (None, None)
+        for name, value in s.values.items():
+            if match := re.fullmatch(r"attack (?:clean|([0-9.]{1,8})/255)", name):
+                points.append({"method": s.method, "radius": float(match[1] or 0), "value": value})
+    rows = means(sorted(points, key=lambda row: float(row["radius"])))
     note = (
         "Accuracy when every pixel may be moved by up to radius/255 against the model (projected gradient descent), "
         "mean over seeds. The method does not aim at this: it shows where its claim ends."
     )
-    panels = () if line is None or hover is None else (Panel("attack", 200, (line,), {"attack": rows}, (hover,)),)
-    return Figure("attack", "Under attack", note, panels, wide=True)
-
-
-def _radii(values: Iterable[tuple[str, float]]) -> Iterable[tuple[float, float]]:
-    for name, value in values:
-        if name == "attack clean":
-            yield 0.0, value
-        elif found := re.fullmatch(r"attack ([0-9.]{1,8})/255", name):
-            yield float(found[1]), value
+    line, hover = lines(methods, "attack", rows, "radius", "accuracy", zero=True)
+    panels = (Panel("attack", 200, (line,), {"attack": rows}, (hover,)),)
+    return Figure("attack", "Under attack", note, panels if rows else (), wide=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import re
 from datetime import datetime
 from importlib.metadata import version
 from itertools import groupby
@@ -15,11 +15,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from antishortcut.report.beside import HEAD, Beside, told
+from antishortcut.report.beside import HEAD, told
 from antishortcut.report.charts import style
-from antishortcut.report.classes import ClassTable, class_tables
+from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
-from antishortcut.report.columns import VIEWS, arrow, better, parts, view_of, words
+from antishortcut.report.columns import arrow, better, parts, view_of, words
 from antishortcut.report.corrupted import corruption_table
 from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
@@ -29,7 +29,6 @@ from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
 from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
-from antishortcut.report.scene_figure import stills
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
 from antishortcut.report.sizes import size_table
@@ -38,34 +37,28 @@ from antishortcut.report.table import Table, interval, signed
 SPARK = (120, 28)  # pixels of a curve in a line of text
 
 
-def render(found: Found, table: Table, drawn: Drawn, live: str | None = None) -> tuple[str, str]:
-    """The page and its security policy; `live` names the edition a server shows, which the page then follows.
-
-    Everything from outside is escaped in the template, in text and in JSON alike.
-    """
+def render(found: Found, table: Table, drawn: Drawn) -> str:
+    """The page. Everything from outside is escaped in the template, in text and in JSON alike."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters |= {
         "interval": interval, "signed": signed, "words": words, "arrow": arrow, "better": better,
-        "score": lambda column: parts(column)[1], "spark": _spark, "clock": _clock,
+        "score": lambda column: parts(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
     }  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
-    scripts += [Markup(environment.get_template("live.html").render())] if live else []
-    policy = _policy([str(script) for script in scripts], bool(live))
-    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy, live=live)
-    return environment.get_template("template.html").render(page=page), policy
+    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy(scripts))
+    return environment.get_template("template.html").render(page=page)
 
 
-def _policy(scripts: list[str], live: bool) -> str:
-    """Only the page's own scripts run, known by their hashes; nothing is fetched, save news from the server it is from.
+def policy(scripts: list[Markup]) -> str:
+    """Only the page's own scripts run, known by their hashes; nothing is fetched.
 
     The charts' expressions go through Vega's interpreter, so 'unsafe-eval' is not needed. Vega writes styles inline.
     """
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    connect = " connect-src 'self';" if live else ""
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} "
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -100,9 +93,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         "view": view_of(table.every),
-        "known_views": VIEWS,
         "classes": classes,
-        "stills": [name for name, *_ in stills(drawn.scenes)],
         "judged": " / ".join(dict.fromkeys(words(one.headline) for one in found.progress)),
         "corruptions": corruptions,
         "errors": errors,
@@ -115,7 +106,6 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "execution": tally(s.execution for s in found.students),
         "versions": tally(s.versions for s in found.students),
         "made_by": f"antishortcut {version('antishortcut')}",
-        "contents": list(_contents(found, table, drawn, sides, classes)),
     }
 
 
@@ -125,37 +115,9 @@ def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
     return [(name, table.source(name), count) for name, count in grouped]
 
 
-def _contents(
-    found: Found, table: Table, drawn: Drawn, sides: list[Beside], classes: list[ClassTable]
-) -> Iterator[tuple[str, str]]:
-    """(anchor, title) of the parts the page has."""
-    if found.students:
-        yield "results", "Results"
-    if found.progress:
-        yield "progress", "In progress"
-    if found.students:
-        if (differences := Differences.of(table)).each:
-            yield "differences", f"Difference to {differences.references}"
-        if sides:
-            yield "printed", "Beside the printed numbers"
-        yield from (("sweep", f"How scores depend on {sweep.key}") for sweep, _ in drawn.sweep)
-        yield from (("scatter", f"Choosing by {scatter.x}") for scatter, _ in drawn.scatter)
-        yield "leaning", "What the student leans on"
-        if classes:
-            yield "classes", "Class by class"
-        if drawn.scenes:
-            yield "scenes", "Scenes"
-        if drawn.mechanism or drawn.embeddings or drawn.teachers:
-            yield "mechanism", "Mechanism"
-        if drawn.training:
-            yield "training", "Training"
-        if size_table(found):
-            yield "sizes", "Size and latency"
-        yield "settings", "Settings"
-    if found.teachers:
-        yield "teachers", "Teachers"
-    if found.aside or found.notes or drawn.notes:
-        yield "aside", "Not shown"
+def _sections(main: Markup) -> list[tuple[str, Markup]]:
+    """(anchor, title) of the parts of the page, for its contents."""
+    return [(anchor, Markup(title)) for anchor, title in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', main)]
 
 
 def _spark(curve: Curve) -> str:

@@ -1,10 +1,10 @@
-"""Files from outside → plain values. What cannot be read leaves a note and stops nothing."""
+"""Files of run folders → plain values. A file that cannot be read leaves a one-line note and stops nothing."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,15 +14,13 @@ import orjson
 from antishortcut.errors import printable
 from antishortcut.files import content
 from antishortcut.folder import LOG, shallow
-from antishortcut.log import thinned
 
-LARGEST = 32 * 2**20  # bytes of a JSON file that is read whole
-MANY = 2_000  # lines of metrics.jsonl above which only some of the steps are read
-KEPT = 480  # of them, evenly spread; every evaluation is read
-HUGE = 1e150  # larger numbers are somebody's mistake, and sums of their squares overflow
-BINS = 120  # points of a loss curve; a run logs thousands
+LARGEST = 32 * 2**20  # bytes of a JSON file
+MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
+HUGE = 1e150  # the squares of larger numbers overflow
+BINS = 120  # points of a loss curve
 ODD = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-# what files that are JSON, but not ours, can lead to
+# what JSON of an unexpected form can raise
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -37,7 +35,7 @@ class Aside:
 
 
 class Notes:
-    """What could not be read."""
+    """Files that could not be read."""
 
     def __init__(self) -> None:
         self.found: list[Aside] = []
@@ -48,7 +46,7 @@ class Notes:
             self.found.append(note)
 
     def attempt(self, name: str, read: Callable[[], T], otherwise: T) -> T:
-        """What `read` gives; where it fails `otherwise`, with a note. What is not there needs no note."""
+        """The result of `read`; if it fails `otherwise`, with a note. A missing file needs no note."""
         try:
             return read()
         except FileNotFoundError:
@@ -68,7 +66,7 @@ def said(error: BaseException) -> str:
 
 def number(value: Any) -> float | None:
     """A finite number, or None: NaN has no place in JSON nor in a mean."""
-    plain = type(value) is float or type(value) is int  # asked a million times; a bool is no number
+    plain = type(value) is float or type(value) is int  # called a million times; a bool is no number
     return float(value) if plain and -HUGE <= value <= HUGE else None
 
 
@@ -76,19 +74,18 @@ def numbers(value: Any, most: int) -> tuple[float, ...]:
     """A list of finite numbers, no longer than `most`."""
     if not isinstance(value, list) or len(value) > most:
         raise ValueError(f"expected a list of at most {most} numbers")
-    found = tuple(x for raw in value if (x := number(raw)) is not None)
-    if len(found) != len(value):
+    result = tuple(x for raw in value if (x := number(raw)) is not None)
+    if len(result) != len(value):
         raise ValueError("a list has an entry that is no finite number")
-    return found
+    return result
 
 
 def tree(path: Path) -> Row:
     """The JSON object in a file."""
-    data = content(path, LARGEST)
-    found = parse(data)
-    if not isinstance(found, dict):
+    result = parse(content(path, LARGEST))
+    if not isinstance(result, dict):
         raise ValueError("not a JSON object")
-    return dict(_clean(shallow(found), data))
+    return dict(readable(shallow(result)))
 
 
 def parse(data: bytes) -> Any:
@@ -103,7 +100,7 @@ def parse(data: bytes) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """With words of one printable line each: what draws pictures ends the whole process at a letter no XML may have."""
+    """With printable text only: vl_convert aborts the whole process at a character that XML does not allow."""
     if isinstance(value, str):
         return value if value.isprintable() else printable(" ".join(value.split()))
     if isinstance(value, list):
@@ -111,54 +108,31 @@ def readable(value: Any) -> Any:
     return {readable(key): readable(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def _is_shallow(value: Any) -> bool:
-    try:
-        return bool(shallow(value) is value)
-    except ValueError:
-        return False
-
-
-def _clean(found: Any, data: bytes) -> Any:
-    """The same, where there can be anything to mend: all that is not plain is escaped in JSON, or not ASCII."""
-    return readable(found) if b"\\" in data or not data.isascii() else found
-
-
 def history(path: Path) -> list[Row]:
-    """Logged rows up to the first that is damaged (a kill cuts the last one short).
-
-    Of a long file all evaluations and every n-th step: 240 epochs hold thousands, a curve has BINS points.
-    """
+    """Logged rows up to the first damaged one (a kill cuts the last one short)."""
     try:
-        lines = thinned(path, MANY, KEPT, b'"scores"', LOG)
+        lines = content(path, LOG).splitlines()
     except OSError:
         return []
-    plain = all(b"\\" not in line and line.isascii() for line in lines)
-    rows = [row for row in _rows(lines) if isinstance(row, dict)]
-    return rows if plain else [readable(row) for row in rows if _is_shallow(row)]
-
-
-def _rows(lines: Sequence[bytes]) -> list[Any]:
-    try:
-        return list(orjson.loads(b"[" + b",".join(lines) + b"]"))  # one call is twice as fast as one a line
-    except ValueError:
-        rows = []
-        for line in lines:
+    every = -(-len(lines) // MANY)
+    rows: list[Row] = []
+    for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        if left % every == 0 or b'"scores"' in line:
             try:
-                rows.append(parse(line))
+                row = parse(line)
             except ValueError:
                 break
-        return rows
+            rows += [row] if isinstance(row, dict) else []
+    return rows
 
 
 def curve(rows: list[Row], judge: Any, score: str = "accuracy") -> tuple[tuple[float, float], ...]:
     """(epoch, score) on the set that was scored during training."""
-    found = [(number(row.get("epoch")), _score(row, score)) for row in rows if "set" in row and row["set"] == judge]
-    return tuple((epoch, value) for epoch, value in found if epoch is not None and value is not None)
-
-
-def _score(row: Row, score: str) -> float | None:
-    scores = row.get("scores")
-    return number(scores.get(score)) if isinstance(scores, dict) else None
+    points = []
+    for row in rows:
+        if "set" in row and row["set"] == judge and isinstance(row.get("scores"), dict):
+            points.append((number(row.get("epoch")), number(row["scores"].get(score))))
+    return tuple((epoch, value) for epoch, value in points if epoch is not None and value is not None)
 
 
 def reached(rows: list[Row], key: str) -> float:
@@ -175,5 +149,5 @@ def terms(rows: list[Row], epochs: float) -> tuple[tuple[float, str, float], ...
             part = math.ceil(epoch / epochs * BINS)
             for term, raw in logged.items():
                 if (value := number(raw)) is not None:
-                    sums.setdefault((term, part), []).append(value)
+                    sums.setdefault((readable(term), part), []).append(value)
     return tuple((part * epochs / BINS, term, math.fsum(values) / len(values)) for (term, part), values in sums.items())

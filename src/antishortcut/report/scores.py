@@ -1,4 +1,4 @@
-"""scores/ and artifacts/ of a run → numbers by name, and what figures are made of."""
+"""scores/ and artifacts/ of a run → numbers by name, histograms and embeddings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 WORD = 60  # characters of a name shown
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scores:
-    """What evaluations found out about one run."""
+    """What scores/ holds of one run."""
 
     values: dict[str, float] = field(default_factory=dict)  # "<set> <score>"; "mechanism <view> <measure>"
     sources: dict[str, str] = field(default_factory=dict)  # set → official, generated or given
@@ -34,8 +33,8 @@ class Scores:
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not seen
-    cost: dict[str, float] = field(default_factory=dict)  # of the network, which is no score of its answers
-    machines: list[str] = field(default_factory=list)  # on which it was measured
+    cost: dict[str, float] = field(default_factory=dict)  # milliseconds, bytes, parameters, and its teacher's
+    machine: str = ""  # on which they were measured
 
 
 @dataclass(frozen=True)
@@ -61,38 +60,36 @@ def read_scores(place: Path, name: str, notes: Notes) -> Scores:
     """All of scores/<set>.json; a file that cannot be read is noted under the run's name."""
     scores = Scores()
     for path in sorted((place / "scores").glob("*.json")):
-        label = f"{name}/scores/{path.name}"
-        notes.attempt(label, partial(_take, scores, path), None)
+        notes.attempt(f"{name}/scores/{path.name}", partial(_read_set, scores, path), None)
     return scores
 
 
-def _take(scores: Scores, path: Path) -> None:
-    name, found = readable(path.stem), tree(path)
-    values = dict(_flat(name, found["values"]))
+def _read_set(scores: Scores, path: Path) -> None:
+    name, held = readable(path.stem), tree(path)
+    values = dict(_flat(name, held["values"]))
     if not values:
         raise ValueError("no finite number among its values")
     if name.partition("@")[0] == COST:
         if name == COST:
-            scores.cost.update({key.partition(" ")[2]: value for key, value in values.items()})
-            scores.machines.append(str(found.get("machine", ""))[: 2 * WORD])
+            scores.cost = {key.partition(" ")[2]: value for key, value in values.items()}
+            scores.machine = str(held.get("machine", ""))[: 2 * WORD]
         return
-    scores.values.update(values)
-    for kept, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
-        if isinstance(found.get(key), str):
-            kept[name] = found[key][:WORD]
-    if isinstance(found.get("reference"), dict):
-        scores.references[name] = str(found["reference"].get("run", "?"))[-WORD:]
-    if name == CORRUPTIONS and "errors" in found:
-        errors = {str(key): numbers(each, SEVERITIES) for key, each in found["errors"].items()}
-        scores.errors.update({key: each for key, each in errors.items() if len(each) == SEVERITIES})
-    if name == GROUPS and "groups" in found:
-        accuracies = {
-            f"{key} ({each.get('count', '?')})": number(each["accuracy"]) for key, each in found["groups"].items()
-        }
-        scores.groups.update({key: value for key, value in accuracies.items() if value is not None})
-    if isinstance(found.get("classes"), dict) and len(found["classes"]) <= CLASSES:
-        held = {str(key)[:WORD]: number(value) for key, value in found["classes"].items()}
-        scores.classes.update({name: held} if any(value is not None for value in held.values()) else {})
+    scores.values |= values
+    for target, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
+        if isinstance(held.get(key), str):
+            target[name] = held[key][:WORD]
+    if isinstance(held.get("reference"), dict):
+        scores.references[name] = str(held["reference"].get("run", "?"))[-WORD:]
+    if name == CORRUPTIONS and "errors" in held:
+        errors = {str(key): numbers(each, SEVERITIES) for key, each in held["errors"].items()}
+        scores.errors = {key: each for key, each in errors.items() if len(each) == SEVERITIES}
+    if name == GROUPS and "groups" in held:
+        groups = {f"{key} ({each.get('count', '?')})": number(each["accuracy"]) for key, each in held["groups"].items()}
+        scores.groups = {key: value for key, value in groups.items() if value is not None}
+    if isinstance(held.get("classes"), dict) and len(held["classes"]) <= CLASSES:
+        classes = {str(key)[:WORD]: number(value) for key, value in held["classes"].items()}
+        if any(value is not None for value in classes.values()):
+            scores.classes[name] = classes
 
 
 def _flat(name: str, values: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -106,30 +103,22 @@ def _flat(name: str, values: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 def read_histograms(place: Path, name: str, notes: Notes) -> dict[str, dict[str, Histogram]]:
     """View → measure → histogram."""
-    label = f"{name}/artifacts/mechanism.json"
-    none: dict[str, Any] = {}
-    views = notes.attempt(label, lambda: dict(tree(place / "artifacts" / "mechanism.json").get("views", {})), none)
-    found: dict[str, dict[str, Histogram]] = {}
-    for view, held in views.items():
-        for what, raw in notes.attempt(label, partial(_held, held), none).items():
-            shares = notes.attempt(label, partial(_histogram, raw), None)
-            if shares is not None:
-                found.setdefault(str(view), {})[str(what)] = shares
-    return found
 
+    def read() -> dict[str, dict[str, Histogram]]:
+        views = tree(place / "artifacts" / "mechanism.json").get("views", {})
+        return {
+            str(view): {str(measure): _histogram(raw) for measure, raw in held["histograms"].items()}
+            for view, held in views.items()
+        }
 
-def _held(view: dict[str, Any]) -> dict[str, Any]:
-    return dict(view["histograms"])
+    return notes.attempt(f"{name}/artifacts/mechanism.json", read, {})
 
 
 def _histogram(raw: dict[str, Any]) -> Histogram:
     edges, counts = numbers(raw["edges"], BARS + 1), numbers(raw["counts"], BARS)
-    total = sum(counts)
-    if len(edges) != len(counts) + 1 or any(b <= a for a, b in pairwise(edges)) or min(counts, default=0) < 0:
+    if len(edges) != len(counts) + 1 or sum(counts) <= 0:
         raise ValueError("a histogram's edges and counts do not fit together")
-    if total <= 0:
-        raise ValueError("a histogram is empty")
-    return Histogram(edges, tuple(count / total for count in counts))
+    return Histogram(edges, tuple(count / sum(counts) for count in counts))
 
 
 def read_embedding(place: Path, name: str, notes: Notes) -> Embedding | None:
@@ -138,16 +127,18 @@ def read_embedding(place: Path, name: str, notes: Notes) -> Embedding | None:
     def read(kind: str) -> Embedding | None:
         held = tree(place / "artifacts" / f"{kind}.json")
         colours = dict(zip(*painted(held), strict=True)) if kind == SCENES else {}
-        found = held.get("embedding")
-        return None if found is None else _embedding(found, colours)
+        embedding = held.get("embedding")
+        return None if embedding is None else _embedding(embedding, colours)
 
-    labels = ((kind, f"{name}/artifacts/{kind}.json") for kind in (MECHANISM, SCENES))
-    found = (notes.attempt(label, partial(read, kind), None) for kind, label in labels)
-    return next((each for each in found if each is not None), None)
+    for kind in (MECHANISM, SCENES):
+        embedding = notes.attempt(f"{name}/artifacts/{kind}.json", partial(read, kind), None)
+        if embedding is not None:
+            return embedding
+    return None
 
 
 def painted(held: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The classes of masks and their colours, which are going to stand in a page."""
+    """The classes of masks and their colours, which the page writes into its styles."""
     classes, colours = (tuple(str(each)[:WORD] for each in list(held[key])) for key in ("classes", "colours"))
     if not 0 < len(classes) == len(colours) <= MASKED:
         raise ValueError(f"masks need as many colours as classes, at most {MASKED}")
@@ -159,11 +150,7 @@ def painted(held: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _embedding(raw: dict[str, Any], colours: dict[str, str]) -> Embedding:
     classes = [str(each)[:WORD] for each in raw["classes"]]
     teacher, student = (tuple(_point(each) for each in raw[key]) for key in ("teacher", "student"))
-    numbers_of = [int(at) for at in raw["label"]]
-    if max(numbers_of, default=0) >= len(classes):  # numbers of all classes rather than of those shown
-        places = {at: place for place, at in enumerate(sorted(set(numbers_of)))}
-        numbers_of = [places[at] for at in numbers_of]
-    label = tuple(classes[at] for at in numbers_of if at >= 0)
+    label = tuple(classes[int(at)] for at in raw["label"])
     if not 0 < len(label) == len(teacher) == len(student) <= POINTS:
         raise ValueError(f"an embedding needs as many labels as points, at most {POINTS}")
     return Embedding(str(raw.get("method", "t-SNE"))[:WORD], label, teacher, student, colours)

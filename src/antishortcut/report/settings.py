@@ -10,7 +10,7 @@ from antishortcut.report.collect import Found, Student
 from antishortcut.report.columns import words
 from antishortcut.report.pair import labels
 
-ROUNDING = {  # execution settings that change last digits, with what runs had that do not say it
+ROUNDING = {  # execution settings that change last digits, and their defaults
     "precision": "32-true",
     "teacher_precision": "float32",
     "teacher_compile": "off",
@@ -23,11 +23,10 @@ Fields = list[tuple[str, str]]
 
 def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
     """Settings in which methods differ (field → method → value), and those all share."""
-    spreads = {method: _spread(students) for method, students in found.groups.items()}
-    fields = dict.fromkeys(field for spread in spreads.values() for field in spread)
+    methods = {method: _counted(_settings(students)) for method, students in found.groups.items()}
     different, same = {}, []
-    for field in fields:
-        values = {method: ", ".join(spread.get(field, ["–"])) for method, spread in spreads.items()}
+    for field in dict.fromkeys(field for counts in methods.values() for field in counts):
+        values = {method: ", ".join(counts.get(field, ["–"])) for method, counts in methods.items()}
         if len(set(values.values())) == 1:
             same.append((field, next(iter(values.values()))))
         else:
@@ -35,13 +34,8 @@ def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
     return different, same
 
 
-def _spread(students: list[Student]) -> dict[str, list[str]]:
-    """The values each setting has among a method's runs; one, unless its seeds differ in more than the seed."""
-    values: dict[str, dict[str, None]] = {}
-    for student in students:
-        for field, value in flat(student.run.model_dump(mode="json", exclude=ASIDE)):
-            values.setdefault(field, {})[_text(value)] = None
-    return {field: list(seen) for field, seen in values.items()}
+def _settings(students: Iterable[Student]) -> list[dict[str, Any]]:
+    return [student.run.model_dump(mode="json", exclude=ASIDE) for student in students]
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
@@ -52,25 +46,20 @@ def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return fields
 
 
-def _text(value: Any) -> str:
-    return "–" if value is None else str(value)
+def _counted(trees: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Field → value → how many have it."""
+    rows = [dict(flat(tree)) for tree in trees]
+    fields = dict.fromkeys(field for row in rows for field in row)
+    return {field: Counter("–" if row.get(field) is None else str(row[field]) for row in rows) for field in fields}
 
 
 def tally(trees: Iterable[Mapping[str, Any]]) -> Fields:
     """Values of each field over all runs, with how many runs have them where they differ."""
-    counts: dict[str, Counter[str]] = {}
-    total = 0
-    for tree in trees:
-        total += 1
-        for field, value in flat(tree):
-            counts.setdefault(field, Counter())[_text(value)] += 1
-    for seen in counts.values():
-        if unsaid := total - seen.total():
-            seen["–"] += unsaid
-    return [
-        (field, next(iter(seen)) if len(seen) == 1 else ", ".join(f"{value} ({n} runs)" for value, n in seen.items()))
-        for field, seen in counts.items()
-    ]
+    return [(field, _listed(counts)) for field, counts in _counted(trees).items()]
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(value if len(counts) == 1 else f"{value} ({count} runs)" for value, count in counts.items())
 
 
 def warnings(found: Found) -> list[str]:
@@ -85,7 +74,7 @@ def warnings(found: Found) -> list[str]:
         )
     mixed: dict[str, list[str]] = {}  # settings → methods whose seeds differ in them
     for method, students in found.groups.items():
-        fields = [field for field, values in _spread(students).items() if len(values) > 1]
+        fields = [field for field, counts in _counted(_settings(students)).items() if len(counts) > 1]
         mixed.setdefault(", ".join(fields), []).append(method)
     notes += [
         f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."
@@ -98,15 +87,8 @@ def warnings(found: Found) -> list[str]:
     if len(headlines) > 1:
         scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
         notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
-    students = [student for student in found.students if student.execution]
-    computed = [
-        (field, values)
-        for field, values in tally(ROUNDING | {k: v for k, v in s.execution.items() if k in ROUNDING} for s in students)
-        if "(" in values
-    ]
-    if computed:
-        told = "; ".join(f"{field} {values}" for field, values in computed)
-        notes.append(f"Runs were not all computed alike, which changes last digits: {told}.")
+    if different := _computed_differently(found):
+        notes.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
     judges = sorted({student.judge for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
@@ -119,6 +101,16 @@ def warnings(found: Found) -> list[str]:
         if sets:
             notes.append(f"The images of {', '.join(sets)} {told} for all runs: their numbers do not compare.")
     return notes
+
+
+def _computed_differently(found: Found) -> list[str]:
+    """Settings of ROUNDING that differ; those of the teacher count only in runs that have one."""
+    different = []
+    for field, default in ROUNDING.items():
+        runs = [s for s in found.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
+        counts = Counter(str(s.execution.get(field, default)) for s in runs)
+        different += [f"{field} {_listed(counts)}"] * (len(counts) > 1)
+    return different
 
 
 def subtitle(found: Found) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import BASELINES, better, chosen, ordered, parts, random_of, shown, words
+from antishortcut.report.columns import BASELINES, better, chosen, metric, ordered, parts, random_of, shown, words
 from antishortcut.report.marks import Mark, mark
 from antishortcut.report.pair import labels, pair_of, row_labels
 from antishortcut.stats import Paired, Summary, paired, sign_test, summary
@@ -49,17 +49,18 @@ class Table:
         for student in found.students:
             for name, source in student.sources.items():
                 sources.setdefault(name, {})[source] = None
+        rivals = _pairs(groups, RIVAL)
         return cls(
             columns=tuple(shown([name for name in every if parts(name)[1] not in BASELINES])),
             every=tuple(every),
             cells=cells,
             seeds={method: len(students) for method, students in groups.items()},
-            differences=_differences(_based(groups), every),
-            rivalry=_differences(_rivals(groups), every),
+            differences=_differences(_pairs(groups, BASELINE), every),
+            rivalry=_differences(rivals, every),
             random={name: summary(values).mean for name, values in baselines.items() if values},
             suites={method: students[0].run.suite for method, students in groups.items()},
             sources={name: " / ".join(seen) for name, seen in sources.items()},
-            signs=_signs(groups, every),
+            signs=_signs(rivals, every),
             labels=row_labels(found),
             told=tuple(f"{suite}: {label}." for suite, each in labels(found).items() for label in each),
             headline=" / ".join(dict.fromkeys(words(student.headline) for student in found.students)),
@@ -91,9 +92,8 @@ class Table:
 
     def compared(self) -> list[str]:
         """Of the shown columns, those with a difference to the baseline or to CRD; `best` was chosen by looking."""
-        every = (*self.differences.values(), *self.rivalry.values())
-        held = {name for values in every for name in values} - {"best"}
-        return [name for name in self.columns if name in held]
+        rows = (*self.differences.values(), *self.rivalry.values())
+        return [name for name in self.columns if name != "best" and any(name in row for row in rows)]
 
     def sets(self) -> dict[str, list[str]]:
         """All columns by the set or view they belong to, without the training and the random values."""
@@ -110,22 +110,21 @@ class Table:
 
     def best(self, column: str) -> set[str]:
         """The methods with their suite's best mean, where one way is better at all; nobody wins alone, nor all."""
-        way, found = better(column), set()
+        way, best = better(column), set()
         suites: dict[str, dict[str, float]] = {}
         for method, cells in self.cells.items():
             if column in cells and way != 0:
                 suites.setdefault(self.suites[method], {})[method] = way * cells[column].mean
         for means in suites.values():
-            highest = max(means.values())
-            top = {method for method, mean in means.items() if mean == highest}
-            found |= top if len(top) < len(means) else set()
-        return found
+            top = {method for method, mean in means.items() if mean == max(means.values())}
+            best |= top if len(top) < len(means) else set()
+        return best
 
     def marks(self, column: str) -> dict[str, Mark]:
         """Of every method: whether it is the best, and how it stands to the baseline; `best` was chosen by looking."""
         top = self.best(column)
-        held = {} if column == "best" else self.differences
-        return {method: mark(column, held.get(method, {}).get(column), method in top) for method in self.cells}
+        differences = {} if column == "best" else self.differences
+        return {method: mark(column, differences.get(method, {}).get(column), method in top) for method in self.cells}
 
     def texts(self, method: str, column: str) -> tuple[str, str]:
         """A cell for a person: the mean, and its deviation; seeds without the score are said."""
@@ -134,7 +133,8 @@ class Table:
             return "–", ""
         spread = [] if cell.std is None else [f"± {cell.std:.3f}"]
         missing = [] if cell.count == self.seeds[method] else [f"({cell.count} of {self.seeds[method]})"]
-        mean = signed(cell.mean) if column.endswith("_change") else f"{cell.mean:z.3f}".replace("-", "−")
+        form = metric(column).format
+        mean = signed(cell.mean) if form.startswith("+") else f"{cell.mean:z{form}}".replace("-", "−")
         return mean, " ".join(spread + missing)
 
 
@@ -158,56 +158,39 @@ def values_of(students: Sequence[Student], column: str) -> list[float]:
 Pairs = dict[str, tuple[list[Student], list[Student]]]  # method → its runs, those it is compared with
 
 
+def _pairs(groups: dict[str, list[Student]], reference: str) -> Pairs:
+    """Methods beside the baseline of their suite; or ASD beside CRD as in S-Table 9: on P12, or without a baseline."""
+    suites: dict[str, dict[str, list[Student]]] = {}
+    for group in groups.values():
+        suites.setdefault(group[0].run.suite, {})[group[0].run.name] = group
+    pairs: Pairs = {}
+    for method, group in groups.items():
+        run, rows = group[0].run, suites[group[0].run.suite]
+        rival = run.name == CHALLENGER and (BASELINE not in rows or pair_of(run) == RIVALS)
+        if reference in rows and run.name != reference and (reference == BASELINE or rival):
+            pairs[method] = (group, rows[reference])
+    return pairs
+
+
 def _differences(pairs: Pairs, columns: Sequence[str]) -> dict[str, dict[str, Paired]]:
     """Over the seeds in common, on every column in which one way is better."""
-    judged = [name for name in columns if better(name)]
-    found = {
-        method: {name: value for name in judged if (value := against(group, base, name))}
-        for method, (group, base) in pairs.items()
-    }
-    return {method: values for method, values in found.items() if values}
+    differences: dict[str, dict[str, Paired]] = {}
+    for method, (group, base) in pairs.items():
+        for name in columns:
+            if better(name) and (value := against(group, base, name)):
+                differences.setdefault(method, {})[name] = value
+    return differences
 
 
-def _signs(groups: dict[str, list[Student]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The paper's sign test of being better, where the paper has it."""
-    judged = [(name, way) for name in columns if (way := better(name))]
-    return {
-        method: {
-            name: sign_test([way * x for x in ours], [way * x for x in theirs])
-            for name, way in judged
-            for ours, theirs in [in_pairs(group, base, name)]
-            if ours
-        }
-        for method, (group, base) in _rivals(groups).items()
-        if pair_of(group[0].run) == RIVALS
-    }
-
-
-def _based(groups: dict[str, list[Student]]) -> Pairs:
-    """Methods beside the baseline of their suite, where it has one."""
-    base = _named(groups, BASELINE)
-    return {
-        method: (group, base[group[0].run.suite])
-        for method, group in groups.items()
-        if group[0].run.name != BASELINE and group[0].run.suite in base
-    }
-
-
-def _rivals(groups: dict[str, list[Student]]) -> Pairs:
-    """ASD beside CRD, as in S-Table 9: on its pair, and in suites without a baseline."""
-    base, rival = _named(groups, BASELINE), _named(groups, RIVAL)
-    return {
-        method: (group, rival[run.suite])
-        for method, group in groups.items()
-        for run in [group[0].run]
-        if run.name == CHALLENGER and run.suite in rival
-        if run.suite not in base or pair_of(run) == RIVALS
-    }
-
-
-def _named(groups: dict[str, list[Student]], name: str) -> dict[str, list[Student]]:
-    """Suite → its row of that name."""
-    return {group[0].run.suite: group for group in groups.values() if group[0].run.name == name}
+def _signs(pairs: Pairs, columns: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The paper's sign test of being better, on the paper's pair."""
+    signs: dict[str, dict[str, float]] = {}
+    for method, (group, base) in pairs.items():
+        for name in columns:
+            way, (ours, theirs) = better(name), in_pairs(group, base, name)
+            if way and ours and pair_of(group[0].run) == RIVALS:
+                signs.setdefault(method, {})[name] = sign_test([way * x for x in ours], [way * x for x in theirs])
+    return signs
 
 
 def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:

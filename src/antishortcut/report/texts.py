@@ -1,25 +1,28 @@
-"""The tables as text for other documents: table.md and table.tex, classes.md, sweep.md and scatter.md."""
+"""The tables as text: table.md, table.tex, classes.md, sweep.md, scatter.md, and what a terminal shows."""
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from antishortcut.errors import printable
 from antishortcut.folder import replacing
-from antishortcut.report.beside import HEAD, Beside, told
-from antishortcut.report.classes import ClassTable
+from antishortcut.report.beside import HEAD, told
+from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import Found
-from antishortcut.report.columns import arrow, parts, words
+from antishortcut.report.columns import arrow, opening, parts, words
 from antishortcut.report.differences import Differences
+from antishortcut.report.figures import Drawn
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
 from antishortcut.report.printed import beside
-from antishortcut.report.scatter import PICKS, Scatter
+from antishortcut.report.scatter import PICKS
 from antishortcut.report.sizes import size_table
-from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import Table
+from antishortcut.report.table import HEADLINE, Table
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -28,32 +31,110 @@ TEX = {
     "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "…": r"\dots{}", "`": r"\`{}",
 }  # fmt: skip
 LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
+BORDER = 3  # characters beside the text of a column at a terminal
+LINES = 24  # of differences at a terminal; of more, only those of the headline
+
+
+class Shown(NamedTuple):
+    """A table and the lines that explain it."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    below: Sequence[str]
+
+
+def _results(table: Table, bold: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the first table; the best of a column is bold or has its mark."""
+    marks = {name: table.marks(name) for name in table.columns}
+    rows = []
+    for method in table.cells:
+        row = [method, str(table.seeds[method])]
+        for name in table.columns:
+            text, mark = " ".join(table.texts(method, name)).strip(), marks[name][method]
+            cell = f"**{text}** {mark.against}" if bold and mark.best else f"{text} {mark.against if bold else mark}"
+            row.append(cell.rstrip())
+        rows.append(row)
+    return ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)], rows
+
+
+def _more(found: Found, table: Table, brief: bool = False) -> Iterator[Shown]:
+    """Differences to the baseline; the paper's pairs beside print; size and latency."""
+    differences, sides = Differences.of(table), beside(found, table)
+    if differences.each:
+        title, rows = f"difference to {differences.references}, seed by seed", differences.texts()
+        if brief and len(rows) > LINES:
+            title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
+        yield Shown(title, differences.head(), rows, differences.told())
+    for number, side in enumerate(sides, start=1):
+        last = number == len(sides) and any(each.lines for each in sides)
+        below = side.footnotes() + [told(sides)] * last
+        yield Shown(f"beside the printed numbers: {side.title}", HEAD, side.texts(), below)
+    sizes = size_table(found)
+    if sizes and (sizes.machines or not brief):
+        yield Shown("size and latency", sizes.head(), sizes.texts(), [sizes.told()])
+
+
+def _notes(found: Found, table: Table) -> list[str]:
+    """Below the first table: random directions, where images come from, whether the teacher was ahead of labels."""
+    notes = [
+        f"{name}: a random direction has {table.random[name]:.3f}." for name in table.columns if name in table.random
+    ]
+    sets = dict.fromkeys(parts(name)[0] for name in table.columns)
+    return [*notes, *(f"{name}: {table.source(name)} images." for name in sets if table.source(name)), *informed(found)]
+
+
+def terminal_tables(found: Found, table: Table, width: int | None = None) -> Iterator[Shown]:
+    """For a terminal; `width` is its own where it is not given."""
+    if width is None:
+        from rich.console import Console
+
+        width = Console().width
+    judged = [] if table.headline == "accuracy" else [f"last, best: {table.headline}."]
+    marks = legend(bool(table.differences), len(set(table.suites.values())))
+    *first, last = fit(*_results(table), width)
+    yield from (Shown(str(found.folder), *grid, []) for grid in first)
+    yield Shown(str(found.folder), *last, [*table.told, *judged, marks, *_notes(found, table)] if table.cells else [])
+    yield from _more(found, table, brief=True)
+
+
+def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
+    """A score per line and a method per column if that is narrow enough; else a method per line, in several tables."""
+    columns = [list(column) for column in zip(head, *rows, strict=True)]
+    if not rows or 1 + sum(_wide(line) + BORDER for line in (head, *rows)) <= width:
+        return [(columns[0], columns[1:])]
+    tables: list[list[list[str]]] = []
+    left = 0
+    for column in columns[1:]:
+        if not tables or _wide(column) + BORDER > left:
+            tables.append([columns[0]])
+            left = width - 1 - _wide(columns[0]) - BORDER
+        left -= _wide(column) + BORDER
+        title = "\n".join(textwrap.wrap(column[0], _wide(column), break_long_words=False))
+        tables[-1].append([title, *column[1:]])
+    return [(lines[0], lines[1:]) for each in tables for lines in [[list(line) for line in zip(*each, strict=True)]]]
+
+
+def _wide(column: Sequence[str]) -> int:
+    """Characters a column needs: a cell in one line, its title in a line per word if it must be."""
+    return max(len(text) for text in (*column[0].split(), *column[1:], " "))
 
 
 def write_markdown(found: Found, table: Table, path: Path) -> None:
     """The tables as Markdown, the best of a column in bold."""
-    sides = beside(found, table)
     lines = [f"# {plain(found.folder.resolve().name)}", ""]
-    lines += [
-        line for side in sides for label in side.labels for line in (f"**{plain(side.suite)}: {plain(label)}.**", "")
-    ]
+    lines += [line for label in table.told for line in (f"**{plain(label)}**", "")]
     if table.cells:
-        lines += _results(table)
+        marks = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
+        score = "" if table.headline == "accuracy" else f"{table.headline} "
+        lines += grid(*_results(table, bold=True))
+        lines += [f"Mean ± standard deviation over seeds (ddof 1); last: {score}after the last epoch; {marks}"]
+        lines += [plain(note) for note in _notes(found, table)]
     else:
         lines += ["No finished student yet."]
-    for name in table.columns:
-        if name in table.random:
-            lines += [f"{plain(name)}: a random direction has {table.random[name]:.3f}."]
-    sets = dict.fromkeys(parts(name)[0] for name in table.columns)
-    lines += [f"{plain(name)}: {plain(table.source(name))} images." for name in sets if table.source(name)]
-    lines += ["", *(plain(line) for line in informed(found))]
-    differences = Differences.of(table)
-    if differences.each:
-        lines += ["", f"## Difference to {differences.references}, seed by seed", ""]
-        lines += [*grid(differences.head(), differences.texts()), *differences.told()]
-    lines += _printed(sides)
-    if sizes := size_table(found):
-        lines += ["", "## Size and latency", "", *grid(sizes.head(), sizes.texts()), plain(sizes.told())]
+    for shown in _more(found, table):
+        lines += ["", f"## {plain(opening(shown.title))}", "", *(grid(shown.head, shown.rows) if shown.rows else [])]
+        lines += [line for note in shown.below for line in (plain(note), "")]
     states = [(p.path, p.state) for p in found.progress]
     states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
     if states:
@@ -61,53 +142,26 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     _write(path, lines)
 
 
-def _results(table: Table) -> list[str]:
-    head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
-    marks = {name: table.marks(name) for name in table.columns}
-    rows = []
-    for method in table.cells:
-        texts = {name: " ".join(table.texts(method, name)).strip() for name in table.columns}
-        bold = {name: f"**{text}**" if marks[name][method].best else text for name, text in texts.items()}
-        cells = [f"{text} {marks[name][method].against}".rstrip() for name, text in bold.items()]
-        rows.append([method, str(table.seeds[method]), *cells])
-    said = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
-    what = "" if table.headline == "accuracy" else f"{table.headline} "
-    told = f"Mean ± standard deviation over seeds (ddof 1); last: {what}after the last epoch; {said}"
-    return [*grid(head, rows), told]
-
-
-def _printed(sides: list[Beside]) -> list[str]:
-    """A table for each suite of the paper's."""
-    lines: list[str] = []
-    for side in sides:
-        lines += ["", f"## Beside the printed numbers: {plain(side.title)}", ""]
-        lines += [line for label in side.labels for line in (f"**{plain(label)}.**", "")]
-        lines += grid(list(HEAD), side.texts()) if side.lines else []
-        lines += [line for note in side.footnotes() for line in (note, "")]
-    return [*lines, told(sides)] if any(side.lines for side in sides) else lines
-
-
-def write_classes(tables: list[ClassTable], path: Path) -> None:
-    """The tables of classes as Markdown, the best of a line in bold."""
-    lines = ["# IoU of every class", ""]
-    for table in tables:
-        lines += [f"## {plain(table.title)}", "", *grid(["class", *table.methods], table.texts())]
-        lines += [table.told("**bold**"), ""]
-    _write(path, lines)
-
-
-def write_sweep(sweep: Sweep, path: Path) -> None:
-    """The table of a sweep as Markdown."""
-    _write(path, [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()])
-
-
-def write_scatter(scatter: Scatter, path: Path) -> None:
-    """What a scatter comes to, as Markdown."""
-    lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
-    lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
-    if scatter.choices:
-        lines += ["## The choice in each suite and seed", "", *grid(list(PICKS), scatter.picks())]
-    _write(path, lines)
+def write_texts(found: Found, table: Table, drawn: Drawn) -> None:
+    """All files of text into the reported folder."""
+    folder = found.folder
+    write_markdown(found, table, folder / "table.md")
+    write_latex(table, folder / "table.tex")
+    if classes := class_tables(found):
+        lines = ["# IoU of every class", ""]
+        for each in classes:
+            lines += [f"## {plain(each.title)}", "", *grid(["class", *each.methods], each.texts())]
+            lines += [each.told("**bold**"), ""]
+        _write(folder / "classes.md", lines)
+    for sweep, _ in drawn.sweep:
+        lines = [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()]
+        _write(folder / "sweep.md", lines)
+    for scatter, _ in drawn.scatter:
+        lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
+        lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
+        if scatter.choices:
+            lines += ["## The choice in each suite and seed", "", *grid(PICKS, scatter.picks())]
+        _write(folder / "scatter.md", lines)
 
 
 def _write(path: Path, lines: list[str]) -> None:
@@ -115,7 +169,7 @@ def _write(path: Path, lines: list[str]) -> None:
         file.write(("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
 
 
-def grid(head: list[str], rows: list[list[str]]) -> list[str]:
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     marks = ["---", *("---:" for _ in head[1:])]
     return ["| " + " | ".join(plain(cell) for cell in row) + " |" for row in (head, marks, *rows)] + [""]
 
@@ -131,14 +185,15 @@ def write_latex(table: Table, path: Path) -> None:
     heads, rules, at = ["", ""], [], 3
     for group, columns in groupby(table.columns, key=lambda name: parts(name)[0]):
         count = len(list(columns))
-        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(_set(table, group))}}}")
+        source = table.headline if group == "training" and table.headline != "accuracy" else table.source(group)
+        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(f'{group} ({source})' if source else group)}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
         at += count
-    note = rf"\multicolumn{{{2 + len(table.columns)}}}{{p{{0.9\linewidth}}}}"
     names = ["method", "seeds", *(f"{words(parts(name)[1])} {arrow(name)}".strip() for name in table.columns)]
+    note = rf"\multicolumn{{{2 + len(table.columns)}}}{{p{{0.9\linewidth}}}}"
     lines = [
         r"% Made by asd report. Needs \usepackage{booktabs} and, before TeX Live 2018, \usepackage[utf8]{inputenc}.",
-        *(f"% {' '.join(told.split())}" for told in table.told),
+        *(f"% {label}" for label in table.told),
         rf"\begin{{tabular}}{{l{'r' * (1 + len(table.columns))}}}",
         r"\toprule",
         *([" & ".join(heads) + r" \\", " ".join(rules)] if table.columns else []),
@@ -146,19 +201,16 @@ def write_latex(table: Table, path: Path) -> None:
         r"\midrule",
         *(" & ".join(_latex_row(table, method)) + r" \\" for method in table.cells),
         *([r"\midrule"] if table.told else []),
-        *(rf"{note}{{\footnotesize {tex(told)}}} \\" for told in table.told),
+        *(rf"{note}{{\footnotesize {tex(label)}}} \\" for label in table.told),
         r"\bottomrule",
         r"\end{tabular}",
+        *(
+            f"% {name}: a random direction has {table.random[name]:.3f}"
+            for name in table.columns
+            if name in table.random
+        ),
     ]
-    random = {name: table.random[name] for name in table.columns if name in table.random}
-    notes = [f"% {name}: a random direction has {value:.3f}" for name, value in random.items()]
-    with replacing(path) as file:
-        file.write(("\n".join([*lines, *(" ".join(note.split()) for note in notes)]) + "\n").encode(errors="replace"))
-
-
-def _set(table: Table, group: str) -> str:
-    source = table.headline if group == "training" and table.headline != "accuracy" else table.source(group)
-    return f"{group} ({source})" if source else group
+    _write(path, [" ".join(line.split()) if line.startswith("%") else line for line in lines])
 
 
 def _latex_row(table: Table, method: str) -> list[str]:
@@ -172,5 +224,4 @@ def _latex_row(table: Table, method: str) -> list[str]:
 
 def tex(text: str) -> str:
     """Text from outside that LaTeX sets as it stands: nothing in it is a command."""
-    plain = " ".join(text.split())
-    return "".join(TEX.get(letter) or LATIN.sub("?", letter) for letter in plain)
+    return "".join(TEX.get(letter) or LATIN.sub("?", letter) for letter in " ".join(text.split()))
