@@ -17,12 +17,11 @@ from antishortcut.paper.scale import MARK, desk_recipe
 from antishortcut.paper.tables import TABLES
 from antishortcut.report import build
 from antishortcut.report.collect import collect
-from antishortcut.report.defaults import DEFAULTS
 from antishortcut.report.measures import SAID, measure_of, numbers_of, why_not
-from antishortcut.report.pair import DESK, row_labels, unlike
+from antishortcut.report.pair import DEFAULTS, DESK, row_labels, unlike
 from antishortcut.report.table import signed
 from antishortcut.report.teacher import ANGLES as ANGLED
-from antishortcut.report.teacher import EPOCHS, TAUGHT, taught_of
+from antishortcut.report.teacher import DIGITS, EPOCHS, taught_of
 from antishortcut.run import Run, rewind_run, teach_run
 from tests.browser.fake_runs import score
 from tests.test_report_printed import line, made, opened, run, runs
@@ -194,7 +193,7 @@ def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
 def test_every_teacher_of_the_tables_has_its_accuracy(tmp_path: Path) -> None:
     for pair in PAIRS:
         printed = [number for number in PRINTED if (number.row, number.column) == ("teacher", pair)]
-        known = {key for key in taught_of(pair) if key in TAUGHT}
+        known = {key for key in taught_of(pair) if key in DIGITS}
         assert {number.measure for number in printed} <= known | SAID | {"perturbation", "sin Θ bound, at least"}
         if any(number.place.startswith("Table") for number in printed):
             assert known & {"accuracy", "mIoU"}

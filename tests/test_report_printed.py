@@ -20,13 +20,12 @@ from antishortcut.paper.printed import PRINTED, find
 from antishortcut.paper.scale import MARK, desk
 from antishortcut.paper.tables import TABLES
 from antishortcut.report import Report, build
-from antishortcut.report.beside import Beside, Line
 from antishortcut.report.collect import collect
 from antishortcut.report.columns import better
 from antishortcut.report.differences import Difference, Differences
 from antishortcut.report.measures import ALSO, MEASURES, numbers_of
 from antishortcut.report.pair import DESK, unlike
-from antishortcut.report.printed import beside
+from antishortcut.report.printed import Beside, Line, beside
 from antishortcut.report.table import Table
 from antishortcut.run import Run, distill_run, teach_run
 from antishortcut.stats import Paired, power

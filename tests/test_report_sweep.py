@@ -18,9 +18,7 @@ from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import Scatter
 from antishortcut.report.serve import Show
-from antishortcut.report.sweep import Sweep, usual
-from antishortcut.report.sweep_figure import sweep_figure
-from antishortcut.report.swept import lines_over
+from antishortcut.report.sweep import Sweep, lines_over, sweep_figure, usual
 from antishortcut.report.table import Table
 from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
@@ -175,7 +173,7 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("strenght", "no run here has 'strenght' as a number; did you mean 'strength' or 'weight'?"),
+        ("strenght", "no run here has 'strenght' as a number; did you mean 'strength'?"),
         ("rate", "did you mean 'optim.rate'?"),
         ("reference", "no run here has 'reference' as a number"),
         ("nesterov", "no run here has 'nesterov' as a number"),
@@ -260,7 +258,7 @@ def test_correlation_and_regret_by_hand(dots: Path) -> None:
     found = scattered(dots, "last,conflict accuracy")
     assert (found.x, found.y, len(found.students)) == ("last", "conflict accuracy", 6)
     assert [choice.spearman for choice in found.choices] == pytest.approx([1.0, -1.0])
-    assert found.within[0] == pytest.approx(0.0)
+    assert found.within == pytest.approx(0.0)
     assert [(c.picked, c.best) for c in found.choices] == [("b", "b"), ("a", "kd")]
     assert [c.regret for c in found.choices] == pytest.approx([0.0, 0.8])
     assert [c.baseline for c in found.choices] == pytest.approx([0.5, 0.0])

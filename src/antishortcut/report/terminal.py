@@ -6,12 +6,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from antishortcut.report.beside import HEAD, told
 from antishortcut.report.collect import Found
 from antishortcut.report.differences import Differences
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
-from antishortcut.report.printed import beside
+from antishortcut.report.printed import HEAD, beside, told
 from antishortcut.report.sizes import size_table
 from antishortcut.report.table import Table
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from antishortcut.errors import printable
 from antishortcut.folder import replacing
-from antishortcut.report.beside import HEAD, Beside, told
 from antishortcut.report.classes import ClassTable
 from antishortcut.report.collect import Found
 from antishortcut.report.columns import arrow, parts, words
 from antishortcut.report.differences import Differences
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
-from antishortcut.report.printed import beside
+from antishortcut.report.printed import HEAD, Beside, beside, told
 from antishortcut.report.scatter import PICKS, Scatter
 from antishortcut.report.sizes import size_table
 from antishortcut.report.sweep import Sweep
