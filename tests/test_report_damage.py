@@ -222,23 +222,6 @@ def test_of_several_files_for_one_early_state_the_newest_counts(whole: Path, tmp
     assert [note.state for note in found.notes] == ["left out: directions-zz.json is newer and of the same early state"]
 
 
-def test_angles_in_radians_are_shown_in_degrees(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "runs")
-    file = tmp_path / "runs" / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
-    tree = json.loads(file.read_text())
-    tree["angles"] = {"final_early": {"each": [0.5, 1.5]}, "random": 1.3}
-    tree |= {
-        "bootstrap": {"mean": 0.5, "std": 0.1, "pairs": 45, "random": 1.3},
-        "batches": [{"batch": 64, "between": 1.0}],
-        "batches_random": 1.3,
-    }
-    file.write_text(json.dumps(tree))
-    held = collect(tmp_path / "runs" / "P2").directions[0]
-    assert held.angles["final_early"] == pytest.approx((28.65, 85.94), abs=0.01)
-    assert held.bootstrap == pytest.approx({"mean": 28.65, "std": 5.73, "pairs": 45, "random": 74.48}, abs=0.01)
-    assert held.batches[0]["between"] == pytest.approx(57.3, abs=0.01)
-
-
 def test_labels_may_number_all_classes(tmp_path: Path) -> None:
     held = {"label": [57, 3, 57], "classes": ["cat", "dog"], "teacher": [[0, 1]] * 3, "student": [[0, 1]] * 3}
     (tmp_path / "artifacts").mkdir()
