@@ -105,7 +105,7 @@ def build(
         from antishortcut.report.libraries import warm
         from antishortcut.report.page import render
         from antishortcut.report.scatter import Scatter, scatter_figure
-        from antishortcut.report.scene_figure import draw_scenes
+        from antishortcut.report.scenes import draw_scenes
         from antishortcut.report.sweep import Sweep, sweep_figure, usual
         from antishortcut.report.table import Table
         from antishortcut.report.texts import write_classes, write_latex, write_markdown, write_scatter, write_sweep

@@ -28,7 +28,7 @@ from antishortcut.report.marks import legend
 from antishortcut.report.printed import HEAD, Beside, beside, told
 from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
-from antishortcut.report.scene_figure import stills
+from antishortcut.report.scenes import stills
 from antishortcut.report.scores import MECHANISM
 from antishortcut.report.settings import settings, subtitle, tally, warnings
 from antishortcut.report.sizes import size_table

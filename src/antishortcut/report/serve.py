@@ -69,7 +69,7 @@ class Show:
     def _take(self, report: Report) -> None:
         from antishortcut.report.classes import class_tables
         from antishortcut.report.page import render
-        from antishortcut.report.scene_figure import stills
+        from antishortcut.report.scenes import stills
 
         number = self.number + 1
         page, policy = render(report.found, report.table, report.drawn, live=f"{self.started}-{number}")
