@@ -67,7 +67,8 @@ class School:
             "parameters, times the student's": size / small if size and small else None,
         }
         if self.directions:
-            values |= _subspace(self.directions) | _energy(self.directions, self.teacher.run.epochs)
+            values.update(_subspace(self.directions))
+            values.update(_energy(self.directions, self.teacher.run.epochs))
         return {key: value for key, value in values.items() if value is not None}
 
     def _score(self, score: str) -> float | None:
