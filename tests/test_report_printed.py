@@ -20,13 +20,12 @@ from antishortcut.paper.printed import PRINTED, find
 from antishortcut.paper.scale import MARK, desk
 from antishortcut.paper.tables import TABLES
 from antishortcut.report import Report, build
-from antishortcut.report.beside import Beside, Line
 from antishortcut.report.collect import collect
 from antishortcut.report.columns import better
 from antishortcut.report.differences import Difference, Differences
 from antishortcut.report.measures import ALSO, MEASURES, numbers_of
-from antishortcut.report.pair import DESK, unlike
-from antishortcut.report.printed import beside
+from antishortcut.report.pair import DESK
+from antishortcut.report.printed import Beside, Line, beside
 from antishortcut.report.table import Table
 from antishortcut.run import Run, distill_run, teach_run
 from antishortcut.stats import Paired, power
@@ -135,24 +134,19 @@ def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
     assert str(marks("best")["asd"]) == "★"  # chosen by looking: no difference is told
 
 
-def test_one_seed_has_no_star_and_no_kd_no_marks(tmp_path: Path) -> None:
+def test_marks_need_a_difference_and_a_star_two_seeds(tmp_path: Path) -> None:
     table, _ = opened(runs(tmp_path / "one", seeds=1))
     assert str(table.marks("last")["asd"]) == "▲"
-    assert str(table.marks("corruptions mce")["ce"]) == "▼"
     (one,) = [d for d in Differences.of(table).each if (d.method, d.column) == ("asd", "last")]
     assert one.texts(True)[2:] == ["+0.005", "–", "–", "1", "–", "–"]
     table, sides = opened(runs(tmp_path / "none", names=("ce", "asd")))
     assert [str(mark) for mark in table.marks("last").values()] == ["", "★"]
     assert Differences.of(table).each == ()
-    assert line(sides, "asd", "accuracy").agreement == "–"
-    assert line(sides, "asd", "accuracy").difference == pytest.approx(0.30)
-
-
-def test_equal_differences_are_better_or_worse_and_zero_is_neither(tmp_path: Path) -> None:
+    assert (line(sides, "asd", "accuracy").agreement, line(sides, "asd", "mCE").agrees) == ("–", None)
     for seed in (1, 2):
         for name, last in (("kd", 0.5), ("asd", 0.5), ("dkd", 0.75)):
-            run(tmp_path, name, seed, last)
-    marks = opened(tmp_path)[0].marks("last")
+            run(tmp_path / "equal", name, seed, last)
+    marks = opened(tmp_path / "equal")[0].marks("last")
     assert [str(marks[name]) for name in ("asd", "dkd")] == ["", "★▲*"]
 
 
@@ -184,7 +178,7 @@ def far(effect: float, count: int) -> float:
     return float(integrate.quad(at, 0, 12, limit=400)[0])
 
 
-@pytest.mark.parametrize("effect", [0.9, 5.68, 6.89, 10.79, 12.6, 30.0])
+@pytest.mark.parametrize("effect", [0.9, 5.68, 12.6])
 def test_seeds_of_large_effects(effect: float) -> None:
     """Where the far tail of the noncentral t is no number, it is nothing, not everything."""
     for count in (2, 3, 5):
@@ -241,20 +235,12 @@ def test_asd_beside_crd_on_p12(tmp_path: Path) -> None:
     assert "accuracy, accuracy against crd+kd (of single seeds, where theirs are not ours)" in sides[0].missing
 
 
-def test_on_p12_asd_stands_beside_both(tmp_path: Path) -> None:
-    made = Differences.of(opened(p12(tmp_path, ("kd", "crd+kd", "asd")))[0])
-    assert [(one.title, one.p) for one in made.each] == [
-        ("asd", None), ("crd+kd", None), ("asd against crd+kd", 0.125),
-    ]  # fmt: skip
-    assert made.references == "kd and crd+kd"
-
-
-def test_the_sign_test_is_for_p12_alone(paper: tuple[Path, Report], tmp_path: Path) -> None:
-    assert Differences.of(paper[1].table).head()[-1] == "seeds needed"
-    assert "ign test" not in (paper[0] / "table.md").read_text()
-    made = Differences.of(opened(runs(tmp_path / "P1", names=("crd+kd", "asd")))[0])
-    assert {(one.title, one.p) for one in made.each} == {("asd against crd+kd", None)}
-    assert len(made.told()) == 1
+def test_beside_crd_stands_asd_alone_and_the_sign_test_is_for_p12(tmp_path: Path) -> None:
+    both = Differences.of(opened(p12(tmp_path / "P12", ("kd", "crd+kd", "asd")))[0])
+    assert [(one.title, one.p) for one in both.each] == [("asd", None), ("crd+kd", None), ("asd against crd+kd", 0.125)]
+    assert both.references == "kd and crd+kd"
+    other = Differences.of(opened(runs(tmp_path / "P1", names=("crd+kd", "asd")))[0])
+    assert {(one.title, one.p) for one in other.each} == {("asd against crd+kd", None)}
 
 
 def test_a_suite_of_that_name_on_other_data_is_nobodys(tmp_path: Path) -> None:
@@ -290,6 +276,11 @@ def test_mce_is_compared_by_its_sign_alone(paper: tuple[Path, Report]) -> None:
         one = line(sides, method, "mCE")
         assert (one.difference, one.texts()[4], one.agreement) == (None, "–", agreement)
     assert line(sides, "asd", "mCE").texts()[2:4] == ["60.0 ± 1.1 (3)", "85.6 ± 0.4⁵"]
+    row = next(
+        row for row in paper[1].summary(None)["printed"][0]["rows"] if row["method"] == "asd" and row["sign"] == -1
+    )
+    assert (row["score"], row["printed"], row["printed ±"], row["difference"]) == ("corruptions mce", 85.6, 0.4, None)
+    assert (row["printed sign"], row["agrees"], row["seeds"]) == (-1, True, 3)
 
 
 def test_contradictions_are_footnotes(paper: tuple[Path, Report]) -> None:
@@ -332,19 +323,6 @@ def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -
     assert 'title="worse than kd, the interval leaves zero out"' in page
 
 
-def test_json_of_the_printed(paper: tuple[Path, Report]) -> None:
-    (side,) = paper[1].summary(None)["printed"]
-    rows = {(row["method"], row["measure"]): row for row in reversed(side["rows"])}
-    asd = rows["asd", "mCE"]
-    assert (asd["printed"], asd["printed ±"], asd["difference"]) == (85.6, 0.4, None)
-    assert (asd["sign"], asd["printed sign"], asd["agrees"]) == (-1, -1, True)
-    assert asd["score"] == "corruptions mce"
-    assert asd["seeds"] == 3
-    assert "Table 6" in asd["places"]
-    assert rows["crd+kd", "mCE"]["agrees"] is False
-    assert rows["asd", "accuracy"]["difference"] == pytest.approx(0.30)
-
-
 def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) -> None:
     (side,) = paper[1].summary("mce")["printed"]
     assert {row["measure"] for row in side["rows"]} == {"mCE"}
@@ -370,29 +348,6 @@ def test_desk_scale_is_labelled_and_compared_by_signs(tmp_path: Path) -> None:
     rows = {(row["method"], row["measure"]): row["agrees"] for row in side["rows"]}
     assert (rows["asd", "accuracy"], rows["ce", "accuracy"], rows["kd", "accuracy"]) == (True, True, None)
     assert rows["asd", "mCE"] is False  # printed: 94.2 above KD's 93.7
-
-
-def test_runs_not_made_as_the_papers_are_told(tmp_path: Path) -> None:
-    recipe = PAIRS["P1"].recipe()
-    root = runs(tmp_path / "P1", names=("kd",))
-    runs(root, names=("asd",), epochs=1, data=recipe.data.model_copy(update={"train_limit": 2000}))
-    _, sides = opened(root)
-    (told,) = sides[0].labels
-    assert told == (
-        "asd: not made as the paper's (epochs 1 instead of 240, data.train_limit 2000 instead of none): "
-        "compare signs against KD only"
-    )
-    assert line(sides, "asd", "accuracy").difference is None
-    assert line(sides, "asd", "accuracy").agrees
-    assert line(sides, "kd", "accuracy").difference == pytest.approx(-0.02)
-
-
-def test_a_row_with_its_own_batch_is_the_papers(tmp_path: Path) -> None:
-    optim = PAIRS["P1"].recipe().optim
-    run(tmp_path, "asd-b32", 1, 0.8, optim=optim.model_copy(update={"batch": 32}))
-    run(tmp_path, "asd", 1, 0.8, optim=optim.model_copy(update={"rate": 0.1}))
-    told = {s.run.name: unlike(s.run, None) for s in collect(tmp_path).students}
-    assert told == {"asd-b32": "", "asd": "optim.rate 0.1 instead of 0.05"}
 
 
 def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:

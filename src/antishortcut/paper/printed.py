@@ -1,17 +1,16 @@
-"""Every number the paper prints, with its place. Tables 1–8 and figures are the paper's, S-… its supplement's.
+"""Every number the paper prints, with its place, as printed.csv has them: tables first, then text and captions.
 
-`PRINTED` holds them in order; `of_run(pair, name)` gives those of one row, for a table of ours beside theirs.
+Tables 1–8 and figures are the paper's, S-… its supplement's. A range is two numbers, from and to. What the text repeats
+from a table is there again, with the place that repeats it. A note says where a number contradicts others, the text or
+arithmetic; the number itself stays as printed.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import NamedTuple
-
-from antishortcut.paper.contradictions import CONTRADICTIONS
-from antishortcut.paper.printed_prose import PROSE
-from antishortcut.paper.printed_tables import GRIDS
 
 
 class Printed(NamedTuple):
@@ -22,7 +21,7 @@ class Printed(NamedTuple):
     mean: float
     std: float | None = None
     best: bool = False  # the table marks it so
-    note: str = ""  # a contradiction, from contradictions.py
+    note: str = ""  # what it contradicts
 
     @property
     def key(self) -> str:
@@ -42,27 +41,12 @@ def find(place: str, row: str, column: str, measure: str) -> Printed:
     raise KeyError(f"nothing is printed at {place}|{row}|{column}|{measure}")
 
 
-def _grids() -> Iterator[Printed]:
-    for place, measure, columns, text in GRIDS:
-        names = columns.split()
-        for line in text.strip().splitlines():
-            row, *cells = line.split()
-            for column, cell in zip(names, cells, strict=True):
-                if cell != "-":
-                    yield _noted(place, row, column, measure, cell)
+def _read() -> Iterator[Printed]:
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            std = float(line["std"]) if line["std"] else None
+            where = line["place"], line["row"], line["column"], line["measure"]
+            yield Printed(*where, float(line["mean"]), std, line["best"] == "best", line["note"])
 
 
-def _prose() -> Iterator[Printed]:
-    for line in PROSE.strip().splitlines():
-        place, row, column, measure, cell = (word.strip() for word in line.split(" | "))
-        yield _noted(place, row, column, measure, cell)
-
-
-def _noted(place: str, row: str, column: str, measure: str, cell: str) -> Printed:
-    mean, _, std = cell.rstrip("*").partition("±")
-    plain = Printed(place, row, column, measure, float(mean), float(std) if std else None, cell.endswith("*"))
-    notes = [text for pattern, text in CONTRADICTIONS.items() if fnmatchcase(plain.key, pattern)]
-    return plain._replace(note="; ".join(notes))
-
-
-PRINTED: tuple[Printed, ...] = (*_grids(), *_prose())
+PRINTED: tuple[Printed, ...] = tuple(_read())

@@ -6,7 +6,7 @@ training; what each table measures is added to the scores of the same run. S-Tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,8 +48,6 @@ NO_TEMPORAL = (
 )
 REWOUND = Row("asd-rewind", "asd", change=_rewound)
 EARLY = {12: "5%", 24: "10%", 36: "15%", 48: "20%", 72: "30%"}  # epoch of 240: the state's name
-DIRECTIONS, MARGINS, QUEUES, WARMUPS = (1, 2, 4, 8), (0.05, 0.1, 0.2, 0.4), (0, 1024, 4096, 16384), (0, 10, 20, 40)
-BATCHES = (32, 64, 128, 256)
 
 
 def _swept(letter: str, setting: str, values: Sequence[float], default: float) -> tuple[Row, ...]:
@@ -60,41 +58,23 @@ def _swept(letter: str, setting: str, values: Sequence[float], default: float) -
 
 
 EPOCHS = tuple(ASD if epoch == 36 else Row(f"asd-early{epoch}", "asd", early=at) for epoch, at in EARLY.items())
-SIZES = tuple(ASD if size == 64 else Row(f"asd-b{size}", "asd", change=_batch(size)) for size in BATCHES)
+SIZES = tuple(ASD if size == 64 else Row(f"asd-b{size}", "asd", change=_batch(size)) for size in (32, 64, 128, 256))
 
 
 def _jobs(
-    pairs: Iterable[str],
-    rows: Iterable[Row],
-    *on: str,
-    seeds: Sequence[int] = SEEDS,
-    also: dict[str, str] | None = None,
-) -> tuple[Job, ...]:
-    """Every row of every pair over the seeds, scored on clean images and on what else is named.
-
-    `also` names one more evaluation for some pairs.
-    """
-    made = []
-    rows = list(rows)
+    pairs: Iterable[str], rows: Iterable[Row], on: Iterable[str], seeds: Sequence[int], styled: Sequence[str]
+) -> Iterator[Job]:
+    """Every row of every pair over the seeds, scored on clean images and on what else is named."""
     for pair in pairs:
         recipe = PAIRS[pair].recipe()
-        scored = ("clean", *on, *((also[pair],) if also and pair in also else ()))
+        scored = ("clean", *on, *((STYLED,) if pair in styled else ()))
         for row in rows:
             own = row.change(recipe) if row.change else recipe
             for seed in seeds:
-                made.append(
-                    Job(
-                        suite=pair,
-                        name=row.name,
-                        seed=seed,
-                        recipe=own,
-                        method=row.method,
-                        options=row.options,
-                        early=row.early,
-                        on=scored,
-                    )
-                )
-    return tuple(made)
+                yield Job(
+                    suite=pair, name=row.name, seed=seed, recipe=own, method=row.method, options=row.options,
+                    early=row.early, on=scored,
+                )  # fmt: skip
 
 
 class Table(NamedTuple):
@@ -104,121 +84,103 @@ class Table(NamedTuple):
     timed: bool = False
 
 
+def _table(
+    also: str,
+    what: str,
+    pairs: Sequence[str],
+    rows: Sequence[Row],
+    *on: str,
+    seeds: Sequence[int] = SEEDS,
+    styled: Sequence[str] = (),
+    timed: bool = False,
+) -> Table:
+    """`styled` names the pairs that are scored on stylised images too."""
+    return Table(also, what, lambda: tuple(_jobs(pairs, rows, on, seeds, styled)), timed)
+
+
+def _boundary() -> tuple[Job, ...]:
+    on = (CORRUPTED, INSIDE)
+    return (*_jobs(["P3"], [KD, CKPT, *NO_TEMPORAL, ASD], on, SEEDS, ()), *_jobs(["P1"], [KD], on, SEEDS, ()))
+
+
+P1 = ("P1",)
 CORRUPTED, INSIDE, STYLED = "corruptions", "mechanism", "stylized"
+SEGMENTERS = (CE, KD, Row("af-dcd", "afdcd"), Row("ufd-kd", "ufd"), ASD)
 TABLES: dict[str, Table] = {
-    "table1": Table(
-        "same-family", "Table 1: CIFAR-100, one family, P1–P5, eight methods", lambda: _jobs(SAME, METHODS)
+    "table1": _table("same-family", "Table 1: CIFAR-100, one family, P1–P5, eight methods", SAME, METHODS),
+    "table2": _table("cross-architecture", "Table 2: CIFAR-100, two families, P6–P10, eight methods", CROSS, METHODS),
+    "table3": _table(
+        "larger-data", "Table 3, Sec. 5.4 (Beyond CIFAR-100): ImageNet-100 and TinyImageNet, P11–P13, eight methods",
+        LARGER, METHODS,
     ),
-    "table2": Table(
-        "cross-architecture", "Table 2: CIFAR-100, two families, P6–P10, eight methods", lambda: _jobs(CROSS, METHODS)
+    "table4": _table(
+        "ade20k", "Table 4, S-Figures 1–5: ADE20K segmentation, two pairs, five methods, with scenes",
+        DENSE, SEGMENTERS, "scenes",
     ),
-    "table3": Table(
-        "larger-data",
-        "Table 3, Sec. 5.4 (Beyond CIFAR-100): ImageNet-100 and TinyImageNet, P11–P13, eight methods",
-        lambda: _jobs(LARGER, METHODS),
+    "table5": _table(
+        "corruption-robustness", "Table 5: CIFAR-100-C, P1–P6, eight methods", (*SAME, "P6"), METHODS, CORRUPTED
     ),
-    "table4": Table(
-        "ade20k",
-        "Table 4, S-Figures 1–5: ADE20K segmentation, two pairs, five methods, with scenes",
-        lambda: _jobs(DENSE, [CE, KD, Row("af-dcd", "afdcd"), Row("ufd-kd", "ufd"), ASD], "scenes"),
+    "table6": _table(
+        "ablation-losses", "Table 6: ASD without L_SS, without L_TC, P1", P1, (KD, NO_SS, NO_TC, ASD), CORRUPTED
     ),
-    "table5": Table(
-        "corruption-robustness",
-        "Table 5: CIFAR-100-C, P1–P6, eight methods",
-        lambda: _jobs((*SAME, "P6"), METHODS, CORRUPTED),
-    ),
-    "table6": Table(
-        "ablation-losses",
-        "Table 6: ASD without L_SS, without L_TC, P1",
-        lambda: _jobs(["P1"], [KD, NO_SS, NO_TC, ASD], CORRUPTED),
-    ),
-    "table7": Table("early-epoch", "Table 7: T_early at epoch 12, 24, 36, 48, 72, P1", lambda: _jobs(["P1"], EPOCHS)),
-    "table8": Table(
+    "table7": _table("early-epoch", "Table 7: T_early at epoch 12, 24, 36, 48, 72, P1", P1, EPOCHS),
+    "table8": _table(
         "negative-source",
         "Table 8: T_early against in-batch negatives, as its numbers say (KD) and as its text says (two rows)",
-        lambda: _jobs(["P1", "P2", "P3", "P6", "P5"], [KD, *NO_TEMPORAL, ASD]),
+        ("P1", "P2", "P3", "P6", "P5"), (KD, *NO_TEMPORAL, ASD),
     ),
-    "s-table1": Table(
-        "multi-pair",
-        "S-Table 1: mechanism on P1, P5, P3, P12; 'shape' is accuracy on stylised images",
-        lambda: _jobs(["P1", "P5", "P3", "P12"], [KD, ASD], INSIDE, also=dict.fromkeys(("P1", "P5", "P3"), STYLED)),
+    "s-table1": _table(
+        "multi-pair", "S-Table 1: mechanism on P1, P5, P3, P12; 'shape' is accuracy on stylised images",
+        ("P1", "P5", "P3", "P12"), (KD, ASD), INSIDE, styled=("P1", "P5", "P3"),
     ),
-    "s-table2": Table(
-        "energy-trajectory",
-        "S-Table 2, Figure A.6: energy of the teacher's states, measured with any student of P1",
-        lambda: _jobs(["P1"], [ASD], INSIDE, seeds=SEEDS[:1]),
+    "s-table2": _table(
+        "energy-trajectory", "S-Table 2, Figure A.6: energy of the teacher's states, measured with any student of P1",
+        P1, (ASD,), INSIDE, seeds=SEEDS[:1],
     ),
-    "s-table3": Table(
-        "shortcut-benchmarks",
-        "S-Table 3: P11's students on ImageNet-R, ImageNet-A and stylised images",
-        lambda: _jobs(["P11"], [CE, KD, ASD], "imagenet-r", "imagenet-a", STYLED),
+    "s-table3": _table(
+        "shortcut-benchmarks", "S-Table 3: P11's students on ImageNet-R, ImageNet-A and stylised images",
+        ("P11",), (CE, KD, ASD), "imagenet-r", "imagenet-a", STYLED,
     ),
-    "s-table4": Table(
-        "ablation-directions",
-        "S-Table 4: K = 1, 2, 4, 8, P1",
-        lambda: _jobs(["P1"], _swept("k", "directions", DIRECTIONS, 4), CORRUPTED),
+    "s-table4": _table(
+        "ablation-directions", "S-Table 4: K = 1, 2, 4, 8, P1",
+        P1, _swept("k", "directions", (1, 2, 4, 8), 4), CORRUPTED,
     ),
-    "s-table5": Table(
-        "ablation-margin",
-        "S-Table 5: ε = 0.05, 0.1, 0.2, 0.4, P1",
-        lambda: _jobs(["P1"], _swept("eps", "margin", MARGINS, 0.1), CORRUPTED),
+    "s-table5": _table(
+        "ablation-margin", "S-Table 5: ε = 0.05, 0.1, 0.2, 0.4, P1",
+        P1, _swept("eps", "margin", (0.05, 0.1, 0.2, 0.4), 0.1), CORRUPTED,
     ),
-    "s-table6": Table(
-        "ablation-queue",
-        "S-Table 6: M = 0, 1024, 4096, 16384, P1",
-        lambda: _jobs(["P1"], _swept("m", "queue", QUEUES, 4096)),
+    "s-table6": _table(
+        "ablation-queue", "S-Table 6: M = 0, 1024, 4096, 16384, P1",
+        P1, _swept("m", "queue", (0, 1024, 4096, 16384), 4096),
     ),
-    "s-table7": Table(
-        "ablation-warmup",
-        "S-Table 7: warm-up of 0, 10, 20, 40 epochs, P1",
-        lambda: _jobs(["P1"], _swept("warmup", "warmup", [float(epochs) for epochs in WARMUPS], 20)),
+    "s-table7": _table(
+        "ablation-warmup", "S-Table 7: warm-up of 0, 10, 20, 40 epochs, P1",
+        P1, _swept("warmup", "warmup", (0.0, 10.0, 20.0, 40.0), 20),
     ),
-    "s-table8": Table(
-        "batch-size",
-        "S-Table 8: B = 32, 64, 128, 256 with the subspace angles, P1",
-        lambda: _jobs(["P1"], SIZES, CORRUPTED, INSIDE),
+    "s-table8": _table(
+        "batch-size", "S-Table 8: B = 32, 64, 128, 256 with the subspace angles, P1", P1, SIZES, CORRUPTED, INSIDE
     ),
-    "s-table9": Table(
-        "paired-seeds", "S-Table 9: CRD against ASD seed by seed, P12", lambda: _jobs(["P12"], [CRD, ASD])
+    "s-table9": _table("paired-seeds", "S-Table 9: CRD against ASD seed by seed, P12", ("P12",), (CRD, ASD)),
+    "figure2": _table(
+        "mechanism", "Figures 2 and 3a, Sec. 6.4: alignment, signed cosine, angles, robust projection, stability, P1",
+        P1, (KD, ASD), INSIDE,
     ),
-    "figure2": Table(
-        "mechanism",
-        "Figures 2 and 3a, Sec. 6.4: alignment, signed cosine, angles, robust projection, stability, P1",
-        lambda: _jobs(["P1"], [KD, ASD], INSIDE),
+    "figure3": _table("texture-shift", "Figure 3b: accuracy on stylised CIFAR-100, P1", P1, (KD, ASD), STYLED),
+    "rewind": _table(
+        "rewound-reference", "S-Sec. A.4.6: a rewound final teacher in place of T_early, P1", P1, (KD, REWOUND, ASD)
     ),
-    "figure3": Table(
-        "texture-shift", "Figure 3b: accuracy on stylised CIFAR-100, P1", lambda: _jobs(["P1"], [KD, ASD], STYLED)
+    "transformer": _table("deit-tiny", "S-Sec. A.4.7: DeiT-Tiny as the student", ("deit-tiny",), (KD, ASD)),
+    "corruption-groups": _table(
+        "", "S-Sec. A.3.7: ΔCE by group of corruptions, P1 and P6", ("P1", "P6"), (KD, ASD), CORRUPTED
     ),
-    "rewind": Table(
-        "rewound-reference",
-        "S-Sec. A.4.6: a rewound final teacher in place of T_early, P1",
-        lambda: _jobs(["P1"], [KD, REWOUND, ASD]),
-    ),
-    "transformer": Table(
-        "deit-tiny", "S-Sec. A.4.7: DeiT-Tiny as the student", lambda: _jobs(["deit-tiny"], [KD, ASD])
-    ),
-    "corruption-groups": Table(
-        "", "S-Sec. A.3.7: ΔCE by group of corruptions, P1 and P6", lambda: _jobs(["P1", "P6"], [KD, ASD], CORRUPTED)
-    ),
-    "p2-corruptions": Table(
-        "", "S-Sec. A.9.2: P2 corruption by corruption", lambda: _jobs(["P2"], [KD, DKD, ASD], CORRUPTED)
-    ),
-    "p3-boundary": Table(
-        "",
-        "S-Sec. A.9.1: the capacity boundary, P3 beside P1's KD student",
-        lambda: (
-            *_jobs(["P3"], [KD, CKPT, *NO_TEMPORAL, ASD], CORRUPTED, INSIDE),
-            *_jobs(["P1"], [KD], CORRUPTED, INSIDE),
-        ),
-    ),
-    "complexity": Table(
-        "",
-        "S-Sec. A.8: seconds of ASD against KD over whole runs, P1; asd bench measures single steps",
-        lambda: _jobs(["P1"], [KD, ASD]),
-        timed=True,
+    "p2-corruptions": _table("", "S-Sec. A.9.2: P2 corruption by corruption", ("P2",), (KD, DKD, ASD), CORRUPTED),
+    "p3-boundary": Table("", "S-Sec. A.9.1: the capacity boundary, P3 beside P1's KD student", _boundary),
+    "complexity": _table(
+        "", "S-Sec. A.8: seconds of ASD against KD over whole runs, P1; asd bench measures single steps",
+        P1, (KD, ASD), timed=True,
     ),
     "paper": Table("", "every run of the paper, once", lambda: _all()),
-}
+}  # fmt: skip
 NAMES = {table.also: name for name, table in TABLES.items() if table.also}  # readable name → its number
 
 

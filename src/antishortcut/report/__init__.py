@@ -86,11 +86,9 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
         from antishortcut.report.page import render
-        from antishortcut.report.scatter import Scatter
-        from antishortcut.report.scatter_figure import scatter_figure
-        from antishortcut.report.scene_figure import draw_scenes
-        from antishortcut.report.sweep import Sweep, usual
-        from antishortcut.report.sweep_figure import sweep_figure
+        from antishortcut.report.scatter import Scatter, scatter_figure
+        from antishortcut.report.scenes import draw_scenes
+        from antishortcut.report.sweep import Sweep, sweep_figure, usual
         from antishortcut.report.table import Table
         from antishortcut.report.texts import write_texts
     except ModuleNotFoundError as error:

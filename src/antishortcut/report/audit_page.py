@@ -26,13 +26,13 @@ from antishortcut.report.charts import (
     base,
     colour,
     draw,
-    level,
+    tooltips,
     upright,
 )
 from antishortcut.report.directions import Directions, Picture
 from antishortcut.report.libraries import libraries
 from antishortcut.report.reading import readable
-from antishortcut.report.trajectory import trajectory
+from antishortcut.report.trajectory import bar_chart, first_to_last, line_chart, trajectory, used
 
 Tree = Mapping[str, Any]
 ENDS = {"high": "one end", "low": "the opposite end"}
@@ -104,13 +104,7 @@ def _policy(scripts: list[str]) -> str:
 def _pictures(found: Tree, folder: Path) -> dict[str, Picture]:
     """The strips by their names in audit.json, ready to stand in the page."""
     names = [one[end] for each in found["directions"].values() for one in each for end in ENDS if end in one]
-    return {name: _picture(folder / name) for name in names}
-
-
-def _picture(path: Path) -> Picture:
-    data = path.read_bytes()
-    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))  # of PNG's IHDR chunk
-    return Picture("data:image/png;base64," + base64.b64encode(data).decode(), width, height)
+    return {name: Picture.of((folder / name).read_bytes()) for name in names}
 
 
 def _course(found: Tree) -> Figure:
@@ -122,22 +116,20 @@ def _course(found: Tree) -> Figure:
         for key, (word, _) in COURSE.items()
         if row[key] is not None
     ]
-    key = {word: paint for word, paint in COURSE.values() if any(row["what"] == word for row in rows)}
-    line = base("course").mark_line(point=True, strokeWidth=2.2).encode(
-        x=alt.X("state:N", sort=states, title="state", axis=alt.Axis(labelAngle=0, labelLimit=110)),
-        y=alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="~%", tickCount=5)),
-        color=colour(key, "what"),
-        tooltip=["state:N", "what:N", alt.Tooltip("value:Q", format=".1%")],
-    )  # fmt: skip
+    key = used(dict(COURSE.values()), rows)
+    axis = alt.Axis(labelAngle=0, labelLimit=110)
+    x = alt.X("state:N", sort=states, title="state", axis=axis)
+    share = alt.Axis(format="~%", tickCount=5)
+    y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]), axis=share)
+    tips = [*tooltips("state:N", "what:N"), alt.Tooltip("value:Q", format=".1%")]
     random = found["energy_random"]
     note = (
         f"Mean share of an image’s energy in the directions of T_early = {found['early']}, in every state given. They "
         "were chosen for this state, so a peak there is no surprise; the candidates below are judged on other images. "
         f"Red line: random directions ({_share(random)})."
     )
-    ends = [[row["value"] for row in rows if row["what"] == word] for word in key]
-    told = "; ".join(f"{word} from {e[0]:.3f} to {e[-1]:.3f}" for word, e in zip(key, ends, strict=True))
-    panel = Panel("energy", 240, (line, level(random)), {"course": rows} | ONE, told=told)
+    layers = line_chart("course", x, y, key, tips, random)
+    panel = Panel("energy", 240, layers, {"course": rows} | ONE, told=first_to_last(rows, key, digits=3))
     return Figure("course", "Energy along the states", note, (panel,) if rows else (), key, wide=True)
 
 
@@ -161,13 +153,10 @@ def _each(found: Tree) -> Figure:
         most = max(row["share"] for row in rows)
         room = alt.Scale(domain=[0, 1.2 * most], nice=False)
         across = alt.X("share:Q", title="share of the energy", scale=room, axis=alt.Axis(format="~%", tickCount=4))
-        paint, fine = colour(dict(STATES.values()), "state"), ".1%" if most > 0.1 else ".2%"
-        tips = ["direction:N", "state:N", alt.Tooltip("share:Q", format=".2%")]
-        bar = start.mark_bar(size=13).encode(x=across, color=paint, tooltip=tips)
-        text = start.mark_text(align="left", dx=4, fontSize=10).encode(
-            x="share:Q", text=alt.Text("share:Q", format=fine)
-        )
-        layers = (bar, text, upright(directions[0]["energy_random"], RANDOM))
+        paint, form = colour(dict(STATES.values()), "state"), ".1%" if most > 0.1 else ".2%"
+        tips = [*tooltips("direction:N", "state:N"), alt.Tooltip("share:Q", format=".2%")]
+        layers = bar_chart(start, across, paint, tips, size=13, font=10, dx=4, form=form)
+        layers += (upright(directions[0]["energy_random"], RANDOM),)
         told = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
         title = f"{kind} directions"
         panels.append(Panel(title, 40 * len(directions) + 20, layers, {f"each_{kind}": rows} | ONE, told=told))
@@ -190,20 +179,17 @@ def _student(found: Tree) -> Figure:
         rows.append({"who": who, "projection": point["projection"], "random": point["random"], "where": "the paper"})
     key = {"here": PALETTE[0], "the paper": GREY}
     start = base("student").encode(y=alt.Y("who:N", sort=None, title=None, axis=alt.Axis(labelLimit=220)))
-    tips = ["who:N", alt.Tooltip("projection:Q", format=".3f"), alt.Tooltip("random:Q", format=".3f")]
+    tips = [alt.Tooltip("who:N"), alt.Tooltip("projection:Q", format=".3f"), alt.Tooltip("random:Q", format=".3f")]
     axis = alt.Axis(tickCount=5, format="~g")
     across = alt.X("projection:Q", title="mean projection", scale=alt.Scale(domain=[0, 1]), axis=axis)
-    bar = start.mark_bar(size=15).encode(x=across, color=colour(key, "where"), tooltip=tips)
-    text = start.mark_text(align="left", dx=6, fontSize=11).encode(
-        x="projection:Q", text=alt.Text("projection:Q", format=".2f")
-    )
+    bars = bar_chart(start, across, colour(key, "where"), tips, size=15, font=11, dx=6, form=".2f")
     tick = start.mark_tick(thickness=3, size=22, color=RANDOM, opacity=1).encode(x="random:Q", tooltip=tips)
     told = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
     note = (
         "Mean length of the normalised features in the displaced directions. Red: that of a random direction, √(K/D), "
         "which depends on the width."
     )
-    panel = Panel("projection", 34 * len(rows) + 10, (bar, text, tick), {"student": rows}, told=told)
+    panel = Panel("projection", 34 * len(rows) + 10, (*bars, tick), {"student": rows}, told=told)
     return Figure("student", "The student’s projection", note, (panel,) if rows else (), key, wide=True)
 
 

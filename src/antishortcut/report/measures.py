@@ -38,28 +38,37 @@ class Number:
     def digits(self) -> int:
         return len(repr(self.mean).partition(".")[2]) if self.mean % 1 else 0
 
+    def same(self, other: Number) -> bool:
+        """Equal, or one is the other rounded (to two digits or more: 80.5 is 80.50); with two stds they are two."""
+        if self.std is not None and other.std is not None and self.std != other.std:
+            return False
+        rough, fine = sorted((self, other), key=lambda number: number.digits)
+        rounded = rough.digits < fine.digits and round(fine.mean, max(rough.digits, 2)) == rough.mean
+        return self.mean == other.mean or rounded
+
+    def joined(self, other: Number) -> Number:
+        """With the most digits that it is printed with."""
+        return Number(
+            mean=max(self, other, key=lambda number: number.digits).mean,
+            std=other.std if self.std is None else self.std,
+            places=tuple(dict.fromkeys((*self.places, *other.places))),
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
 
 def _inside(score: str, factor: float = 1.0, digits: int = 2, change: bool = False) -> Measure:
     return Measure(tuple(f"mechanism {view} {score}" for view in VIEWS), factor, digits, change=change)
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return summary(values).std
 
 
 def _wins(values: Sequence[float]) -> float:
     return float(sum(value > 0 for value in values))
 
 
-def _sign_test(values: Sequence[float]) -> float:
-    return sign_test(values, [0.0] * len(values))
-
-
 SECONDS = "seconds"  # of a whole run, from its result.json
 ACCURACY = ("last", "test accuracy")
 MEASURES = {
     "accuracy": Measure(ACCURACY),
-    "std of accuracy": Measure(ACCURACY, over=_spread),
+    "std of accuracy": Measure(ACCURACY, over=lambda values: summary(values).std),
     "mIoU": Measure(("val miou",)),
     "pixel accuracy": Measure(("val accuracy",)),
     "mCE": Measure(("corruptions mce",), digits=1, by_sign=True),
@@ -84,7 +93,9 @@ MEASURES = {
     "accuracy against crd+kd, lowest": Measure(ACCURACY, to="crd+kd", over=min),
     "accuracy against crd+kd, highest": Measure(ACCURACY, to="crd+kd", over=max),
     "seeds above crd+kd": Measure(ACCURACY, 1.0, 0, to="crd+kd", over=_wins),
-    "p of the one-sided sign test": Measure(ACCURACY, 1.0, 3, to="crd+kd", over=_sign_test),
+    "p of the one-sided sign test": Measure(
+        ACCURACY, 1.0, 3, to="crd+kd", over=lambda values: sign_test(values, [0.0] * len(values))
+    ),
     "ImageNet-R, seeds above KD": Measure(("imagenet-r accuracy",), 1.0, 0, to="kd", over=_wins),
     "overhead in all, %, from": Measure((SECONDS,), digits=1, to="kd"),
     "overhead in all, %, to": Measure((SECONDS,), digits=1, to="kd"),
@@ -127,42 +138,19 @@ def why_not(key: str) -> str | None:
 
 def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:
     """What is printed of a row of a pair, by measure: different values apart, from the first place that has one."""
-    found: dict[str, list[Printed]] = {}
-    for row in ROWS.get(name, (name,)):
-        for number in of_run(pair, row):
-            found.setdefault(ALSO.get(number.measure, number.measure), []).append(number)
-    return {key: once(numbers) for key, numbers in found.items()}
+    printed = [number for row in ROWS.get(name, (name,)) for number in of_run(pair, row)]
+    return by_measure((ALSO.get(number.measure, number.measure), number) for number in printed)
 
 
-def once(printed: Iterable[Printed]) -> list[Number]:
-    """The same value in several places is one number, with the most digits that it is printed with."""
-    found: list[Number] = []
-    for one in printed:
+def by_measure(printed: Iterable[tuple[str, Printed]]) -> dict[str, list[Number]]:
+    """The same value in several places is one number."""
+    numbers: dict[str, list[Number]] = {}
+    for key, one in printed:
         new = Number(one.mean, one.std, (one.place,), ((one.place, one.note),) if one.note else ())
-        at = next((at for at, known in enumerate(found) if _same(known, new)), None)
+        known = numbers.setdefault(key, [])
+        at = next((at for at, other in enumerate(known) if other.same(new)), None)
         if at is None:
-            found.append(new)
+            known.append(new)
         else:
-            found[at] = _together(found[at], new)
-    return found
-
-
-def _same(one: Number, other: Number) -> bool:
-    """Equal, or one is the other rounded; with two stds they are two numbers."""
-    if one.std is not None and other.std is not None and one.std != other.std:
-        return False
-    return one.mean == other.mean or _rounded(one, other) or _rounded(other, one)
-
-
-def _rounded(rough: Number, fine: Number) -> bool:
-    """Print rounds to two digits or more: 80.5 is 80.50."""
-    return rough.digits < fine.digits and round(fine.mean, max(rough.digits, 2)) == rough.mean
-
-
-def _together(one: Number, other: Number) -> Number:
-    return Number(
-        mean=max(one, other, key=lambda number: number.digits).mean,
-        std=other.std if one.std is None else one.std,
-        places=tuple(dict.fromkeys((*one.places, *other.places))),
-        notes=tuple(dict.fromkeys((*one.notes, *other.notes))),
-    )
+            known[at] = known[at].joined(new)
+    return numbers

@@ -15,7 +15,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from antishortcut.report.beside import HEAD, told
 from antishortcut.report.charts import style
 from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
@@ -26,7 +25,7 @@ from antishortcut.report.figures import Drawn
 from antishortcut.report.informed import informed
 from antishortcut.report.libraries import libraries
 from antishortcut.report.marks import legend
-from antishortcut.report.printed import beside
+from antishortcut.report.printed import HEAD, beside, told
 from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.scores import MECHANISM

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from antishortcut.paper.pairs import PAIRS
 from antishortcut.paper.scale import MARK, desk, desk_recipe
 from antishortcut.paper.tables import TABLES
 from antishortcut.report.collect import Found, Student
-from antishortcut.report.defaults import DEFAULTS
 from antishortcut.run import Recipe, Run, Value, distill_run, rewind_run, teach_run
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"
 FREE = {"accumulate"}  # of the optimiser: in how many parts a batch is computed has no effect
 PRINTED_AS = {"afdcd": "af-dcd", "ufd": "ufd-kd"}
+# settings of the paper's methods where nothing else is said, for reading runs without torch; a test compares
+_KD: dict[str, Value] = {"kd": 1.0, "kd_temperature": 4.0, "task_weight": 1.0}  # beside a method that is added to KD
+DEFAULTS: dict[str, dict[str, Value]] = {
+    "ce": {"task_weight": 1.0},
+    "kd": {"weight": 1.0, "temperature": 4.0, "task_weight": 1.0},
+    "fitnets+kd": {"weight": 100.0, "hint": 2, "relu": True, **_KD},
+    "at+kd": {"weight": 1000.0, **_KD},
+    "dkd": {"alpha": 1.0, "beta": 8.0, "temperature": 4.0, "warmup": 20.0, "task_weight": 1.0},
+    "crd+kd": {
+        "weight": 0.8, "negatives": 16384, "temperature": 0.07, "momentum": 0.5, "width": 128, "memory": "bank",
+        **_KD,
+    },
+    "ckptkd": {"weight": 0.5, "temperature": 5.0, "task_weight": 0.5},
+    "asd": {
+        "tc": 0.8, "ss": 1.0, "temperature": 0.07, "margin": 0.1, "directions": 4, "queue": 4096, "warmup": 20.0,
+        "temporal": True, "subspace": "batch", "select": "displaced", "momentum": 0.99, "refresh": 50, **_KD,
+    },
+    "afdcd": {
+        "kd": 0.5, "fd": 1e-06, "ctr": 0.04, "kd_temperature": 1.0, "mask_ratio": 0.75, "groups": 16, "patch": 4,
+        "pool": 4, "temperature": 0.07, "stage": -1, "task_weight": 1.0,
+    },
+    "ufd": {
+        "kd": 0.5, "kd_temperature": 1.0, "spatial_dc": 0.004, "spatial_ac": 0.0012, "channel_dc": 0.001,
+        "channel_ac": 0.002, "published_channel": False, "stage": -1, "task_weight": 1.0,
+    },
+}  # fmt: skip
 
 
 class Made(NamedTuple):
@@ -58,12 +83,6 @@ def unlike(run: Run, teacher: Run | None) -> str:
 
     At desk scale: not as that row cut down. `teacher` is None where its folder is not here.
     """
-    return _unlike(run.model_dump_json(), teacher.model_dump_json() if teacher else None)
-
-
-@lru_cache(maxsize=4096)  # a report asks for the same runs again and again
-def _unlike(settings: str, others: str | None) -> str:
-    run, teacher = Run.model_validate_json(settings), Run.model_validate_json(others) if others else None
     made = _rows(run.suite).get(row_of(run)) or _freely(run)
     school = teach_run(made.recipe, run.fingerprint)
     theirs = distill_run(
@@ -73,8 +92,11 @@ def _unlike(settings: str, others: str | None) -> str:
     own, known = _course(run), _course(theirs)
     own |= {f"method.{key}": value for key, value in run.options.items()}
     known |= {f"method.{key}": made.options.get(key) for key in run.options}
-    changed = [_said(key, own[key], known[key]) for key in own if own[key] != known[key]]
-    return ", ".join([*changed, *_other_early(run, made, school), *_other_teacher(run, teacher, school)])
+    changed = [_instead(key, own[key], known[key]) for key in own if own[key] != known[key]]
+    changed += _other_early(run, made, school)
+    if run.teacher is not None and run.roles and run.teacher != school.hash:
+        changed += _differing(teacher, school) if teacher else ["another teacher, whose folder is not here"]
+    return ", ".join(changed)
 
 
 def unlike_teacher(run: Run, teacher: Run) -> str:
@@ -85,8 +107,8 @@ def unlike_teacher(run: Run, teacher: Run) -> str:
 
 def row_labels(found: Found) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's, as a label; those made as the paper's have none."""
-    told = {method: [_label(x) for x in _others(found, group)] for method, group in found.groups.items()}
-    return {method: "; ".join(dict.fromkeys(each)) for method, each in told.items() if each}
+    others = {method: _others(found, group) for method, group in found.groups.items()}
+    return {method: "; ".join(each) for method, each in others.items() if each}
 
 
 def labels(found: Found) -> dict[str, list[str]]:
@@ -95,7 +117,10 @@ def labels(found: Found) -> dict[str, list[str]]:
     for group in found.groups.values():
         for other in _others(found, group):
             suites.setdefault(group[0].run.suite, {}).setdefault(other, []).append(group[0].run.name)
-    return {suite: [_label(*each) for each in others.items()] for suite, others in suites.items()}
+    return {
+        suite: [other if other == DESK else f"{', '.join(names)}: {other}" for other, names in others.items()]
+        for suite, others in suites.items()
+    }
 
 
 def _others(found: Found, group: list[Student]) -> list[str]:
@@ -108,16 +133,9 @@ def _others(found: Found, group: list[Student]) -> list[str]:
     return [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
 
 
-def _label(other: str, names: list[str] | None = None) -> str:
-    return other if other == DESK or not names else f"{', '.join(names)}: {other}"
-
-
-def _said(key: str, ours: Any, theirs: Any) -> str:
-    return f"{key} {_word(ours)} instead of {_word(theirs)}"
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else str(value)
+def _instead(key: str, ours: Any, theirs: Any) -> str:
+    ours, theirs = ("none" if value is None else value for value in (ours, theirs))
+    return f"{key} {ours} instead of {theirs}"
 
 
 def _course(run: Run) -> dict[str, Any]:
@@ -141,13 +159,7 @@ def _other_early(run: Run, made: Made, school: Run) -> list[str]:
         wanted = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_rate).hash}/final"
     early = run.roles.get("early", run.early)
     same = share_of(early, made.recipe.epochs) == share_of(wanted, made.recipe.epochs)
-    return [] if same else [_said("T_early", early, made.early)]
-
-
-def _other_teacher(run: Run, teacher: Run | None, school: Run) -> list[str]:
-    if run.teacher is None or not run.roles or run.teacher == school.hash:
-        return []
-    return ["another teacher, whose folder is not here"] if teacher is None else _differing(teacher, school)
+    return [] if same else [_instead("T_early", early, made.early)]
 
 
 def _differing(teacher: Run, school: Run) -> list[str]:
@@ -156,7 +168,7 @@ def _differing(teacher: Run, school: Run) -> list[str]:
         _course(each) | {"kind": each.kind, "seed": each.seed, "fingerprint": each.fingerprint}
         for each in (teacher, school)
     )
-    return [_said(f"teacher.{key}", ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]]
+    return [_instead(f"teacher.{key}", ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]]
 
 
 def share_of(state: str, epochs: int) -> float | str:

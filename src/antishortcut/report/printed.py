@@ -9,18 +9,127 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from antishortcut.report.beside import TEACHER, Beside, Line
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import parts
-from antishortcut.report.marks import leaves_zero_out
+from antishortcut.report.marks import SURE, leaves_zero_out
 from antishortcut.report.measures import MEASURES, SECONDS, SEED, Measure, Number, measure_of, numbers_of, why_not
-from antishortcut.report.pair import labels, pair_of, row_of, title_of
-from antishortcut.report.table import HEADLINE, Table, against, in_pairs, values_of
-from antishortcut.report.teacher import TAUGHT, School, absent, of_teacher, schools, taught_of, value_of
+from antishortcut.report.pair import SIGNS, labels, pair_of, row_of, title_of
+from antishortcut.report.table import HEADLINE, Table, against, in_pairs, signed, values_of
+from antishortcut.report.teacher import ANGLES, DIGITS, TEACHER, School, absent, schools, taught_of, value_of
 from antishortcut.stats import Summary, summary
 
+HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
 EVALUATION = {"training": "clean", "test": "clean", "val": "clean"}  # what fills a set, where it has another name
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One printed number and ours, in print's unit."""
+
+    method: str
+    measure: str
+    column: str  # ours
+    digits: int
+    ours: Summary | None  # None where this row was not measured
+    number: Number
+    notes: tuple[int, ...]  # its footnotes
+    label: str  # in what its runs are not the paper's: then numbers do not compare
+    by_sign: bool = False  # as the measure is: its numbers never compare
+    signs: tuple[int, int] | None = None  # of the difference to the baseline, ours and printed
+    sure: bool = False  # the interval of ours leaves zero out
+
+    @property
+    def difference(self) -> float | None:
+        return self.ours.mean - self.number.mean if self.ours and not self.by_sign and not self.label else None
+
+    @property
+    def agrees(self) -> bool | None:
+        return None if self.signs is None else self.signs[0] == self.signs[1]
+
+    @property
+    def agreement(self) -> str:
+        """Of the signs, for a person."""
+        if self.signs is None:
+            return "–"
+        ours, printed = ("+" if sign > 0 else "−" for sign in self.signs)
+        ours += SURE * self.sure
+        return f"agrees ({ours})" if self.agrees else f"differs (ours {ours}, printed {printed})"
+
+    def texts(self) -> list[str]:
+        """As the head has it."""
+        ours = "–" if self.ours is None else f"{self._text(self.ours.mean, self.ours.std)} ({self.ours.count})"
+        printed = self._text(self.number.mean, self.number.std) + " ".join(raised(note) for note in self.notes)
+        first, *others = self.number.places
+        where = first + (f" and {len(others)} more" if others else "")
+        return [self.measure, self.method, ours, printed, signed(self.difference, self.digits), self.agreement, where]
+
+    def _text(self, mean: float, std: float | None) -> str:
+        value = f"{mean:z.{self.digits}f}".replace("-", "−")
+        return value if std is None else f"{value} ± {std:.{self.digits}f}"
+
+    def flat(self) -> dict[str, Any]:
+        ours, printed = self.signs or (None, None)
+        return {
+            "method": self.method,
+            "measure": self.measure,
+            "score": self.column,
+            "ours": self.ours.mean if self.ours else None,
+            "ours ±": self.ours.std if self.ours else None,
+            "seeds": self.ours.count if self.ours else 0,
+            "printed": self.number.mean,
+            "printed ±": self.number.std,
+            "places": list(self.number.places),
+            "difference": self.difference,
+            "sign": ours,
+            "printed sign": printed,
+            "agrees": self.agrees,
+            "notes": list(self.notes),
+            "label": self.label,
+        }
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A suite of the paper's beside its printed numbers."""
+
+    suite: str
+    title: str
+    labels: tuple[str, ...]  # what must be said first
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]  # footnotes, from the first
+    missing: str  # what is printed and was not measured
+
+    def texts(self) -> list[list[str]]:
+        return [line.texts() for line in self.lines]
+
+    def footnotes(self) -> list[str]:
+        lines = [f"{raised(at)} {note}." for at, note in enumerate(self.notes, start=1)]
+        return lines + [f"Printed, but not measured in these runs: {self.missing}."] * bool(self.missing)
+
+    def flat(self) -> dict[str, Any]:
+        rows = [line.flat() for line in self.lines]
+        known = {"suite": self.suite, "labels": list(self.labels), "rows": rows, "notes": list(self.notes)}
+        return known | {"missing": self.missing}
+
+
+def told(sides: Sequence[Beside]) -> str:
+    """How to read the tables."""
+    bare = dict.fromkeys(line.measure for side in sides for line in side.lines if line.by_sign)
+    said = f" {', '.join(bare)}: the normaliser is not disclosed, so {SIGNS}." if bare else ""
+    if TEACHER in (line.method for side in sides for line in side.lines):
+        said += f" {TEACHER}: over teachers, its angle between parts over pairs of parts; it has no sign to agree with."
+    return (
+        "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
+        f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "
+        f"zero out.{said}"
+    )
+
+
+def raised(number: int) -> str:
+    return str(number).translate(SUPERSCRIPT)
 
 
 def beside(found: Found, table: Table) -> list[Beside]:
@@ -30,10 +139,10 @@ def beside(found: Found, table: Table) -> list[Beside]:
         run = group[0].run
         if (pair := pair_of(run)) is not None:
             suites.setdefault(run.suite, _Suite(pair)).add(row_of(run), group, table.labels.get(method, ""))
-    told = labels(found)
+    first = labels(found)
     wanted = set(table.columns) if table.asked else None
-    made = [suite.beside(name, found, told.get(name, []), wanted) for name, suite in suites.items()]
-    return [one for one in made if one.lines or one.missing]
+    sides = [suite.beside(name, found, first.get(name, []), wanted) for name, suite in suites.items()]
+    return [side for side in sides if side.lines or side.missing]
 
 
 @dataclass
@@ -45,77 +154,62 @@ class _Suite:
     printed: dict[str, dict[str, list[Number]]] = field(default_factory=dict)  # row → measure
     labels: dict[str, str] = field(default_factory=dict)  # row → in what it is not the paper's
     notes: dict[str, list[str]] = field(default_factory=dict)  # what is wrong → places
-    gone: dict[str, dict[str, None]] = field(default_factory=dict)  # why it is not measured → measures
+    missing: dict[str, dict[str, None]] = field(default_factory=dict)  # why it is not measured → measures
 
     def add(self, name: str, group: list[Student], label: str) -> None:
         self.groups[name], self.labels[name] = group, label
-        self.printed[name] = {key: held for key, held in numbers_of(self.pair, name).items() if not of_teacher(key)}
+        self.printed[name] = {key: held for key, held in numbers_of(self.pair, name).items() if key not in ANGLES}
 
-    def beside(self, name: str, found: Found, told: Sequence[str], wanted: set[str] | None) -> Beside:
+    def beside(self, name: str, found: Found, first: Sequence[str], wanted: set[str] | None) -> Beside:
         lines: list[Line] = []
         for key, measure in self._measures():
             column = self._column(measure)
             if measure.to and measure.to not in self.groups:
                 self._miss(f"no row {measure.to} here", key)
             elif column is None:
-                self._miss(self._evaluation(measure), key)
+                self._miss(_evaluation(measure), key)
             elif wanted is None or column in wanted:
                 each = [(row, number) for row in self.groups for number in self.printed[row].get(key, ())]
                 lines += [self._line(row, key, measure, column, number) for row, number in each]
         students = [s for group in self.groups.values() for s in group]
         lines += [] if wanted else self._teachers(schools(found, students))
-        taught = (school for s in students if s.run.roles and (school := found.school(s.run)))
-        title = title_of(students[0].run, next(taught, None))
-        gone = [f"{', '.join(map(_quoted, keys))} ({why})" for why, keys in self.gone.items()]
+        teachers = (teacher for s in students if s.run.roles and (teacher := found.school(s.run)))
+        title = title_of(students[0].run, next(teachers, None))
+        gone = {why: [f"“{key}”" if "," in key else key for key in keys] for why, keys in self.missing.items()}
+        missing = "" if wanted else "; ".join(f"{', '.join(keys)} ({why})" for why, keys in gone.items())
         notes = tuple(f"{', '.join(places)}: {note}" for note, places in self.notes.items())
-        return Beside(name, title, tuple(told), tuple(lines), notes, "" if wanted else "; ".join(gone))
+        return Beside(name, title, tuple(first), tuple(lines), notes, missing)
 
     def _miss(self, why: str, key: str) -> None:
-        self.gone.setdefault(why, {})[key] = None
-
-    def _evaluation(self, measure: Measure) -> str:
-        """What would measure it."""
-        if measure.columns == (SECONDS,):
-            return f"seconds of {BASELINE} on the same machine, without cached teachers"
-        place = parts(measure.columns[0])[0].split()[0]
-        return f"asd evaluate --on {EVALUATION.get(place, place)}"
+        self.missing.setdefault(why, {})[key] = None
 
     def _teachers(self, held: list[School]) -> list[Line]:
         """What is printed of the teacher, beside its folder's."""
         lines = []
         label = "; ".join(dict.fromkeys(school.label for school in held if school.label))
-        numbers = taught_of(self.pair)
-        for key in sorted(numbers, key=lambda key: list(TAUGHT).index(key) if key in TAUGHT else len(TAUGHT)):
-            ours = value_of(key, held) if key in TAUGHT else None
-            if ours is None:
-                if (why := absent(key, held)) is not None:
-                    self._miss(why, f"{TEACHER}'s {key}")
-                continue
-            lines += [
-                Line(
-                    method=TEACHER,
-                    measure=key,
-                    column=f"{TEACHER} {key}",
-                    digits=max(TAUGHT[key].digits, number.digits),
-                    ours=ours,
-                    number=number,
-                    notes=self._noted(number),
-                    by_sign=False,
-                    numeric=not label,
-                    signs=None,
-                    sure=False,
-                    label=label,
-                )
-                for number in numbers[key]
-            ]
+        order = {key: at for at, key in enumerate(DIGITS)}
+        for key, numbers in sorted(taught_of(self.pair).items(), key=lambda each: order.get(each[0], len(order))):
+            ours = value_of(key, held) if key in DIGITS else None
+            if ours is not None:
+                lines += [
+                    Line(
+                        TEACHER, key, f"{TEACHER} {key}", max(DIGITS[key], number.digits), ours, number,
+                        self._noted(number), label,
+                    )
+                    for number in numbers
+                ]  # fmt: skip
+            elif (why := absent(key, held)) is not None:
+                self._miss(why, f"{TEACHER}'s {key}")
         return lines
 
     def _measures(self) -> list[tuple[str, Measure]]:
-        """Those that are printed of any row and can be measured, in the order of `MEASURES`; the others are missed."""
-        keys = dict.fromkeys(key for numbers in self.printed.values() for key in numbers)
-        known = [(key, measure) for key in keys if (measure := measure_of(key)) is not None]
-        for key in keys:
-            if measure_of(key) is None and (why := why_not(key)) is not None:
+        """What is printed of any row, in the order of MEASURES; what has no score is missing."""
+        known = []
+        for key in dict.fromkeys(key for numbers in self.printed.values() for key in numbers):
+            measure = measure_of(key)
+            if measure is not None:
+                known.append((key, measure))
+            elif (why := why_not(key)) is not None:
                 self._miss(why, SEED.sub("", key))
         order = {key: at for at, key in enumerate(MEASURES)}
         return sorted(known, key=lambda one: order.get(one[0], order.get(one[0].partition(" against ")[0], 0) + 0.5))
@@ -130,23 +224,24 @@ class _Suite:
         return next((name for name in names if any(name in s.values for s in students)), None)
 
     def _line(self, row: str, key: str, measure: Measure, column: str, number: Number) -> Line:
-        group = self.groups[row]
         values = [value * measure.factor for value in self._values(row, measure, column)]
-        label = self.labels[row] or self.labels.get(measure.to, "")
+        ours = summary(values) if values else None
+        if ours and measure.over:  # what the seeds come to has no spread of its own
+            value = measure.over(values)
+            ours = None if value is None else Summary(value, None, len(values))
         signs, sure = self._signs(row, key, measure, column, number)
         return Line(
-            method=group[0].method,
+            method=self.groups[row][0].method,
             measure=key,
             column=column,
             digits=max(measure.digits, number.digits),
-            ours=_ours(values, measure),
+            ours=ours,
             number=number,
             notes=self._noted(number),
+            label=self.labels[row] or self.labels.get(measure.to, ""),
             by_sign=measure.by_sign,
-            numeric=not measure.by_sign and not label,
             signs=signs,
             sure=sure,
-            label=label,
         )
 
     def _noted(self, number: Number) -> tuple[int, ...]:
@@ -197,17 +292,12 @@ class _Suite:
         return next((number.mean - one.mean for one in (*same, *base)), None)
 
 
-def _ours(values: list[float], measure: Measure) -> Summary | None:
-    """Over the seeds; what they come to has no spread of its own."""
-    if not values or measure.over is None:
-        return summary(values) if values else None
-    value = measure.over(values)
-    return None if value is None else Summary(value, None, len(values))
-
-
-def _quoted(key: str) -> str:
-    """In a list of names."""
-    return f"“{key}”" if "," in key else key
+def _evaluation(measure: Measure) -> str:
+    """What would measure it."""
+    if measure.columns == (SECONDS,):
+        return f"seconds of {BASELINE} on the same machine, without cached teachers"
+    place = parts(measure.columns[0])[0].split()[0]
+    return f"asd evaluate --on {EVALUATION.get(place, place)}"
 
 
 def _both(ours: float, printed: float) -> tuple[int, int] | None:

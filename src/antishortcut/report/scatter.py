@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
+import altair as alt
 import polars as pl
 
 from antishortcut.errors import UserError
-from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import better, chosen
+from antishortcut.report.charts import PALETTE, Figure, Panel, Rows, base, colour, style, tooltips
+from antishortcut.report.collect import BASELINE, DRAWN, Found, Student
+from antishortcut.report.columns import arrow, better, chosen
 from antishortcut.report.table import Table, signed
 from antishortcut.stats import summary
 
 LEAST = 3  # runs of a suite and seed, for a choice among them
 WAYS = {1: "more is better", -1: "less is better", 0: "no way is better, the most is taken for the best"}
 PICKS = ("suite", "seed", "runs", "correlation", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
+SHAPES = ("circle", "square", "triangle-up")  # of seven colours, then they come again
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,19 @@ class Scatter:
         if len(columns) != 2:
             raise UserError(f'--scatter {wanted!r}: wants two columns, like "iid accuracy,conflict accuracy"')
         x, y = columns
-        held = tuple(s for s in found.students if x in s.values and y in s.values)
-        if not held:
+        students = tuple(s for s in found.students if x in s.values and y in s.values)
+        if not students:
             raise UserError(f"--scatter: no run here has both {x!r} and {y!r}")
         groups: dict[tuple[str, int], list[Student]] = {}
-        for s in held:
+        for s in students:
             groups.setdefault((s.run.suite, s.run.seed), []).append(s)
         choices = [_choice(group, x, y) for group in groups.values() if len(group) >= LEAST]
-        return cls(x, y, held, _spearman(held, x, y), tuple(choices))
+        return cls(x, y, students, _spearman(students, x, y), tuple(choices))
 
     @property
-    def within(self) -> tuple[float | None, list[Choice]]:
-        """The mean of the correlations within suite and seed, and the groups that have one."""
-        groups = [choice for choice in self.choices if choice.spearman is not None]
-        found = [choice.spearman for choice in groups if choice.spearman is not None]
-        return (summary(found).mean if found else None), groups
+    def ranked(self) -> list[Choice]:
+        """The groups that have a correlation."""
+        return [choice for choice in self.choices if choice.spearman is not None]
 
     @property
     def compared(self) -> list[Choice]:
@@ -72,39 +74,33 @@ class Scatter:
         return [choice for choice in self.choices if choice.baseline is not None] or list(self.choices)
 
     @property
+    def within(self) -> float | None:
+        """The mean of the correlations within suite and seed."""
+        return _mean(choice.spearman for choice in self.choices)
+
+    @property
     def regrets(self) -> tuple[float | None, float | None]:
         """The mean regret of choosing by x, and of always choosing the baseline, over the same groups."""
-        ours = [choice.regret for choice in self.compared]
-        theirs = [choice.baseline for choice in self.compared if choice.baseline is not None]
-        return (summary(ours).mean if ours else None), (summary(theirs).mean if theirs else None)
+        return _mean(choice.regret for choice in self.compared), _mean(choice.baseline for choice in self.compared)
 
     def numbers(self) -> list[list[str]]:
         """What it comes to: a line of words, number, and over how many."""
-        mean, groups = self.within
         ours, theirs = self.regrets
         same = _groups(self.compared)
         return [
             ["rank correlation (Spearman), all runs", signed(self.spearman, 2), f"{len(self.students)} runs"],
-            ["rank correlation within suite and seed, mean", signed(mean, 2), _groups(groups)],
+            ["rank correlation within suite and seed, mean", signed(self.within, 2), _groups(self.ranked)],
             [f"regret of choosing by {self.x}", _plain(ours), same],
             [f"regret of always choosing {BASELINE}", _plain(theirs), same],
         ]
 
     def picks(self) -> list[list[str]]:
         """Group by group: what was chosen, what would have been best, and the regrets."""
-        return [
-            [
-                c.suite,
-                str(c.seed),
-                str(c.runs),
-                signed(c.spearman, 2),
-                c.picked,
-                c.best,
-                _plain(c.regret),
-                _plain(c.baseline),
-            ]
-            for c in self.choices
-        ]
+        rows = []
+        for c in self.choices:
+            regrets = _plain(c.regret), _plain(c.baseline)
+            rows.append([c.suite, str(c.seed), str(c.runs), signed(c.spearman, 2), c.picked, c.best, *regrets])
+        return rows
 
     def told(self) -> str:
         """How to read the numbers."""
@@ -117,13 +113,17 @@ class Scatter:
 
     def flat(self) -> dict[str, Any]:
         """For JSON."""
-        mean, groups = self.within
         ours, theirs = self.regrets
         return {
             "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman,
-            "spearman_within": mean, "groups": len(groups), "regret": ours, f"regret_{BASELINE}": theirs,
+            "spearman_within": self.within, "groups": len(self.ranked), "regret": ours, f"regret_{BASELINE}": theirs,
             "regret_groups": len(self.compared), "choices": [asdict(choice) for choice in self.choices],
         }  # fmt: skip
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return summary(known).mean if known else None
 
 
 def _groups(choices: Sequence[Choice]) -> str:
@@ -135,22 +135,21 @@ def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _turned(students: Sequence[Student], column: str) -> list[float]:
-    """So that more is better."""
+def _higher_is_better(students: Sequence[Student], column: str) -> list[float]:
     return [(better(column) or 1) * s.values[column] for s in students]
 
 
 def _spearman(students: Sequence[Student], x: str, y: str) -> float | None:
     """Of ranks, ties sharing theirs; None where it means nothing."""
-    found = pl.select(pl.corr(*(pl.Series(_turned(students, c)) for c in (x, y)), method="spearman")).item()
-    return None if found is None or not math.isfinite(found) else float(found)
+    ranks = (pl.Series(_higher_is_better(students, column)) for column in (x, y))
+    value = pl.select(pl.corr(*ranks, method="spearman")).item()
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
-    xs, ys = _turned(group, x), _turned(group, y)
+    xs, ys = _higher_is_better(group, x), _higher_is_better(group, y)
     top, best = max(xs), max(ys)
     picked = [(s.run.name, value) for s, at, value in zip(group, xs, ys, strict=True) if at == top]
-    base = [best - value for s, value in zip(group, ys, strict=True) if s.run.name == BASELINE]
     return Choice(
         suite=group[0].run.suite,
         seed=group[0].run.seed,
@@ -159,5 +158,37 @@ def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
         picked=", ".join(name for name, _ in picked),
         best=", ".join(s.run.name for s, value in zip(group, ys, strict=True) if value == best),
         regret=best - summary([value for _, value in picked]).mean,
-        baseline=base[0] if base else None,
+        baseline=next((best - value for s, value in zip(group, ys, strict=True) if s.run.name == BASELINE), None),
     )
+
+
+def scatter_figure(scatter: Scatter, found: Found) -> Figure:
+    """A dot per run. Colours mean suites; methods when there is one suite, as elsewhere unless these are too many."""
+    several = len({s.run.suite for s in found.students}) > 1
+    word = attrgetter("run.suite" if several else "method" if len(found.groups) <= DRAWN else "run.method")
+    names = list(dict.fromkeys(word(s) for s in found.students))
+    x, y = scatter.x, scatter.y
+    rows: Rows = [
+        {"method": s.method, "seed": str(s.run.seed), "group": word(s), "x": s.values[x], "y": s.values[y]}
+        for s in scatter.students
+    ]
+    looks = {name: paint for name, (paint, _) in style(names).items()}
+    shapes = [SHAPES[number // len(PALETTE) % len(SHAPES)] for number in range(len(names))]
+    room, axis = alt.Scale(zero=False), alt.Axis(tickCount=6, format="~g")
+    tips = [alt.Tooltip(f"{at}:Q", title=column, format=".3f") for at, column in (("x", x), ("y", y))]
+    layer = base("scatter").mark_point(size=55, filled=True, opacity=0.8).encode(
+        x=alt.X("x:Q", title=f"{x} {arrow(x)}".rstrip(), scale=room, axis=axis),
+        y=alt.Y("y:Q", title=f"{y} {arrow(y)}".rstrip(), scale=room, axis=axis),
+        color=colour(looks, "group"),
+        shape=alt.Shape("group:N", scale=alt.Scale(domain=names, range=shapes), title=None),
+        tooltip=[*tooltips("method:N", "seed:N"), *tips],
+    )  # fmt: skip
+    title = f"{y} against {x}"
+    told = "; ".join(" ".join(line) for line in scatter.numbers())
+    panel = Panel(title, 340, (layer,), {"scatter": rows}, told=told)
+    note = f"A dot is a run, a colour a {'suite' if several else 'method'}."
+    key = {
+        name if shape == SHAPES[0] else f"{name} ({shape.partition('-')[0]})": looks[name]
+        for name, shape in zip(names, shapes, strict=True)
+    }
+    return Figure("scatter", title, note, (panel,), key, wide=True)

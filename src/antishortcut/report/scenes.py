@@ -1,6 +1,7 @@
 """artifacts/scenes.json and artifacts/scenes/ → scenes side by side: input, truth, teacher, a student per method.
 
 The set "conflict", where it was scored, has its own beside them: artifacts/scenes-conflict.json and its folder.
+For other documents they are also pictures, figures/scenes-1.png …, four scenes each, with their set and a legend.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
+from PIL import Image, ImageDraw, ImageFont
+
+from antishortcut.folder import replacing
+from antishortcut.lettering import cut, laid
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.reading import ODD, Notes, number, said, tree
 from antishortcut.report.scores import SCENES, WORD, painted
-from antishortcut.report.shots import PICTURES, Shot, open_shot
+from antishortcut.report.shots import PICTURES, Shot, open_shot, opened
 from antishortcut.report.table import HEADLINE, Table
 
 MOST, TOGETHER = 16, 4  # scenes of a gallery, and of one picture, as S-Figures 2–5
@@ -26,6 +31,10 @@ SHARED = ("input", "truth", "teacher")  # the same whichever student they lie wi
 SMALL = 128  # pixels of a small picture
 KEY = 20  # classes that a legend always has
 VOID = "#000000"  # where there is no label
+WIDE = 224  # pixels of a scene in a still, or the next multiple of its own where that is less
+TALL = 1.25  # how much higher than wide a scene may be
+GAP, MARGIN, LINE, TEXT = 6, 16, 26, 15
+INK, QUIET, EMPTY = "#1c2126", "#5b6670", "#eceff2"
 Shots = dict[int, Shot]  # by scene, from 0
 Rows = dict[str, tuple[Student, Shots]]  # by method
 
@@ -210,3 +219,71 @@ def _ordered(rows: Rows, table: Table) -> list[tuple[str, bool]]:
 
 def _name(scene: int, role: str) -> str:
     return f"{scene:02d}-{role}.{'jpg' if role == 'input' else 'png'}"
+
+
+# --- pictures for other documents ------------------------------------------------------------------------------------
+
+
+def stills(galleries: Sequence[Gallery]) -> Iterator[tuple[str, Gallery, list[int]]]:
+    """Name, gallery and scenes of each picture."""
+    for index, gallery in enumerate(galleries, start=1):
+        for part, scenes in enumerate(gallery.parts, start=1):
+            yield f"scenes-{part}" if index == 1 else f"scenes-{index}-{part}", gallery, scenes
+
+
+def draw_scenes(galleries: Sequence[Gallery], folder: Path) -> None:
+    """figures/<name>.png."""
+    for name, gallery, scenes in stills(galleries):
+        with replacing(folder / f"{name}.png") as file:
+            draw_still(gallery, scenes).save(file, format="PNG")
+
+
+def draw_still(gallery: Gallery, scenes: Sequence[int]) -> Image.Image:
+    """The set, a row per scene, a column per kind of picture, a legend below."""
+    font = ImageFont.load_default(TEXT)
+    columns, own = gallery.first, gallery.width
+    side = own * max(1, round(WIDE / own)) if own <= WIDE else WIDE  # small ones a whole number of times
+    heights = [_height(columns, at, side) for at in scenes]
+    number = round(font.getlength("00")) + 8  # room for a scene's number
+    width = 2 * MARGIN + number + len(columns) * (side + GAP) - GAP
+    key = laid(gallery.key(scenes, columns).items(), width - 2 * MARGIN, font, 20, 18)
+    below = MARGIN + 2 * LINE + sum(heights) + GAP * len(heights)
+    page = Image.new("RGB", (width, below + GAP + LINE * len(key) + MARGIN), "white")
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, MARGIN), cut(gallery.title, width - 2 * MARGIN, font), INK, font)
+    for place, column in enumerate(columns):
+        left = MARGIN + number + place * (side + GAP)
+        pen.text((left + side / 2, MARGIN + LINE), cut(column.title, side, font), INK, font, anchor="ma")
+    top = MARGIN + 2 * LINE
+    for at, height in zip(scenes, heights, strict=True):
+        pen.text((MARGIN + number - 8, top + height / 2), str(at + 1), QUIET, font, anchor="rm")
+        for place, column in enumerate(columns):
+            left = MARGIN + number + place * (side + GAP)
+            if at in column.shots:
+                page.paste(_scaled(column.shots[at], side, height), (left, top))
+            else:
+                pen.rectangle((left, top, left + side - 1, top + height - 1), fill=EMPTY)
+        top += height + GAP
+    for line, words in enumerate(key):
+        for left, word, paint in words:
+            up = below + GAP + line * LINE
+            pen.rectangle((MARGIN + left, up + 3, MARGIN + left + 13, up + 16), fill=paint)
+            pen.text((MARGIN + left + 20, up), word, INK, font)
+    return page
+
+
+def _height(columns: Sequence[Column], at: int, side: int) -> int:
+    """Of a row: as its pictures are, within limits."""
+    shots = [column.shots[at] for column in columns if at in column.shots]
+    return min(max((round(shot.height * side / shot.width) for shot in shots), default=side), round(side * TALL))
+
+
+def _scaled(shot: Shot, side: int, height: int) -> Image.Image:
+    """Whole, in the middle of its place."""
+    scale = min(side / shot.width, height / shot.height)
+    size = max(1, round(shot.width * scale)), max(1, round(shot.height * scale))
+    way = Image.Resampling.NEAREST if shot.kind == "PNG" else Image.Resampling.BICUBIC
+    picture = opened(shot.data, shot.kind).convert("RGB").resize(size, way)
+    place = Image.new("RGB", (side, height), EMPTY)
+    place.paste(picture, ((side - size[0]) // 2, (height - size[1]) // 2))
+    return place

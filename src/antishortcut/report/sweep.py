@@ -1,17 +1,58 @@
-"""How scores depend on one numeric setting: means over seeds beside the baseline, as a table."""
+"""How scores depend on one numeric setting: lines of runs that differ in nothing but it, as a table and as a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import arrow, better
+import altair as alt
+
+from antishortcut.errors import UserError, near
+from antishortcut.report.charts import GREY, Figure, Panel, Rows, base, colour, style
+from antishortcut.report.collect import BASELINE, DRAWN, Found, Student, natural
+from antishortcut.report.columns import arrow, better, parts, words
+from antishortcut.report.leaning import titled
 from antishortcut.report.marks import MARKS, mark
-from antishortcut.report.swept import Line, lines_over
+from antishortcut.report.reading import number
+from antishortcut.report.settings import flat
 from antishortcut.report.table import Table, against, values_of
-from antishortcut.stats import Summary, summary
+from antishortcut.stats import Summary, paired, summary
+
+IGNORED = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
+OPTIONS = "options."  # of the method; a person may leave it out
+WORD = 24  # characters of a setting in a label
+APART, ALL_APART = 0.012, 0.06  # of the axis: between two lines, so that intervals do not hide each other; at most
+WIDE = 8.0  # times the smallest value: from here on the axis is logarithmic
+TICKS = 8  # values that are written at the axis one by one
+RULE = [4, 3]  # dashes of the baseline
+Fields = dict[str, Any]  # dotted name → value
+
+
+@dataclass(frozen=True)
+class Point:
+    """The seeds of one suite at one value of the setting."""
+
+    value: float
+    students: tuple[Student, ...]
+
+    @property
+    def suite(self) -> str:
+        return self.students[0].run.suite
+
+    @property
+    def method(self) -> str:
+        return self.students[0].method
+
+
+@dataclass(frozen=True)
+class Line:
+    """Two values of the setting or more, from the smallest."""
+
+    label: str
+    suite: str | None  # None where every value has a suite of its own
+    fields: Fields  # what its runs share
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -67,10 +108,8 @@ class Sweep:
     def rows(self) -> list[Row]:
         """Line by line, the baseline before the first line of its suite."""
         rows: list[Row] = []
-        told: set[str] = set()
-        for line in self.lines:
-            if line.suite in self.base and line.suite not in told:
-                told.add(line.suite)
+        for at, line in enumerate(self.lines):
+            if line.suite in self.base and all(line.suite != before.suite for before in self.lines[:at]):
                 base = self.base[line.suite]
                 rows.append(Row(line.suite, None, base[0].method, self._cells(base)))
             rows += [Row(line.label, p.value, p.method, self._cells(p.students)) for p in line.points]
@@ -78,11 +117,12 @@ class Sweep:
 
     def _cells(self, students: Sequence[Student]) -> dict[str, Cell]:
         base = self.base.get(students[0].run.suite, ())
-        return {
-            column: Cell(summary(values), MARKS[_sure(students, base, column)])
-            for column in self.columns
-            if (values := values_of(students, column))
-        }
+        cells = {}
+        for column in self.columns:
+            if values := values_of(students, column):
+                difference = mark(column, against(students, base, column), best=False)
+                cells[column] = Cell(summary(values), MARKS[difference.way if difference.sure else 0])
+        return cells
 
     def head(self) -> list[str]:
         return ["line", self.key, *(f"{column} {arrow(column)}".strip() for column in self.columns)]
@@ -121,7 +161,226 @@ def usual(table: Table) -> list[str]:
     return [column for column in table.columns if better(column) > 0 and column != "best"]
 
 
-def _sure(students: Sequence[Student], base: Sequence[Student], column: str) -> int:
-    """1 where the 95 % interval of the paired difference lies on the better side of zero, −1 on the worse, else 0."""
-    found = mark(column, against(students, base, column), best=False)
-    return found.way if found.sure else 0
+# --- runs → lines ----------------------------------------------------------------------------------------------------
+
+
+def lines_over(key: str, students: Sequence[Student]) -> list[Line]:
+    """All lines with two values or more, suite by suite."""
+    settings = [_settings(s) for s in students]
+    field = _field(key, settings)
+    groups: dict[str, tuple[Fields, list[tuple[float, Student]]]] = {}
+    for s, fields in zip(students, settings, strict=True):
+        if isinstance(value := fields.pop(field, None), float):
+            if field.startswith("data."):
+                del fields["fingerprint"]  # other data by design
+            groups.setdefault(repr(sorted(fields.items())), (fields, []))[1].append((value, s))
+    lines = [line for fields, runs in groups.values() for line in _split(fields, runs) if len(line.points) > 1]
+    if not lines:
+        values = sorted({value for _, runs in groups.values() for value, _ in runs})
+        raise UserError(
+            f"--sweep {key}: no two runs differ in nothing but it, their seeds and names; its values here: "
+            + ", ".join(f"{value:g}" for value in values)
+        )
+    return _labelled(lines)
+
+
+def _settings(student: Student) -> Fields:
+    """What decides the result, as dotted names; a number is a number, however it was written."""
+    fields = dict(flat(student.run.model_dump(mode="json", exclude=IGNORED)))
+    del fields["model.weights"]  # their digest is there
+    return {name: value if (x := number(value)) is None else x for name, value in fields.items()}
+
+
+def _field(key: str, settings: Sequence[Fields]) -> str:
+    """The dotted name that a person means by `strength` or `optim.rate`."""
+    values: dict[str, set[float]] = {}
+    for fields in settings:
+        for name, value in fields.items():
+            if isinstance(value, float):
+                values.setdefault(name, set()).add(value)
+    for name in (key, OPTIONS + key):
+        if name in values:
+            return name
+    if not values:
+        raise UserError(f"--sweep {key}: no finished student here yet")
+    known = {name.removeprefix(OPTIONS): len(each) for name, each in values.items()}
+    ends = [name for name in known if name.endswith(f".{key}")]
+    varying = [name for name, count in known.items() if count > 1]
+    hint = f"; did you mean {' or '.join(map(repr, ends))}?" if ends else near(key, varying or known)
+    raise UserError(f"--sweep: no run here has {key!r} as a number{hint}")
+
+
+def _split(fields: Fields, runs: list[tuple[float, Student]]) -> Iterator[Line]:
+    """Runs with equal settings, apart by suite unless every value has a suite of its own."""
+    teachers = dict.fromkeys(str(s.run.teacher) for _, s in runs)
+    first: dict[tuple[str, float, int], Student] = {}  # a second one is the same run by another name
+    for value, s in runs:
+        one = first.setdefault((s.run.suite, value, s.run.seed), s)
+        if one.run.hash != s.run.hash and len(teachers) > 1:  # or learns from another teacher
+            for teacher in teachers:
+                of_teacher = [(x, each) for x, each in runs if str(each.run.teacher) == teacher]
+                yield from _split(fields | {"teacher": teacher}, of_teacher)
+            return
+    groups: dict[tuple[str, float], list[Student]] = {}
+    for (suite, value, _), s in first.items():
+        groups.setdefault((suite, value), []).append(s)
+    points = sorted((Point(value, tuple(group)) for (_, value), group in groups.items()), key=lambda p: p.value)
+    suites = dict.fromkeys(point.suite for point in points)
+    if len(suites) == len(points) == len({point.value for point in points}) > 1:
+        yield Line("", None, fields, tuple(points))
+        return
+    for suite in suites:
+        yield Line("", suite, fields, tuple(point for point in points if point.suite == suite))
+
+
+def _labelled(lines: list[Line]) -> list[Line]:
+    """By suite; named by it, the method where there are several, and settings where these do not tell lines apart."""
+    methods = list(dict.fromkeys(line.fields["method"] for line in lines))
+    alike: dict[tuple[str | None, str], list[Fields]] = {}
+    for line in lines:
+        alike.setdefault((line.suite, line.fields["method"]), []).append(line.fields)
+    differ = {group: _differing(fields) for group, fields in alike.items()}
+
+    def order(line: Line) -> Any:
+        method = line.fields["method"]
+        values = [line.fields.get(name) for name in differ[line.suite, method]]
+        ranks = [(0, value, "") if isinstance(value, float) else (1, 0.0, str(value)) for value in values]
+        return natural(line.suite or ""), methods.index(method), ranks
+
+    labelled: dict[str, Line] = {}
+    for line in sorted(lines, key=order):
+        method = line.fields["method"]
+        label = [] if line.suite is None else [line.suite]
+        label += [method] if len(methods) > 1 or line.suite is None else []
+        label += [f"{name.rpartition('.')[2]}={_short(line.fields.get(name))}" for name in differ[line.suite, method]]
+        label += [f"#{len(labelled)}"] if " ".join(label) in labelled else []  # they differ in what was cut off
+        labelled[" ".join(label)] = replace(line, label=" ".join(label))
+    return list(labelled.values())
+
+
+def _differing(several: list[Fields]) -> list[str]:
+    """Names of settings that are not the same in all; the data's fingerprint only where nothing else tells."""
+    names = dict.fromkeys(name for fields in several for name in fields)
+    differ = [name for name in names if len({repr(fields.get(name)) for fields in several}) > 1]
+    return [name for name in differ if name != "fingerprint"] or differ
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)[:WORD]
+
+
+# --- the figure ------------------------------------------------------------------------------------------------------
+
+
+def sweep_figure(sweep: Sweep, table: Table) -> Figure:
+    """Scores over the setting, a panel per score and a line per group of runs; the baseline is a dashed rule."""
+    lines = sweep.lines[:DRAWN]
+    looks = style(line.label for line in lines)
+    rules: dict[str, str] = {}  # suite → word of the legend
+    for line in lines:
+        if line.suite in sweep.base and line.suite not in rules:
+            single = sum(each.suite == line.suite for each in lines) == 1
+            rules[line.suite] = f"{BASELINE} of {line.suite}"
+            looks[rules[line.suite]] = (looks[line.label][0] if single else GREY, RULE)
+    values = sorted({point.value for line in lines for point in line.points})
+    panels = []
+    for index, column in enumerate(sweep.columns):
+        means = _means(lines, column, values)
+        if means:
+            dashed: Rows = [
+                {"line": word, "method": sweep.base[suite][0].method, "value": summary(seeds).mean, "seeds": len(seeds)}
+                for suite, word in rules.items()
+                if (seeds := values_of(sweep.base[suite], column))
+            ]
+            layers, data = _drawing(str(index), _across(sweep.key, values), looks, means, dashed, better(column) > 0)
+            told = "; ".join(f"{row['line']} at {row['x']:g}: {row['value']:.3f}" for row in means)
+            told += "".join(f"; {row['line']}: {row['value']:.3f}" for row in dashed)
+            group, score = parts(column)
+            title = score if group == "training" else f"{titled(table, group)}, {words(score)}"
+            panels.append(Panel(f"{title} {arrow(column)}".rstrip(), 200, layers, data, told=told))
+    few = "" if len(lines) == len(sweep.lines) else f" The first {len(lines)} of {len(sweep.lines)} lines are drawn."
+    note = (
+        f"A line joins runs that differ in nothing but {sweep.key}, the seed and the name: mean over seeds and its "
+        "95 % interval (Student’s t) where there are two seeds or more, cut at the panel’s edge; lines stand a little "
+        f"apart. Dashed: {BASELINE} of the suite, in its line’s colour, or grey where the suite has several lines.{few}"
+    )
+    key = {f"{word} (dashed)" if dash is RULE else word: paint for word, (paint, dash) in looks.items()}
+    return Figure("sweep", f"How scores depend on {sweep.key}", note, tuple(panels), key)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return values[0] > 0 and values[-1] / values[0] >= WIDE
+
+
+def _means(lines: Sequence[Line], column: str, values: Sequence[float]) -> Rows:
+    """A row per line and value: mean, interval, and where it stands on the axis."""
+    first, last = values[0], values[-1]
+    step = min(APART, ALL_APART / len(lines))
+    rows: Rows = []
+    for index, line in enumerate(lines):
+        shift = (index - (len(lines) - 1) / 2) * step
+        for point in line.points:
+            seeds = values_of(point.students, column)
+            if not seeds:
+                continue
+            at = point.value * (last / first) ** shift if _logarithmic(values) else point.value + shift * (last - first)
+            mean = paired(seeds, [0.0] * len(seeds))  # with its interval
+            row = {"line": line.label, "method": point.method, "x": point.value, "at": at, "seeds": mean.count}
+            ends = {} if mean.low is None else {"low": mean.low, "high": mean.high}
+            rows.append(row | {"value": mean.difference} | ends)
+    return rows
+
+
+def _across(key: str, values: list[float]) -> alt.X:
+    ticks: dict[str, Any] = {"values": values} if len(values) <= TICKS else {"tickCount": 6}
+    kind: dict[str, Any] = {"type": "log"} if _logarithmic(values) else {"zero": False}
+    axis = alt.Axis(format=".4~g", grid=False, labelOverlap="greedy", **ticks)
+    return alt.X("at:Q", title=key, scale=alt.Scale(nice=False, padding=14, **kind), axis=axis)
+
+
+def _drawing(
+    name: str, across: alt.X, looks: Mapping[str, tuple[str, list[int]]], means: Rows, dashed: Rows, share: bool
+) -> tuple[tuple[alt.Chart, ...], dict[str, Rows]]:
+    """Rules, whiskers, lines and dots, from the back to the front, and their data."""
+    data = {f"sweep{name}": means}
+    paint = colour({word: paint for word, (paint, _) in looks.items()}, "line")
+    scale = alt.Scale(domain=list(looks), range=[dash for _, dash in looks.values()])
+    dash = alt.StrokeDash("line:N", scale=scale, title=None)
+    room = _room(means, dashed, share)
+    up = alt.Y("value:Q", title=None, scale=room, axis=alt.Axis(tickCount=5, format="~g"))
+    tips = [alt.Tooltip("line:N"), alt.Tooltip("x:Q", title="at"), alt.Tooltip("value:Q", format=".3f")]
+    start = base(f"sweep{name}").encode(x=across, y=up, color=paint)
+    layers = [
+        start.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
+        start.mark_point(size=45, filled=True, opacity=1).encode(tooltip=[*tips, alt.Tooltip("seeds:Q")]),
+    ]
+    if sure := [row for row in means if "low" in row]:
+        data[f"whiskers{name}"] = sure
+        whisker = base(f"whiskers{name}").mark_rule(strokeWidth=1.5, strokeOpacity=0.6, clip=True)
+        low = alt.Y("low:Q", title=None, scale=room)
+        layers.insert(0, whisker.encode(x=across, y=low, y2=alt.Y2("high"), color=paint))
+    if dashed:
+        data[f"rules{name}"] = dashed
+        rule = base(f"rules{name}").mark_rule(strokeWidth=1.5)
+        tips = [tips[0], tips[2], alt.Tooltip("seeds:Q")]
+        layers.insert(0, rule.encode(y=up, color=paint, strokeDash=dash, tooltip=tips))
+    return tuple(layers), data
+
+
+def _room(means: Rows, dashed: Rows, share: bool) -> alt.Scale:
+    """As high as the means and as much again for their intervals, which with two seeds would fill a wall.
+
+    A share, like an accuracy, has no room below 0 and above 1.
+    """
+    heights = [row["value"] for row in (*means, *dashed)]
+    low, high = min(heights), max(heights)
+    span = 0.6 * (high - low) or 0.05
+    least = max(low - span, min(row.get("low", low) for row in means))
+    most = min(high + span, max(row.get("high", high) for row in means))
+    edge = 0.06 * ((most - least) or 0.1)
+    least, most = min(least, low) - edge, max(most, high) + edge
+    if share and 0 <= low <= high <= 1:
+        least, most = max(least, 0.0), min(most, 1.0)
+    return alt.Scale(domain=[least, most], nice=False)

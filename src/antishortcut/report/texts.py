@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from antishortcut.errors import printable
 from antishortcut.folder import replacing
-from antishortcut.report.beside import HEAD, told
 from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import Found
 from antishortcut.report.columns import arrow, opening, parts, words
@@ -19,7 +18,7 @@ from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
 from antishortcut.report.informed import informed
 from antishortcut.report.marks import legend
-from antishortcut.report.printed import beside
+from antishortcut.report.printed import HEAD, beside, told
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.sizes import size_table
 from antishortcut.report.table import HEADLINE, Table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import altair as alt
 
 from antishortcut.report.charts import (
@@ -40,6 +42,35 @@ def trajectory(held: Directions, number: int) -> list[Figure]:
         _steadiness(held, end),
     ]
     return [figure for figure in drawn if figure.panels]
+
+
+def line_chart(
+    data: str, x: alt.X, y: alt.Y, key: Mapping[str, str], tips: list[alt.Tooltip], random: float | None
+) -> tuple[alt.Chart, ...]:
+    """A line for every word of `key` in the field `what`, and a red one where random directions stand."""
+    lines = base(data).mark_line(point=True, strokeWidth=2.2).encode(x=x, y=y, color=colour(key, "what"), tooltip=tips)
+    return (lines,) if random is None else (lines, level(random))
+
+
+def bar_chart(
+    start: alt.Chart, x: alt.X, paint: alt.Color, tips: list[alt.Tooltip], size: int, font: int, dx: int, form: str
+) -> tuple[alt.Chart, ...]:
+    """Bars with their values in figures behind them."""
+    text = start.mark_text(align="left", dx=dx, fontSize=font)
+    value = str(x.shorthand)
+    figures = text.encode(x=alt.X(value), text=alt.Text(value, format=form))
+    return start.mark_bar(size=size).encode(x=x, color=paint, tooltip=tips), figures
+
+
+def used(key: Mapping[str, str], rows: Rows) -> dict[str, str]:
+    """Of a legend, the words that there are rows of."""
+    return {what: paint for what, paint in key.items() if any(row["what"] == what for row in rows)}
+
+
+def first_to_last(rows: Rows, key: Iterable[str], digits: int) -> str:
+    """Every line in words."""
+    ends = {what: [row["value"] for row in rows if row["what"] == what] for what in key}
+    return "; ".join(f"{what} from {e[0]:.{digits}f} to {e[-1]:.{digits}f}" for what, e in ends.items())
 
 
 def _angles(held: Directions, end: str) -> Figure:
@@ -115,28 +146,20 @@ def _energy(held: Directions, end: str) -> Figure:
         for what in names
         if what in row
     ]
-    key = {what: paint for what, paint in names.items() if any(row["what"] == what for row in rows)}
-    chart = base("energy").mark_line(point=True, strokeWidth=2.2).encode(
-        x=alt.X("epoch:Q", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6)),
-        y=alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1])),
-        color=colour(key, "what"),
-        tooltip=[*tooltips("what:N", "epoch:Q"), alt.Tooltip("value:Q", format=".3f")],
-    )  # fmt: skip
-    layers: tuple[alt.Chart, ...] = (chart,)
-    if held.energy_random is not None:
-        layers += (level(held.energy_random),)
+    key = used(names, rows)
+    x = alt.X("epoch:Q", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6))
+    y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]))
+    tips = [*tooltips("what:N", "epoch:Q"), alt.Tooltip("value:Q", format=".3f")]
+    layers = line_chart("energy", x, y, key, tips, held.energy_random)
     chance = "" if held.energy_random is None else f" Red line: random directions ({held.energy_random:.3f})."
     note = (
         "Share of the teacher’s features that lies in the shortcut directions and in the robust ones as it trains, "
         f"and its accuracy where it was measured.{chance}"
     )
-    text = "; ".join(f"{what} from {e[0]:.2f} to {e[-1]:.2f}" for what in key if (e := _series(rows, what)))
-    panel = Panel("energy over the trajectory", 220, layers, {"energy": rows} | ONE, told=text)
+    panel = Panel(
+        "energy over the trajectory", 220, layers, {"energy": rows} | ONE, told=first_to_last(rows, key, digits=2)
+    )
     return Figure(f"energy{end}", "Energy as the teacher trains", note, (panel,) if rows else (), key, wide=True)
-
-
-def _series(rows: Rows, what: str) -> list[float]:
-    return [row["value"] for row in rows if row["what"] == what]
 
 
 def _steadiness(held: Directions, end: str) -> Figure:
@@ -151,18 +174,11 @@ def _steadiness(held: Directions, end: str) -> Figure:
         for key, words_ in names.items()
         if key in row
     ]
-    key = dict(zip(names.values(), (PALETTE[0], PALETTE[1], GREY), strict=True))
-    key = {what: paint for what, paint in key.items() if any(row["what"] == what for row in rows)}
+    key = used(dict(zip(names.values(), (PALETTE[0], PALETTE[1], GREY), strict=True)), rows)
     ticks = alt.Axis(grid=False, values=sorted({row["batch"] for row in rows}), format="~d")
-    chart = base("batches").mark_line(point=True, strokeWidth=2.2).encode(
-        x=alt.X("batch:Q", title="images in a batch", scale=alt.Scale(type="log", base=2), axis=ticks),
-        y=alt.Y("angle:Q", title="mean angle, degrees", scale=alt.Scale(domain=[0, 90])),
-        color=colour(key, "what"),
-        tooltip=tooltips("what:N", "batch:Q", "angle:Q"),
-    )  # fmt: skip
-    layers: tuple[alt.Chart, ...] = (chart,)
-    if held.batches_random is not None:
-        layers += (level(held.batches_random),)
+    x = alt.X("batch:Q", title="images in a batch", scale=alt.Scale(type="log", base=2), axis=ticks)
+    y = alt.Y("angle:Q", title="mean angle, degrees", scale=alt.Scale(domain=[0, 90]))
+    layers = line_chart("batches", x, y, key, tooltips("what:N", "batch:Q", "angle:Q"), held.batches_random)
     note = f"How far the directions of a batch lie from those of all images and of another batch.{_boot(held)}"
     panel = Panel("steadiness", 220, layers, {"batches": rows} | ONE, told="The note has the numbers.")
     return Figure(f"steadiness{end}", "How steady the directions are", note, (panel,) if rows else (), key, wide=True)
@@ -194,16 +210,10 @@ def _explained(held: Directions, end: str) -> Figure:
         )
         axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~%")
         across = alt.X("share:Q", title="share of variance", scale=alt.Scale(domain=[0, 1.15]), axis=axis)
-        bar = start.mark_bar(size=17).encode(
-            x=across,
-            color=colour(key, "cue"),
-            tooltip=[*tooltips("state:N", "cue:N"), alt.Tooltip("share:Q", format=".1%")],
-        )
-        text = start.mark_text(align="left", dx=4, fontSize=11).encode(
-            x=alt.X("share:Q"), text=alt.Text("share:Q", format=".0%")
-        )
+        tips = [*tooltips("state:N", "cue:N"), alt.Tooltip("share:Q", format=".1%")]
+        layers = bar_chart(start, across, colour(key, "cue"), tips, size=17, font=11, dx=4, form=".0%")
         said = ", ".join(f"{row['state']} {row['cue']} {row['share']:.0%}" for row in rows)
-        panels.append(Panel(f"{kind} directions", 110, (bar, text), {name: rows}, told=said))
+        panels.append(Panel(f"{kind} directions", 110, layers, {name: rows}, told=said))
     note = (
         "These images are made, so texture and shape of each are known: the share of the variance along the "
         "directions that each explains, in the early and in the final teacher. Displaced: the directions in which "
