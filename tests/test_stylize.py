@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,15 +22,17 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
 from antishortcut.data import open_sets
+from antishortcut.data.draws import uniform
 from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.stylize import open_stylized, write_stylized
-from antishortcut.stylize.adain import adain, blend, statistics, style_loss
-from antishortcut.stylize.nets import Stylizer, depth_for, encoder_from, own_decoder, reference_decoder, reference_vgg
-from antishortcut.stylize.pairing import another_class, any_style
-from antishortcut.stylize.training import Training, decoder_losses, train_decoder, train_stylizer
-from antishortcut.stylize.weights import load, network_from, reference
+from antishortcut.stylize.adain import adain, blend, statistics
+from antishortcut.stylize.generate import STREAM, VERSION, another_class, any_style
+from antishortcut.stylize.nets import Stylizer, encoder_from, own_decoder, reference_decoder, reference_vgg
+from antishortcut.stylize.weights import load, reference
 from antishortcut.types import FileSet, ImageSet, Sets
+
+TRAINING = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "train_stylizer.py"))
 
 # ---------------------------------------------------------------------------------------------- the mathematics
 
@@ -79,6 +82,7 @@ def test_adain_properties() -> None:
 
 
 def test_style_loss_by_hand_and_by_loops() -> None:
+    style_loss = TRAINING["style_loss"]
     assert style_loss([torch.ones(1, 1, 2, 2)], [torch.full((1, 1, 2, 2), 3.0)]) == pytest.approx(4)  # only the mean
     made, style = [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)], [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)]
     total = 0.0
@@ -190,9 +194,6 @@ def test_every_image_gets_another_class_and_all_others_are_drawn() -> None:
 
 
 def test_another_class_is_the_slow_one() -> None:
-    from antishortcut.data.draws import uniform
-    from antishortcut.stylize.pairing import STREAM, VERSION
-
     label, train = np.array([2, 0, 1, 2]), np.array([1, 0, 2, 2, 0, 1, 1])
     for at, got in enumerate(another_class(label, np.arange(4), train, seed=7)):
         others = [i for c in range(3) if c != label[at] for i in range(len(train)) if train[i] == c]
@@ -220,16 +221,17 @@ def network() -> Any:
 
 
 @pytest.fixture(scope="module")
-def stylizer(network: Any, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Stylizer:
+def folder(network: Any, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stylizer as scripts/train_stylizer.py saves it."""
     torch.set_num_threads(1)
-    folder = train_stylizer(network, sets, tmp_path_factory.mktemp("runs"), Training(steps=4), quiet=True)
+    out, encoder = tmp_path_factory.mktemp("stylizer"), encoder_from(network, 2)
+    TRAINING["save_stylizer"](out, encoder, TRAINING["train_decoder"](encoder, sets.train, 16, 4), "vgg8", 4)
+    return out
+
+
+@pytest.fixture(scope="module")
+def stylizer(folder: Path) -> Stylizer:
     return load(folder)
-
-
-def test_depth_follows_the_size() -> None:
-    assert [depth_for(side) for side in (16, 31, 32, 64, 96, 128, 224)] == [2, 2, 2, 3, 3, 4, 4]
-    with pytest.raises(UserError, match="too small"):
-        depth_for(15)
 
 
 @pytest.mark.parametrize(("name", "depth"), [("vgg8", 3), ("vgg13", 2)])
@@ -248,23 +250,14 @@ def test_own_encoder_is_the_classifier_s_stages(name: str, depth: int) -> None:
     assert own_decoder([m.shape[1] for m in maps])(maps[-1]).shape == image.shape
 
 
-def test_only_vggs_of_ours_are_encoders(sets: Sets, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="vgg8 or vgg13"):
-        train_stylizer(build("cnn-4", 10), sets, tmp_path, Training(steps=1), quiet=True)
-
-
-def test_losses_fall_and_the_encoder_stays(network: Any, sets: Sets) -> None:
-    torch.set_num_threads(1)
-    encoder = encoder_from(network, 2)
+def test_training_lowers_the_losses_and_leaves_the_encoder(network: Any, sets: Sets) -> None:
+    encoder, image = encoder_from(network, 2), torch.as_tensor(sets.train.image[:32]) / 255  # type: ignore[union-attr]
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    _, curve = train_decoder(encoder, sets.train, 16, Training(steps=50), quiet=True)
-    for term in ("content", "style", "pixel"):
-        assert curve[-1][term] < 0.6 * curve[0][term], term
-    assert curve[-1]["step"] == 50
+    short, long, again = (TRAINING["train_decoder"](encoder, sets.train, 16, steps) for steps in (1, 50, 1))
+    losses = [TRAINING["decoder_losses"](encoder, decoder, image) for decoder in (short, long)]
+    assert all(after < 0.8 * first for first, after in zip(*losses, strict=True))
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
-    assert all(value.grad is None for value in encoder.parameters())
-    one, two = (train_decoder(encoder, sets.train, 16, Training(steps=3), quiet=True)[0] for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(short.parameters(), again.parameters(), strict=True))
 
 
 def test_decoder_losses_of_a_perfect_decoder_are_zero_on_images_of_one_style(network: Any) -> None:
@@ -275,38 +268,22 @@ def test_decoder_losses_of_a_perfect_decoder_are_zero_on_images_of_one_style(net
         def forward(self, code: Tensor) -> Tensor:
             return image
 
-    assert all(loss.item() == pytest.approx(0, abs=1e-6) for loss in decoder_losses(encoder, Perfect(), image))
+    losses = TRAINING["decoder_losses"](encoder, Perfect(), image)
+    assert all(loss.item() == pytest.approx(0, abs=1e-6) for loss in losses)
 
 
-def test_a_stylizer_is_kept_reused_and_checked(network: Any, sets: Sets, tmp_path: Path) -> None:
-    folder = train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True)
-    facts = json.loads((folder / "facts.json").read_text())
-    assert facts["settings"]["data"] == sets.fingerprint
-    assert facts["losses"][-1]["step"] == 2
-    stamp = (folder / "decoder.safetensors").stat().st_mtime_ns
-    assert train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True) == folder
-    assert (folder / "decoder.safetensors").stat().st_mtime_ns == stamp
-    assert train_stylizer(network, sets, tmp_path, Training(steps=2, seed=1), quiet=True) != folder
+def test_a_stylizer_is_loaded_and_checked(folder: Path, tmp_path: Path) -> None:
     content, style = torch.rand(2, 3, 16, 16), torch.rand(2, 3, 16, 16)
     opened = load(folder)
     assert torch.equal(opened(content, style, 0.0), opened.decoder(opened.encoder(content)[-1]).clamp(0, 1))
-    (folder / "decoder.safetensors").write_bytes(b"cut short")
+    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    (damaged / "decoder.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
-        load(folder)
+        load(damaged)
     with pytest.raises(UserError, match="no stylizer"):
         load(tmp_path)
-
-
-def test_an_interrupted_training_leaves_nothing_half_written(
-    network: Any, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("antishortcut.stylize.training.style_loss", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train_stylizer(network, sets, tmp_path, Training(steps=2), quiet=True)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {".lock"}
+    with pytest.raises(UserError, match="vgg8 or vgg13"):
+        encoder_from(build("cnn-4", 10), 2)
 
 
 # ---------------------------------------------------------------------------------------------- copies on disk
@@ -435,7 +412,7 @@ def test_a_stop_leaves_no_half_written_copies(stylizer: Stylizer, sets: Sets, tm
             return stylizer(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("antishortcut.stylize.copying.PIXELS", 16 * 16 * 8)  # chunks of eight images
+        patch.setattr("antishortcut.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
         with pytest.raises(KeyboardInterrupt):
             write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
         assert {path.name for path in tmp_path.iterdir()} == {".lock"}
@@ -512,66 +489,50 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_command(here: Path, public: tuple[Path, Path]) -> None:
-    quick = ["--epochs", "1", "--steps", "3", "--threads", "1"]
-    first = asd("stylize", "small.toml", "out", "--train", *quick, "--limit", "20", "--files")
+def test_the_command(here: Path, public: tuple[Path, Path], folder: Path) -> None:
+    few = ["--limit", "20", "--threads", "1"]
+    first = asd("stylize", "small.toml", "out", "--stylizer", str(folder), *few, "--files")
     assert (first["facts"]["weights"], first["facts"]["count"]) == ("own", 20)
     assert Path(first["sheet"]).is_file()
     assert len(list((here / "out/images").rglob("*.png"))) == 20
-    (made,) = (here / "runs/stylizers").iterdir()
-    again = asd("stylize", "small.toml", "again", *quick, "--limit", "20")  # found by its hash, without --train
-    assert again["fingerprint"] == first["fingerprint"]
-    (teacher,) = (here / "runs/teachers").iterdir()
-    weights = next((teacher / "snapshots").iterdir())
-    for number, source in enumerate(
-        (["--stylizer", made.name], ["--encoder", str(teacher)], ["--encoder", str(weights)])
-    ):
-        same = asd("stylize", "small.toml", f"same-{number}", *source, *quick, "--limit", "20")
-        assert same["fingerprint"] == first["fingerprint"]
     vgg, decoder = (str(path) for path in public)
     ref = asd("stylize", "small.toml", "ref", "--vgg", vgg, "--decoder", decoder, "--limit", "3", "--threads", "1")
     assert ref["facts"]["weights"] == "reference"
-    shown = CliRunner().invoke(app, ["stylize", "small.toml", "out", *quick, "--limit", "20"], catch_exceptions=False)
-    assert "stylised copies" in shown.stdout
+    words = ["stylize", "small.toml", "out", "--stylizer", str(folder), *few]
+    assert "stylised copies" in CliRunner().invoke(app, words, catch_exceptions=False).stdout
 
 
-def test_network_from_knows_which_it_is(tmp_path: Path) -> None:
-    for name in ("vgg8", "vgg13"):
-        net = build(name, 7)
-        save_file({key: value.contiguous() for key, value in net.state_dict().items()}, tmp_path / "w.safetensors")
-        opened = network_from(tmp_path / "w.safetensors").state_dict()
-        assert all(torch.equal(value, opened[key]) for key, value in net.state_dict().items())
+def test_the_training_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["train_stylizer.py", "small.toml", "stylizer", "--epochs", "1", "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    TRAINING["main"]()
+    assert load(here / "stylizer").facts["steps"] == 2
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["small.toml", "out"], "--train, or give the public weights"),
-        (["small.toml", "out", "--vgg", "v.pth"], "two files"),
+        (["small.toml", "out"], "give public weights"),
+        (["small.toml", "out", "--vgg", "v.pth"], "give public weights"),
         (["small.toml", "out", "--vgg", "v.pth", "--decoder", "d.pth"], "no weights at v.pth"),
-        (["small.toml", "out", "--train", "--magnify", "2"], "public weights"),
+        (["small.toml", "out", "--stylizer", "OWN", "--magnify", "2"], "public weights"),
         (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
-        (["small.toml", "out", "--encoder", "abc"], "no weights at abc"),
-        (["small.toml", "out", "--encoder", "."], "not a run folder"),
-        (["small.toml", "out", "--train", "--steps", "0"], "at least one step"),
-        (["small.toml", "out", "--train", "--depth", "5"], "1 to 4 stages"),
-        (["small.toml", "out", "--train", "--alpha", "2"], "between 0"),
-        (["small.toml", "out", "--train", "--styles", "nowhere"], "no folder nowhere"),
-        (["small.toml", "out", "--train", "--set-name", "test"], "no test set 'test'"),
-        (["small.toml", "out", "--train", "--epochs", "0"], "at least 1"),
-        (["small.toml", "out", "--train", "--model", "cnn-4"], "vgg8, vgg13"),
-        (["small.tml", "out"], "unknown data set"),
-        (["cifar100", "out", "--data-root", "nowhere"], "nowhere"),
+        (["small.toml", "out", "--stylizer", "OWN", "--alpha", "2"], "between 0"),
+        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no folder nowhere"),
+        (["small.toml", "out", "--stylizer", "OWN", "--set-name", "test"], "no test set 'test'"),
+        (["small.tml", "out", "--stylizer", "OWN"], "unknown data set"),
+        (["cifar100", "out", "--stylizer", "OWN", "--data-root", "nowhere"], "nowhere"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["asd", "stylize", *words])
+    here: Path, folder: Path, words: list[str], said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["asd", "stylize", *(str(folder) if word == "OWN" else word for word in words)])
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err.strip().splitlines()[-1]
-    assert {path.name for path in here.iterdir()} == {"small.toml"}  # said before anything was trained
+    assert {path.name for path in here.iterdir()} == {"small.toml"}

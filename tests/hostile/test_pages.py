@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-import torch
+from PIL import Image
 
 from antishortcut.cli import main
 from antishortcut.cli.options import print_json, table, tell
 from antishortcut.console import Watch
+from antishortcut.data.contact_sheet import contact_sheet
 from antishortcut.errors import UserError, one_line, printable
-from antishortcut.export.markdown import plain as card_plain
+from antishortcut.export.card import plain as card_plain
 from antishortcut.folder import write_json
 from antishortcut.report import make_report
 from antishortcut.report.texts import plain
-from antishortcut.stylize.sheet import contact_sheet
 from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
 from tests.browser.test_report_page import CHROMIUM, FLAGS, sync_api
 
@@ -264,7 +264,6 @@ def test_words_of_other_languages_stay_as_they_are() -> None:
 
 def test_a_contact_sheet_of_hostile_classes() -> None:
     """Names are drawn as letters; of those no font has there may be boxes, but a picture there is."""
-    images = torch.rand(len(HOSTILE), 3, 16, 16)
-    sheet = contact_sheet(images, images, images, [(name, name) for name in HOSTILE])
+    sheet = contact_sheet(["a"], [(name, [Image.new("RGB", (16, 16))]) for name in HOSTILE], title=HOSTILE[0])
     assert sheet.mode == "RGB"
     assert sheet.width < 10_000

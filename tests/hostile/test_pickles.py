@@ -26,7 +26,7 @@ from antishortcut.models.checkpoints import NumpyNumber, loaded
 from antishortcut.models.weights import read
 from antishortcut.resume import load_state
 from antishortcut.snapshots import load_state as load_snapshot
-from antishortcut.stylize.weights import network_from, reference
+from antishortcut.stylize.weights import reference
 from antishortcut.teachers import Trajectory
 from tests.conftest import TINY
 from tests.data.official import make_cifar, make_folder
@@ -81,11 +81,6 @@ def stylizer(folder: Path, data: bytes) -> object:
     return reference(folder / "vgg.pth", folder / "vgg.pth")
 
 
-def encoder(folder: Path, data: bytes) -> object:
-    (folder / "encoder.pt").write_bytes(data)
-    return network_from(folder / "encoder.pt")
-
-
 def cifar(folder: Path, data: bytes) -> object:
     if not (folder / layouts.CIFAR).exists():
         make_cifar(folder)
@@ -104,7 +99,7 @@ def labels(folder: Path, data: bytes) -> object:
 
 
 PLACES: tuple[Place, ...] = (
-    weights, named_safetensors, resumed, teacher, teacher_as_pickle, own_loop, stylizer, encoder, cifar, images, labels,
+    weights, named_safetensors, resumed, teacher, teacher_as_pickle, own_loop, stylizer, cifar, images, labels,
 )  # fmt: skip
 
 
@@ -330,7 +325,7 @@ def test_the_command_refuses_in_one_line(
         "teach": ["teach", "tiny.toml", "--set", f"teacher.weights={evil}"],
         "audit --final": ["audit", "--final", str(evil), "--early", f"a={good}"],
         "audit --early": ["audit", "--final", str(good), "--early", f"a={evil}"],
-        "stylize": ["stylize", data, "out", "--encoder", str(evil), "--train"],
+        "stylize": ["stylize", data, "out", "--vgg", str(evil), "--decoder", str(evil)],
     }[which]
     if which.startswith("audit"):
         words += ["--model", "cnn-2-16", "--data", data, "--image-size", "16"]
