@@ -15,14 +15,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFont
+from PIL import Image
 
 from antishortcut.cli import main
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.checks import Finding, Seen, contact_sheet, look, open_finding, summarise
-from antishortcut.data.checks.sheet import GAP, HEAD, LINE, MARGIN, TILE
+from antishortcut.data.contact_sheet import GAP, LINE, TILE
 from antishortcut.errors import UserError
-from antishortcut.lettering import cut, legible
 from antishortcut.types import ImageSet
 from tests.data.official import make_folder, make_masked, mask, picture, real
 from tests.data.test_groups import make_birds
@@ -296,10 +295,8 @@ def test_small_masks_move_into_memory_and_may_keep_their_size(ask: Ask, told: To
     make_masked(tmp_path)
     found, code, _ = ask(tmp_path, "--set", "data.augment=crop-flip", "--out", tmp_path / "sheet.png")
     assert (code, found["augment"]) == (0, "crop-flip")
-    assert Image.open(tmp_path / "sheet.png").size == (
-        2 * (5 * (TILE + GAP) + 2 * MARGIN),
-        2 * MARGIN + LINE + HEAD + 2 * (TILE + LINE + GAP) + LINE,  # title, four images, legend
-    )
+    width, height = Image.open(tmp_path / "sheet.png").size
+    assert (width, height) == (2 * (5 * (TILE + GAP) + GAP), 3 * LINE + 2 * (TILE + LINE))  # title, heads, legend
     picture(tmp_path / "train" / "images" / "wide.jpg", size=(50, 30))
     mask(tmp_path / "train" / "masks" / "wide.png", np.ones((30, 50), dtype=np.uint8))
     _, code, line = told(tmp_path, "--set", "data.augment=crop-flip")
@@ -352,8 +349,8 @@ def test_copies_against_comparing_all_with_all(drawn: list[tuple[int, int, bool]
 
 def tiles(sheet: Image.Image, number: int, columns: int = 4) -> list[np.ndarray[Any, Any]]:
     """The pictures of a row of the sheet, two rows of which are beside each other."""
-    step = columns * (TILE + GAP) + 2 * MARGIN
-    left, top = MARGIN + number % 2 * step, MARGIN + LINE + HEAD + number // 2 * (TILE + LINE + GAP)
+    step = columns * (TILE + GAP) + GAP
+    left, top = GAP + number % 2 * step, 2 * LINE + number // 2 * (TILE + LINE)
     pixels = np.asarray(sheet)
     return [
         pixels[top : top + TILE, left + at * (TILE + GAP) : left + at * (TILE + GAP) + TILE] for at in range(columns)
@@ -389,7 +386,7 @@ def test_a_sheet_of_files_leaves_out_what_cannot_be_read(ask: Ask, told: Told, p
     found, code, _ = ask(pets, "--out", out)
     assert code == 2
     assert found["sheet"] == str(out)
-    assert Image.open(out).height == LINE + HEAD + 6 * (TILE + LINE + GAP) + 2 * MARGIN  # of 13, 11 can be read
+    assert Image.open(out).height == 2 * LINE + 6 * (TILE + LINE)  # of 13, 11 can be read
     broken = tmp_path / "broken"
     for name in ("a", "b"):
         (broken / "train" / name).mkdir(parents=True)
@@ -441,17 +438,6 @@ def test_one_image_is_no_set(told: Told, pets: Path) -> None:
 def test_one_class_is_one(told: Told, tmp_path: Path) -> None:
     picture(tmp_path / "only" / "0.png")
     assert ": 1 class, " in told(tmp_path)[0]
-
-
-def test_accents_that_the_font_lacks_are_left_out() -> None:
-    font = ImageFont.load_default(13)
-    assert cut("Größe, façade, Łódź · 64 × 64", 1000, font) == "Grosse, facade, Lodz · 64 × 64"
-
-
-def test_names_that_would_be_boxes_are_numbered() -> None:
-    font = ImageFont.load_default(13)
-    assert [legible(name, font, "class 2 of 5") for name in ("猫", "🐈emoji", "قطة")] == ["class 2 of 5"] * 3
-    assert [legible(name, font, "?") for name in ("Größe", "cat")] == ["Größe", "cat"]
 
 
 def test_cifar100_has_ten_of_its_test_images_in_training(ask: Ask) -> None:
