@@ -19,14 +19,7 @@ from antishortcut.folder import Folder
 from antishortcut.run import Run
 from antishortcut.teachers import Trajectory
 
-MECHANISM, COST = "mechanism", "cost"
-SHORTCUTS = {  # set → scores that tell what the model relies on
-    "conflict": ("shape_bias", "by_shape", "by_texture"),
-    "cue-conflict": ("shape_bias", "by_shape", "by_texture"),
-    "groups": ("worst_group", "mean_group"),
-    "hard": ("hard_accuracy", "easy_accuracy"),
-    "stylized": ("accuracy", "clean_accuracy"),
-}
+COST = "cost"  # the evaluation of latency
 MARKUP = re.compile(r"[\\`*\[\]~$<]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 Scores = Mapping[str, Mapping[str, Any]]
 
@@ -48,7 +41,6 @@ class Teacher:
     run: Run
     parameters: int | None
     size: int  # bytes of its final weights
-    headline: tuple[str, float] | None
 
 
 def find_teacher(folder: Folder, run: Run, runs: Path | None = None) -> Teacher | None:
@@ -62,11 +54,7 @@ def find_teacher(folder: Folder, run: Run, runs: Path | None = None) -> Teacher 
         parameters = home.result().get("parameters")
     except (UserError, OSError, KeyError):  # missing or incomplete
         return None
-    try:
-        headline = home.headline()
-    except (KeyError, TypeError, ValueError):  # never scored
-        headline = None
-    return Teacher(teacher, parameters if isinstance(parameters, int) else None, size, headline)
+    return Teacher(teacher, parameters if isinstance(parameters, int) else None, size)
 
 
 def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teacher: Teacher | None) -> str:
@@ -82,7 +70,6 @@ def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teac
             "",
             f"Not measured: {missing}. Measure them with `asd evaluate --on`." if missing else "All were measured.",
         ],
-        "What it relies on": _relies_on(scores) or ["Not measured."],
         "Size and latency": _cost(opened, record, teacher, scores.get(COST, {})),
         "How to use": [
             "```python", *written.load, *written.use, "```", "", f"Preprocessing is {record['preprocessing']}."
@@ -152,7 +139,9 @@ def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -
         f"fingerprint {run.fingerprint}",
     ])  # fmt: skip
     if run.kind == "distill":
-        yield "teacher", _describe_teacher(run, teacher)
+        name = f"{teacher.run.model.name}, {_length(teacher.run)}, " if teacher else ""
+        states = ", ".join(f"{role} = {state}" if role != state else role for role, state in run.roles.items())
+        yield "teacher", f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
         yield "method", ", ".join([run.method, *(f"{key} {value}" for key, value in run.options.items())])
     start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
     yield (
@@ -173,17 +162,6 @@ def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -
             f"of the largest value ({check['allowed']:g} is allowed)"
         ),
     )
-
-
-def _describe_teacher(run: Run, teacher: Teacher | None) -> str:
-    if run.teacher is None:
-        return "none"
-    texts = [teacher.run.model.name, _length(teacher.run)] if teacher else []
-    texts.append(f"hash {run.teacher}")
-    if teacher and teacher.headline:
-        texts.append(f"{teacher.headline[0]} {teacher.headline[1]:.4f} after training")
-    states = ", ".join(f"{role} = {state}" if role != state else role for role, state in run.roles.items())
-    return ", ".join([*texts, f"states {states}" if states else "compared with, not learned from"])
 
 
 def _length(run: Run) -> str:
@@ -216,33 +194,14 @@ def _rows(opened: Opened, scores: Scores) -> Iterator[Row]:
         except (UserError, KeyError, TypeError, ValueError):  # an incomplete result.json
             pass
     for name, score in scores.items():
-        if name in (MECHANISM, COST):
-            continue
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""
-        for key, value in score["values"].items():
-            if _is_number(value):
-                yield Row(name, str(key), value, score.get("count"), source)
-
-
-def _relies_on(scores: Scores) -> list[str]:
-    """Scores of sets that tell shortcuts apart, and measures of the features in every space."""
-    lines = []
-    for name, keys in SHORTCUTS.items():
-        values = scores.get(name, {}).get("values", {})
-        if texts := [f"{key} {values[key]:.3f}" for key in keys if _is_number(values.get(key))]:
-            lines.append(f"- {name}: {', '.join(texts)}")
-    values = scores.get(MECHANISM, {}).get("values", {})
-    spaces = {str(space): measures for space, measures in values.items() if isinstance(measures, dict)}
-    names = dict.fromkeys(str(key) for measures in spaces.values() for key in measures)
-    rows = [
-        (name, *(f"{value:.3f}" if _is_number(value := measures.get(name)) else "–" for measures in spaces.values()))
-        for name in names
-    ]
-    if rows:
-        lines += ["", "Features beside the teacher's, and their length on its shortcut directions:", ""]
-        lines += _table(("measure", *spaces), rows)
-    return lines
+        values = score["values"] if name != COST else {}
+        for key, value in values.items():
+            inner = value if isinstance(value, dict) else {"": value}  # of the mechanism: measures by space
+            for measure, number in inner.items():
+                if _is_number(number):
+                    yield Row(name, f"{key} {measure}".strip(), number, score.get("count"), source)
 
 
 def _cost(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None, score: Mapping[str, Any]) -> list[str]:
