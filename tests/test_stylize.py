@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import runpy
 import shutil
@@ -31,6 +32,7 @@ from antishortcut.stylize.generate import STREAM, VERSION, another_class, any_st
 from antishortcut.stylize.nets import Stylizer, encoder_from, own_decoder, reference_decoder, reference_vgg
 from antishortcut.stylize.weights import load, reference
 from antishortcut.types import FileSet, ImageSet, Sets
+from tests.data.official import picture
 
 TRAINING = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "train_stylizer.py"))
 
@@ -189,6 +191,7 @@ def test_every_image_gets_another_class_and_all_others_are_drawn() -> None:
     assert (another_class(label, place, train, seed=4) != style).any()
     some = rng.permutation(3000)[:50]
     assert (another_class(label[some], place[some], train, seed=3) == style[some]).all()  # a part is like the whole
+    assert set(any_style(np.arange(2000), 20, seed=0).tolist()) == set(range(20))
     with pytest.raises(UserError, match="one class"):
         another_class(np.zeros(3, dtype=np.int64), place[:3], np.zeros(9, dtype=np.int64), seed=0)
 
@@ -198,11 +201,6 @@ def test_another_class_is_the_slow_one() -> None:
     for at, got in enumerate(another_class(label, np.arange(4), train, seed=7)):
         others = [i for c in range(3) if c != label[at] for i in range(len(train)) if train[i] == c]
         assert got == others[int(float(uniform(7, VERSION, at, STREAM)) * len(others))]
-
-
-def test_any_style_covers_the_folder() -> None:
-    style = any_style(np.arange(2000), 20, seed=0)
-    assert set(style.tolist()) == set(range(20))
 
 
 # ---------------------------------------------------------------------------------------------- our own stylizer
@@ -232,6 +230,11 @@ def folder(network: Any, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def stylizer(folder: Path) -> Stylizer:
     return load(folder)
+
+
+@pytest.fixture(scope="module")
+def copies(stylizer: Stylizer, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_stylized(stylizer, sets, tmp_path_factory.mktemp("copies"), limit=20, quiet=True).folder
 
 
 @pytest.mark.parametrize(("name", "depth"), [("vgg8", 3), ("vgg13", 2)])
@@ -289,38 +292,45 @@ def test_a_stylizer_is_loaded_and_checked(folder: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- copies on disk
 
 
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
 def test_copies_are_complete_and_the_same_every_time(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
-    made = write_stylized(stylizer, sets, tmp_path / "a", quiet=True)
+    copies = write_stylized(stylizer, sets, tmp_path / "a", quiet=True)
     write_stylized(stylizer, sets, tmp_path / "b", quiet=True)
-    names = {"stylized.npy", "labels.npy", "style.npy", "style_label.npy", "contact.png", "facts.json"}
-    for name in names:
+    files = {"stylized.npy", "labels.npy", "style.npy", "style_label.npy", "contact.png", "facts.json"}
+    for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
-    assert {path.name for path in (tmp_path / "a").iterdir()} == names | {".lock"}
-    images = np.load(tmp_path / "a" / "stylized.npy")
+    assert names(tmp_path / "a") == files
+    images, style, style_label = (
+        np.load(tmp_path / "a" / name) for name in ("stylized.npy", "style.npy", "style_label.npy")
+    )
     assert (images.shape, images.dtype) == ((60, 16, 16, 3), np.uint8)
-    style, style_label = (np.load(tmp_path / "a" / name) for name in ("style.npy", "style_label.npy"))
     assert (sets.train.label.numpy()[style] == style_label).all()
     assert (style_label != sets.tests["iid"].label.numpy()).all()  # of another class, for every image
-    assert made.style_label is not None
-    assert made.style_label.tolist() == style_label.tolist()
-    assert made.label.tolist() == sets.tests["iid"].label.tolist()
-    said = {"kind": "stylized", "source": "generated", "weights": "own", "alpha": 1.0, "seed": 0, "styles": "train",
-            "count": 60, "side": 16, "set": "cues", "part": "iid", "fingerprint": sets.fingerprint}  # fmt: skip
-    assert said.items() <= dict(made.facts).items()
-    assert len(made.fingerprint) == 16
+    assert copies.style_label is not None
+    assert copies.style_label.tolist() == style_label.tolist()
+    assert copies.label.tolist() == sets.tests["iid"].label.tolist()
+    facts = {"kind": "stylized", "source": "generated", "weights": "own", "alpha": 1.0, "seed": 0, "styles": "train",
+             "count": 60, "side": 16, "set": "cues", "part": "iid", "fingerprint": sets.fingerprint}  # fmt: skip
+    assert facts.items() <= dict(copies.facts).items()
+    assert len(copies.fingerprint) == 16
 
 
 def test_an_image_is_its_own_content_in_its_own_style(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
-    made = write_stylized(stylizer, sets, tmp_path, which="conflict", alpha=0.5, quiet=True)
+    copies = write_stylized(stylizer, sets, tmp_path, which="conflict", alpha=0.5, quiet=True)
     test, train = sets.tests["conflict"], sets.train
     assert isinstance(test, ImageSet)
     assert isinstance(train, ImageSet)
     style = train.image[torch.from_numpy(np.load(tmp_path / "style.npy"))]
     one = stylizer(test.image[17:18] / 255, style[17:18] / 255, 0.5)[0]
-    assert (made.images.image[17].float() / 255 - one).abs().max() < 1.01 / 255
+    assert (copies.images.image[17].float() / 255 - one).abs().max() < 1.01 / 255
 
 
-def test_finished_copies_are_kept_and_others_refused(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+def test_finished_copies_are_not_made_again_and_other_folders_refused(
+    stylizer: Stylizer, sets: Sets, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     first = write_stylized(stylizer, sets, out, limit=20, quiet=True)
     stamp = (out / "stylized.npy").stat().st_mtime_ns
@@ -332,76 +342,63 @@ def test_finished_copies_are_kept_and_others_refused(stylizer: Stylizer, sets: S
             write_stylized(stylizer, sets, out, **({"limit": 20} | change), quiet=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(UserError, match=r"not empty \(thesis.tex\)"):
-        write_stylized(stylizer, sets, tmp_path / "full", quiet=True)
-    with pytest.raises(UserError, match="is a file"):
-        write_stylized(stylizer, sets, tmp_path / "full" / "thesis.tex", quiet=True)
-
-
-def test_files_are_the_copies(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
-    made = write_stylized(stylizer, sets, tmp_path, limit=20, files=True, quiet=True)
-    paths = sorted((tmp_path / "images").rglob("*.png"))
-    assert len(paths) == 20
-    assert {path.name for path in (tmp_path / "images").iterdir()} == set(sets.classes)
-    whole = sets.tests["iid"].label
-    by_number = {int(path.stem): path for path in paths}
-    for (number, path), image in zip(sorted(by_number.items()), made.images.image, strict=True):
-        assert path.parent.name == sets.classes[int(whole[number])]
+    for place, message in (("full", r"not empty \(thesis.tex\)"), ("full/thesis.tex", "is a file")):
+        with pytest.raises(UserError, match=message):
+            write_stylized(stylizer, sets, tmp_path / place, quiet=True)
+    whole, paths = sets.tests["iid"].label, sorted((out / "images").rglob("*.png"), key=lambda path: path.stem)
+    assert {path.name for path in (out / "images").iterdir()} == set(sets.classes)
+    for path, image in zip(paths, again.images.image, strict=True):
+        assert path.parent.name == sets.classes[int(whole[int(path.stem)])]
         assert (np.asarray(Image.open(path)) == image.permute(1, 2, 0).numpy()).all()
 
 
 def test_styles_from_a_folder(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
     styles = tmp_path / "styles"
-    (styles / "more").mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for number, size in enumerate([(40, 30), (20, 50), (16, 16)]):  # any size and shape
-        picture = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
-        picture.save(styles / ("more" if number else ".") / f"{number}.png")
-    made = write_stylized(stylizer, sets, tmp_path / "out", styles=styles, quiet=True)
-    assert made.style_label is None
-    assert not (tmp_path / "out" / "style_label.npy").exists()
+    for name, size in (("0", (40, 30)), ("more/1", (20, 50)), ("more/2", (16, 16))):  # any size and shape
+        picture(styles / f"{name}.png", size=size)
+    copies = write_stylized(stylizer, sets, tmp_path / "out", styles=styles, quiet=True)
+    assert (copies.style_label, copies.facts["style_count"]) == (None, 3)
+    assert "style_label.npy" not in names(tmp_path / "out")
     assert set(np.load(tmp_path / "out" / "style.npy").tolist()) == {0, 1, 2}
-    assert made.facts["style_count"] == 3
     (styles / "more" / "2.png").unlink()
     with pytest.raises(UserError, match=r"styles: .* there"):
         write_stylized(stylizer, sets, tmp_path / "out", styles=styles, quiet=True)
-    (tmp_path / "empty").mkdir()
-    for folder, said in ((tmp_path / "empty", "no pictures"), (tmp_path / "none", "no folder")):
-        with pytest.raises(UserError, match=said):
-            write_stylized(stylizer, sets, tmp_path / "out2", styles=folder, quiet=True)
 
 
 def test_large_images_stay_on_disk(network: Any, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 3), ("val", 2)):
-        for name in ("cat", "dog"):
-            (tmp_path / "data" / part / name).mkdir(parents=True)
-            for number in range(count):
-                picture = Image.fromarray(rng.integers(0, 256, (90, 80, 3), dtype=np.uint8))
-                picture.save(tmp_path / "data" / part / name / f"{number}.png")
+    for part, name, number in itertools.product(("train", "val"), ("cat", "dog"), range(2)):
+        picture(tmp_path / "data" / part / name / f"{number}.png", size=(80, 90))
     sets = open_sets(f"folder:{tmp_path / 'data'}", None, image_size=70)
     assert isinstance(sets.tests["test"], FileSet)
     stylizer = Stylizer(encoder_from(network, 3), own_decoder((64, 128, 256)), {"weights": "own"})
-    made = write_stylized(stylizer, sets, tmp_path / "out", quiet=True)
-    assert made.images.image.shape == (4, 3, 70, 70)  # poolings round 70 up to 72; the copies are 70 again
-    assert made.style_label is not None
-    assert (made.style_label != made.label).all()
-    assert made.facts["set"] == "folder"
+    copies = write_stylized(stylizer, sets, tmp_path / "out", quiet=True)
+    assert copies.images.image.shape == (4, 3, 70, 70)  # poolings round 70 up to 72; the copies are 70 again
+    assert copies.style_label is not None
+    assert (copies.style_label != copies.label).all()
+    assert copies.facts["set"] == "folder"
 
 
-def test_what_cannot_be_is_said(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({"alpha": 1.5}, "between 0"),
         ({"which": "conflct"}, "did you mean 'conflict'"),
         ({"limit": 0}, "--limit"),
-    ]
-    for options, said in wrong:
-        with pytest.raises(UserError, match=said):
-            write_stylized(stylizer, sets, tmp_path / "out", quiet=True, **options)
+        ({"styles": Path("/nowhere")}, "no folder"),
+        ({"styles": Path(__file__).parents[1] / "scripts"}, "no pictures"),
+    ],
+)
+def test_impossible_requests_are_one_line(
+    stylizer: Stylizer, sets: Sets, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        write_stylized(stylizer, sets, tmp_path / "out", quiet=True, **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_stop_leaves_no_half_written_copies(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+def test_a_stop_leaves_no_half_written_copies(
+    stylizer: Stylizer, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stops:
         facts, device, calls = stylizer.facts, stylizer.device, 0
 
@@ -411,49 +408,49 @@ def test_a_stop_leaves_no_half_written_copies(stylizer: Stylizer, sets: Sets, tm
                 raise KeyboardInterrupt
             return stylizer(*arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("antishortcut.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
-        with pytest.raises(KeyboardInterrupt):
-            write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
-        assert {path.name for path in tmp_path.iterdir()} == {".lock"}
-        (tmp_path / ".stylized.x.part").write_bytes(b"left by a kill")
-        write_stylized(stylizer, sets, tmp_path, quiet=True)
-    assert not list(tmp_path.glob(".*.part"))
+    monkeypatch.setattr("antishortcut.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
+    with pytest.raises(KeyboardInterrupt):
+        write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
+    assert names(tmp_path) == set()
+    write_stylized(stylizer, sets, tmp_path, quiet=True)
     assert len(open_stylized(tmp_path, 10).images) == 60
 
 
-def test_bad_copies_get_one_line(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
-    good = tmp_path / "good"
-    write_stylized(stylizer, sets, good, limit=20, quiet=True)
+CUT = "cut short"
 
-    def broken(name: str, data: bytes | None) -> Path:
-        folder = tmp_path / f"broken-{len(list(tmp_path.iterdir()))}"
-        shutil.copytree(good, folder)
-        if data is None:
-            (folder / name).unlink()
-        else:
-            (folder / name).write_bytes(data)
-        return folder
 
-    whole = (good / "stylized.npy").read_bytes()
-    np.save(tmp_path / "few.npy", np.zeros(3, dtype=np.int64))
-    few = (tmp_path / "few.npy").read_bytes()
-    cases = [
-        (tmp_path / "nothing", "no folder"),
-        (broken("facts.json", None), "no finished stylised copies"),
-        (broken("facts.json", b"{}"), "not of stylised copies"),
-        (broken("facts.json", b"{"), "cannot be read as JSON"),
-        (broken("stylized.npy", whole[: len(whole) // 2]), "cut short"),
-        (broken("stylized.npy", None), "no file"),
-        (broken("labels.npy", few), "3 labels for 20 images"),
-        (broken("style_label.npy", few), "3 labels for 20 images"),
-    ]
-    for folder, said in cases:
-        with pytest.raises(UserError, match=said) as caught:
-            open_stylized(folder, 10)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("facts.json", None, "no finished stylised copies"),
+        ("facts.json", b"{}", "not of stylised copies"),
+        ("facts.json", b"{", "cannot be read as JSON"),
+        ("stylized.npy", CUT, "cut short"),
+        ("stylized.npy", None, "no file"),
+        ("labels.npy", [0, 1, 2], "3 labels for 20 images"),
+        ("style_label.npy", [0, 1, 2], "3 labels for 20 images"),
+    ],
+)
+def test_damaged_copies_are_one_line(copies: Path, tmp_path: Path, name: str, data: Any, message: str) -> None:
+    path = Path(shutil.copytree(copies, tmp_path / "damaged")) / name
+    if data is None:
+        path.unlink()
+    elif data == CUT:
+        path.write_bytes(path.read_bytes()[:5000])
+    elif isinstance(data, bytes):
+        path.write_bytes(data)
+    else:
+        np.save(path, np.array(data))
+    with pytest.raises(UserError, match=message) as caught:
+        open_stylized(tmp_path / "damaged", 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_copies_of_another_data_set_are_refused(copies: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="5 classes"):
-        open_stylized(good, 5)
+        open_stylized(copies, 5)
+    with pytest.raises(UserError, match="no folder"):
+        open_stylized(tmp_path / "nothing", 10)
 
 
 def test_reading_loads_no_network() -> None:
