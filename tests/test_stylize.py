@@ -144,8 +144,8 @@ def twin(image: Tensor, style: Tensor, vgg: dict[str, Tensor], decoder: dict[str
 
 
 def test_reference_nets_have_the_keys_and_shapes_of_the_files() -> None:
-    assert (len(reference_vgg()), len(reference_decoder())) == (53, 29)
-    for net, table in ((reference_vgg(), VGG), (reference_decoder(), DECODER)):
+    for net, table, layers in ((reference_vgg(), VGG, 53), (reference_decoder(), DECODER, 29)):
+        assert len(net) == layers
         shapes = {key: value.shape for key, value in random_state(table).items()}
         assert {key: value.shape for key, value in net.state_dict().items()} == shapes
 
@@ -164,8 +164,6 @@ def test_reference_forward_is_the_twin(public: tuple[Path, Path]) -> None:
 
 def test_reference_weights_that_do_not_fit_get_one_line(public: tuple[Path, Path], tmp_path: Path) -> None:
     vgg, decoder = public
-    with pytest.raises(UserError, match="no weights at"):
-        reference(vgg, tmp_path / "nothing.pth")
     with pytest.raises(UserError, match="of another network"):
         reference(decoder, vgg)
     (tmp_path / "text.pth").write_text("no weights")
@@ -251,28 +249,6 @@ def test_own_encoder_is_the_classifier_s_stages(name: str, depth: int) -> None:
     assert all(m.std(dim=(2, 3)).max() < 1e-5 for m in flat)  # a plain image has no frame
     assert all(m.padding_mode == "zeros" for m in whole.modules() if isinstance(m, torch.nn.Conv2d))  # left alone
     assert own_decoder([m.shape[1] for m in maps])(maps[-1]).shape == image.shape
-
-
-def test_training_lowers_the_losses_and_leaves_the_encoder(network: Any, sets: Sets) -> None:
-    encoder, image = encoder_from(network, 2), torch.as_tensor(sets.train.image[:32]) / 255  # type: ignore[union-attr]
-    before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    short, long, again = (TRAINING["train_decoder"](encoder, sets.train, 16, steps) for steps in (1, 50, 1))
-    losses = [TRAINING["decoder_losses"](encoder, decoder, image) for decoder in (short, long)]
-    assert all(after < 0.8 * first for first, after in zip(*losses, strict=True))
-    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
-    assert all(torch.equal(a, b) for a, b in zip(short.parameters(), again.parameters(), strict=True))
-
-
-def test_decoder_losses_of_a_perfect_decoder_are_zero_on_images_of_one_style(network: Any) -> None:
-    encoder = encoder_from(network, 2)
-    image = torch.rand(1, 3, 16, 16).expand(8, 3, 16, 16)  # every image has the style of every other
-
-    class Perfect(torch.nn.Module):
-        def forward(self, code: Tensor) -> Tensor:
-            return image
-
-    losses = TRAINING["decoder_losses"](encoder, Perfect(), image)
-    assert all(loss.item() == pytest.approx(0, abs=1e-6) for loss in losses)
 
 
 def test_a_stylizer_is_loaded_and_checked(folder: Path, tmp_path: Path) -> None:
@@ -376,24 +352,6 @@ def test_large_images_stay_on_disk(network: Any, tmp_path: Path) -> None:
     assert copies.style_label is not None
     assert (copies.style_label != copies.label).all()
     assert copies.facts["set"] == "folder"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": 1.5}, "between 0"),
-        ({"which": "conflct"}, "did you mean 'conflict'"),
-        ({"limit": 0}, "--limit"),
-        ({"styles": Path("/nowhere")}, "no folder"),
-        ({"styles": Path(__file__).parents[1] / "scripts"}, "no pictures"),
-    ],
-)
-def test_impossible_requests_are_one_line(
-    stylizer: Stylizer, sets: Sets, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        write_stylized(stylizer, sets, tmp_path / "out", quiet=True, **options)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_stop_leaves_no_half_written_copies(
@@ -516,7 +474,9 @@ def test_the_training_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
         (["small.toml", "out", "--stylizer", "OWN", "--alpha", "2"], "between 0"),
         (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no folder nowhere"),
-        (["small.toml", "out", "--stylizer", "OWN", "--set-name", "test"], "no test set 'test'"),
+        (["small.toml", "out", "--stylizer", "OWN", "--styles", "."], "no pictures in"),
+        (["small.toml", "out", "--stylizer", "OWN", "--set-name", "conflct"], "did you mean 'conflict'"),
+        (["small.toml", "out", "--stylizer", "OWN", "--limit", "0"], "--limit"),
         (["small.tml", "out", "--stylizer", "OWN"], "unknown data set"),
         (["cifar100", "out", "--stylizer", "OWN", "--data-root", "nowhere"], "nowhere"),
     ],

@@ -21,7 +21,7 @@ from antishortcut.export import export
 from antishortcut.folder import Folder, write_json
 from antishortcut.teachers import network_of
 from antishortcut.workflow import Workshop, distill
-from tests.export.subjects import TIMM, close, everything, fresh, runtime, small
+from tests.export.subjects import TIMM, close, fresh, runtime, small
 
 
 def test_what_disagrees_is_refused(
@@ -51,23 +51,16 @@ def test_what_disagrees_is_refused(
     assert not (copy / "export").exists()
 
 
-def test_a_student_that_is_damaged_is_said_in_a_line(student: Folder, tmp_path: Path) -> None:
-    copy = Folder(tmp_path / "s" / "kd-s3")
-    shutil.copytree(student.path, copy.path)
-    whole = copy.student.read_bytes()
-    before = everything(tmp_path)
-    copy.student.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"student.safetensors: damaged \(not what was saved\); restore it"):
-        export(copy, "safetensors", None)
-    write_json(copy.path / "result.json", {**copy.result(), "sha256": None})  # as an older version wrote it
-    with pytest.raises(UserError, match="holds no plain tensors"):
-        export(copy, "safetensors", None)
+def test_a_damaged_student_is_one_line(student: Folder, tmp_path: Path) -> None:
+    copy = Folder(Path(shutil.copytree(student.path, tmp_path / "s" / "kd-s3")))
     other = {key: value for key, value in load_file(student.student).items() if "head" not in key}
     save_file(other, copy.student)
+    with pytest.raises(UserError, match=r"student.safetensors: damaged"):
+        export(copy, "safetensors", None)
+    write_json(copy.path / "result.json", {**copy.result(), "sha256": None})  # as an older version wrote it
     with pytest.raises(UserError, match=r"missing \(body\.head\.weight"):
         export(copy, "safetensors", None)
-    assert everything(tmp_path) == before
-    copy.student.write_bytes(whole)
+    shutil.copy(student.student, copy.student)
     write_json(copy.path / "result.json", {})  # finished, as far as is known
     assert "at the end of training" not in (export(copy, "safetensors", None).place / "README.md").read_text()
 
@@ -91,7 +84,6 @@ def test_what_others_raise_is_said_in_a_line(student: Folder, tmp_path: Path, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [24, 176])
 def test_a_network_of_one_size_resizes_by_itself(side: int, tmp_path: Path) -> None:
-    """Smaller and larger images than it takes; its embedding is named elsewhere."""
     folder = fresh(tmp_path / "run", "timm:test_vit", side, embedding="blocks.2")
     made = export(folder, "onnx", None, out=tmp_path / "o", embedding=True)
     assert (made.record["image_size"], made.record["resized_to"]) == (side, 160)
