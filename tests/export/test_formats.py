@@ -17,7 +17,7 @@ from antishortcut.export import export
 from antishortcut.export.check import difference
 from antishortcut.folder import Folder
 from antishortcut.teachers import Trajectory
-from antishortcut.workflow import Workshop, distill, teach
+from antishortcut.workflow import Workshop, teach
 from tests.export.subjects import TIMM, close, elsewhere, images, original, runtime, small
 
 
@@ -82,20 +82,6 @@ def test_safetensors_hold_the_bare_networks_weights(of_timm: Folder, shop: Works
     assert (record["model"], record["classes"], record["image_size"]) == (TIMM, 10, 40)
     assert record["names"] == list(shop.sets(of_timm.read()[0].data).classes)
     assert len(record["load"]) == 3
-
-
-def test_weights_begin_another_recipe(student: Folder, shop: Workshop, tmp_path: Path) -> None:
-    """What export.json says of the student goes into a recipe as it is, but for where the file lies."""
-    made = export(student, "safetensors", None, out=tmp_path / "s")
-    wanted = made.record["recipe"]["student"]
-    assert wanted == {"name": "cnn-2-16", "weights": "model.safetensors"}
-    overrides = [f"student.name={wanted['name']}", f"student.weights={made.place / wanted['weights']}"]
-    recipe = small(*overrides, "optim.rate=1e-12")  # nothing is learned
-    again = Folder(distill(recipe, shop, method="ce", seed=1, suite="again").folder(shop.runs))
-    for (name, ours), theirs in zip(
-        original(student, shop).named_parameters(), original(again, shop).parameters(), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, msg=name)
 
 
 def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:

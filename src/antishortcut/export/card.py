@@ -61,8 +61,8 @@ def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teac
     scores = _scores(opened)
     rows = list(_rows(opened, scores))
     title = _title(opened, teacher)
-    own_sets = {row.set for row in rows if row.source == "at the end of training"}  # what `clean` scores first
-    scored = {*scores, *(["clean"] if own_sets & set(scores) else []), "scenes"}  # scenes are pictures, not scores
+    own = str(opened.folder.result().get("set"))  # the test set that the evaluation `clean` scores
+    scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
     sections = {
         "Scores": [
@@ -78,7 +78,7 @@ def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teac
         "Licence": [_licence(opened.run)],
     }  # fmt: skip
     lines = ["---", _metadata(opened, written, title, rows).to_yaml(), "---", "", f"# {plain(title)}", ""]
-    lines += _table(("", ""), _facts(opened, record, teacher))
+    lines += _table(("", ""), _facts(opened, record, teacher).items())
     for name, section in sections.items():
         lines += ["", f"## {name}", "", *section]
     return "\n".join(lines) + "\n"
@@ -119,49 +119,41 @@ def _title(opened: Opened, teacher: Teacher | None) -> str:
     return f"{run.model.name} distilled from {teacher.run.model.name if teacher else run.teacher} ({run.method})"
 
 
-def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -> Iterator[tuple[str, str]]:
-    run, data, optim = opened.run, opened.run.data, opened.run.optim
+def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -> dict[str, str]:
+    run, data, optim, check = opened.run, opened.run.data, opened.run.optim, record["check"]
     shorter, side = record["shorter_side"], record["resized_to"]
     crop = f"; of a file, make the shorter side {shorter} and cut the centre out" if shorter else ", whole scenes"
     resize = f"; resized to {side} × {side} bilinearly" if side else ""
     upsample = ", to be brought to the image's size bilinearly before argmax" if opened.maps else ""
     names = f": {', '.join(opened.names[:12])}{', … (all in export.json)' * (len(opened.names) > 12)}"
-    limits = {"training": data.train_limit, "test": data.test_limit}
-    yield "network", f"{run.model.name}, {opened.parameters:,} parameters"
-    yield "input", f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{crop}"
-    yield "preprocessing", f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{resize}"
-    yield "output", "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + upsample
-    yield "classes", f"{opened.classes}{names if opened.names else ''}"
-    yield "data", ", ".join([
-        short(data.name),
-        *(f"{limit:,} {name} images at most" for name, limit in limits.items() if limit),
-        *(f"{key} {value:g}" for key, value in data.options.items()),
-        f"fingerprint {run.fingerprint}",
-    ])  # fmt: skip
+    limits = {"train_limit": data.train_limit, "test_limit": data.test_limit}
+    settings = {key: value for key, value in {**limits, **data.options}.items() if value is not None}
+    facts = {
+        "network": f"{run.model.name}, {opened.parameters:,} parameters",
+        "input": f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{crop}",
+        "preprocessing": f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{resize}",
+        "output": "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + upsample,
+        "classes": f"{opened.classes}{names if opened.names else ''}",
+        "data": _listed(short(data.name), settings) + f", fingerprint {run.fingerprint}",
+    }
     if run.kind == "distill":
         name = f"{teacher.run.model.name}, {_length(teacher.run)}, " if teacher else ""
         states = ", ".join(f"{role} = {state}" if role != state else role for role, state in run.roles.items())
-        yield "teacher", f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
-        yield "method", ", ".join([run.method, *(f"{key} {value}" for key, value in run.options.items())])
+        facts["teacher"] = f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
+        facts["method"] = _listed(run.method, run.options)
     start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
-    yield (
-        "training",
-        (
-            f"{_length(run)}, {optim.name}, rate {optim.rate:g} ({optim.schedule}), batch {optim.batch}, "
-            f"augmentation {data.augment}{start}"
-        ),
-    )
-    yield "seeds", f"training {run.seed}, data {data.seed}" + (f", teacher {teacher.run.seed}" if teacher else "")
-    yield "run", f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}"
-    check = record["check"]
-    yield (
-        "checked",
-        (
-            f"against the original on {check['images']} of {' and '.join(map(_shape, check['sizes']))}, "
-            f"in batches of {', '.join(map(str, check['batches']))}: the largest difference is {check['largest']:.1e} "
-            f"of the largest value ({check['allowed']:g} is allowed)"
-        ),
-    )
+    rate = f"rate {optim.rate:g} ({optim.schedule})"
+    return facts | {
+        "training": f"{_length(run)}, {optim.name}, {rate}, batch {optim.batch}, augmentation {data.augment}{start}",
+        "seeds": f"training {run.seed}, data {data.seed}" + (f", teacher {teacher.run.seed}" if teacher else ""),
+        "run": f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}",
+        "checked": f"against the original on {check['images']} of {' and '.join(map(_shape, check['sizes']))}: "
+        f"the largest difference is {check['largest']:.1e} of the largest value ({check['allowed']:g} is allowed)",
+    }
+
+
+def _listed(name: str, options: Mapping[str, Any]) -> str:
+    return ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
 
 
 def _length(run: Run) -> str:
