@@ -19,7 +19,7 @@ from antishortcut.cli import main
 from antishortcut.errors import UserError
 from antishortcut.export import export
 from antishortcut.folder import Folder, write_json
-from antishortcut.teachers import network_of
+from antishortcut.teachers import network_of, tensors_of
 from antishortcut.workflow import Workshop, distill
 from tests.export.subjects import TIMM, close, fresh, runtime, small
 
@@ -30,10 +30,9 @@ def test_what_disagrees_is_refused(
     """A writer that loses a bias, one that returns another shape, a student that is not finite."""
     from antishortcut.export import formats
 
-    plain = formats.tensors_of
 
     def spoiled(module: nn.Module) -> dict[str, Tensor]:
-        return {key: value + 0.01 * (key == "head.bias") for key, value in plain(module).items()}
+        return {key: value + 0.01 * (key == "head.bias") for key, value in tensors_of(module).items()}
 
     monkeypatch.setattr(formats, "tensors_of", spoiled)
     with pytest.raises(UserError, match=r"differs from the original by 0\.\d+ of its largest value on 1 of 5 images"):
