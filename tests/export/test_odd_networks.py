@@ -30,7 +30,6 @@ def test_what_disagrees_is_refused(
     """A writer that loses a bias, one that returns another shape, a student that is not finite."""
     from antishortcut.export import formats
 
-
     def spoiled(module: nn.Module) -> dict[str, Tensor]:
         return {key: value + 0.01 * (key == "head.bias") for key, value in tensors_of(module).items()}
 
