@@ -71,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "run", "folder", "console", "choose", "types", "data", "models", "methods", "tasks", "teachers",
         "train", "resume", "fabric", "mixing", "given", "machine",
     },
-    "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
+    "export": {"run", "folder", "types", "models", "data", "teachers", "cost", "evaluate"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
     "bench": {"run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},

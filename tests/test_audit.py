@@ -6,8 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -24,16 +22,14 @@ from typer.testing import CliRunner
 from antishortcut.audit import audit, fate
 from antishortcut.audit.measure import part
 from antishortcut.cli import app, main
-from antishortcut.cli.audit import PARTS, _clear
+from antishortcut.cli.audit import _clear
 from antishortcut.diagnose import parts
 from antishortcut.errors import UserError
-from antishortcut.export.whole import placing
 from antishortcut.models import Network, build
 from antishortcut.report.audit_page import drawn, render, write_page
 from antishortcut.run import Recipe
 from antishortcut.types import Features, ImageSet, Sets
 from antishortcut.workflow import Workshop, distill, teach
-from tests.hostile.test_disks import killed, killing_before
 
 CLASSES = ("red", "green", "blue")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -492,40 +488,6 @@ def test_what_is_wrong_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) 
     }.items():  # fmt: skip
         usual = () if message.startswith("missing") else ("--model", "cnn-2-8", *OWN)
         fails(monkeypatch, message, "audit", *words, *usual)
-
-
-@pytest.mark.parametrize("moves", [None, *range(6)])
-@pytest.mark.parametrize("there", [False, True])
-def test_a_killed_audit_keeps_nobody_out(tmp_path: Path, there: bool, moves: int | None) -> None:
-    """Two parts go, the old ones are let go of, three come; a new folder comes at once."""
-    out = tmp_path / "audit"
-    if there:
-        (out / "pictures").mkdir(parents=True)
-        (out / "pictures" / "old.png").touch()
-        (out / "audit.json").write_text("old")
-        (out / "mine.txt").touch()
-
-    def work() -> None:
-        os.replace = killing_before(moves or 0)
-        with placing(out, "audit", PARTS) as work:
-            (work / "pictures").mkdir()
-            (work / "pictures" / "new.png").touch()
-            (work / "audit.html").write_text("new")
-            (work / "audit.json").write_text("new")
-            if moves is None or not there:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    killed(work)
-    _clear(out)
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    if not there:
-        assert left == []
-    elif moves is None or moves < 3:
-        names = ["audit.json", "mine.txt", "pictures", "pictures/old.png"]
-        assert left == ["audit", *(f"audit/{name}" for name in names)]
-    else:
-        names = ["audit.html", "audit.json", "mine.txt", "pictures", "pictures/new.png"]
-        assert left == ["audit", *(f"audit/{name}" for name in names)]
 
 
 def test_pictures_of_ones_own_are_no_earlier_audit(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
 from antishortcut.run import Execution, Recipe, load_recipe
 from antishortcut.signals import Stopped
-from antishortcut.stylize import check_request
+from antishortcut.stylize import write_stylized
 from antishortcut.targets import measure
 from antishortcut.teachers import Trajectory
 from antishortcut.types import Batch
@@ -118,7 +118,7 @@ def test_what_needs_labels_of_images_is_refused(taught: tuple[Recipe, Workshop],
         measure(Folder(teach(recipe, shop).folder(shop.runs)), sets, [], [0.5])
     for styles in (None, tmp_path):
         with pytest.raises(UserError, match="a stylised set needs one label for every image"):
-            check_request(sets, tmp_path / "out", styles=styles)
+            write_stylized(None, sets, tmp_path / "out", styles=styles)  # type: ignore[arg-type]
 
 
 def test_stopped_and_resumed_equals_uninterrupted(

@@ -64,6 +64,7 @@ SMALL = {
     "=/data/": "=data/",
     "-root DATA": "-root data",
     "path/to/images": "photos",
+    "--epochs 3 --steps 2000": "--epochs 1 --steps 2",
     "$SLURM_ARRAY_TASK_ID": "1",
     " RUN": " runs/P2/kd-s1",
 }
@@ -102,7 +103,6 @@ MORE = {
     "suite run": ["--only", "P1*/kd", "--seeds", "1"],
     "suite show table1 --measure": ["--only", "P1/kd", "--seeds", "1"],
     "bench": ["--rounds", "1", "--batch", "2", "--teacher-compile", "off"],
-    "stylize cifar100": ["--epochs", "1", "--steps", "2"],
     "stylize imagenet100": ["--limit", "2"],
 }
 MINE = [
@@ -118,7 +118,10 @@ NEEDED = {
     "runs/P11": ["asd distill P11 --method kd"],
     "runs/desk-cues-seg": ["asd distill cues-seg --method kd --suite desk-cues-seg"],
     "runs/mine": MINE,
-    "=stylized": ["asd stylize cifar100 stylized --train"],
+    "=stylized": [
+        "python scripts/train_stylizer.py cifar100 stylizer --epochs 3 --steps 2000",
+        "asd stylize cifar100 stylized --stylizer stylizer",
+    ],
 }
 # a page → lines that its reader has run before
 BEFORE = {

@@ -42,7 +42,7 @@ def writers(teacher: str, recipe: str) -> list[Writer]:
     export = ["export", student, "--threads", "1", "--out", "{runs}/out", "--force", "--to"]
     audit = ["audit", "--teacher", there, "--early", "15%", "--limit", "64", "--threads", "1", "--out", "{runs}/out"]
     corrupt = ["corrupt", "cues", "{runs}/out", "--limit", "20", "--names", "fog,contrast,pixelate"]
-    train = ["--train", "--train-limit", "64", "--epochs", "1", "--steps", "10", "--limit", "20", "--threads", "1"]
+    weights = ["--vgg", str(Path(recipe).with_name("vgg.pth")), "--decoder", str(Path(recipe).with_name("decoder.pth"))]
     return [
         Writer("report", report),
         Writer("report, again", [*report, "--columns", "last"], report),
@@ -52,7 +52,7 @@ def writers(teacher: str, recipe: str) -> list[Writer]:
         Writer("audit, again", [*audit, "--student", student], audit),
         Writer("check", ["check", "cues", "--out", "{runs}/sheet.png"]),
         Writer("corrupt", corrupt),
-        Writer("stylize", ["stylize", "cues", "{runs}/out", *train, "--files", *RUNS]),
+        Writer("stylize", ["stylize", "cues", "{runs}/out", *weights, "--limit", "20", "--threads", "1", "--files"]),
         Writer("rewind", ["rewind", there, "--epochs", "2", *HOW, *RUNS]),
         Writer("distill with a cache", ["distill", recipe, "--method", "asd", "--cache-teachers", *HOW, *RUNS]),
     ]
@@ -116,9 +116,15 @@ def _started(words: list[str], runs: Path, log: Path) -> Command:
 
 def torment(kills: int, seed: int, only: list[str] | None, say: Callable[[str], object]) -> dict[str, Any]:
     ready()
+    import torch
+
+    from antishortcut.stylize.nets import reference_decoder, reference_vgg
+
     place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
     recipe, before = place / "tiny.toml", place / "before"
     recipe.write_text(TINY)
+    torch.save(reference_vgg().state_dict(), place / "vgg.pth")
+    torch.save(reference_decoder().state_dict(), place / "decoder.pth")
     made = Command(["distill", str(recipe), "--method", "kd", *HOW, "--runs", str(before)], place / "before.log")
     assert made.wait() == 0, (place / "before.log").read_text()
     told = []

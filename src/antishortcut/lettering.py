@@ -1,42 +1,23 @@
-"""Words in pictures: as much of them as there is room for, and legends in lines."""
+"""Text in pictures: as much as fits, and legends in lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from unicodedata import combining, normalize
+from unicodedata import normalize
 
 from PIL import ImageFont
 
-LIKE = {"ß": "ss", "æ": "ae", "ø": "o", "œ": "oe", "ł": "l", "Æ": "AE", "Ø": "O", "Œ": "OE", "Ł": "L"}  # no accents
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def cut(text: str, width: float, font: Font) -> str:
-    """As much of a text as there is room for; what is no letter is left out."""
-    text = "".join(_spelt(letter, font) for letter in " ".join(text.split()) if letter.isprintable())
+    """As much of a text as fits. Pillow's own font has hardly more than ASCII: accents are dropped."""
+    text = normalize("NFKD", " ".join(text.split())).encode("ascii", "ignore").decode()
     if font.getlength(text) <= width:
         return text
-    while text and font.getlength(text + "…") > width:
+    while text and font.getlength(f"{text}...") > width:
         text = text[:-1]
-    return text + "…" if text else ""
-
-
-def legible(name: str, font: Font, instead: str) -> str:
-    """A name, or what stands for it where the font lacks letters of it: boxes are all alike."""
-    spelt = "".join(_spelt(letter, font) for letter in name if letter.isprintable())
-    return instead if any(not letter.isascii() and _lacks(letter, font) for letter in spelt) else name
-
-
-def _spelt(letter: str, font: Font) -> str:
-    """A letter that the font lacks without its accent, where that is one it has: Pillow's own has few but English."""
-    if letter.isascii() or not _lacks(letter, font):
-        return letter
-    bare = "".join(part for part in normalize("NFKD", LIKE.get(letter, letter)) if not combining(part))
-    return bare if bare.isascii() else letter
-
-
-def _lacks(letter: str, font: Font) -> bool:
-    return bytes(font.getmask(letter)) == bytes(font.getmask("\uffff"))  # the box that stands for what is not there
+    return f"{text}..." if text else ""
 
 
 def laid(

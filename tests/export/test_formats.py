@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from safetensors.torch import load_file
 from antishortcut.errors import UserError
 from antishortcut.export import export
 from antishortcut.export.check import difference
-from antishortcut.folder import UMASK, Folder
+from antishortcut.folder import Folder
 from antishortcut.teachers import Trajectory
-from antishortcut.workflow import Workshop, distill, teach
+from antishortcut.workflow import Workshop, teach
 from tests.export.subjects import TIMM, close, elsewhere, images, original, runtime, small
 
 
@@ -83,25 +82,11 @@ def test_safetensors_hold_the_bare_networks_weights(of_timm: Folder, shop: Works
     assert (record["model"], record["classes"], record["image_size"]) == (TIMM, 10, 40)
     assert record["names"] == list(shop.sets(of_timm.read()[0].data).classes)
     assert len(record["load"]) == 3
-    assert stat.S_IMODE((made.place / "model.safetensors").stat().st_mode) == 0o666 & ~UMASK  # not private
-
-
-def test_weights_begin_another_recipe(student: Folder, shop: Workshop, tmp_path: Path) -> None:
-    """What export.json says of the student goes into a recipe as it is, but for where the file lies."""
-    made = export(student, "safetensors", None, out=tmp_path / "s")
-    wanted = made.record["recipe"]["student"]
-    assert wanted == {"name": "cnn-2-16", "weights": "model.safetensors"}
-    overrides = [f"student.name={wanted['name']}", f"student.weights={made.place / wanted['weights']}"]
-    recipe = small(*overrides, "optim.rate=1e-12")  # nothing is learned
-    again = Folder(distill(recipe, shop, method="ce", seed=1, suite="again").folder(shop.runs))
-    for (name, ours), theirs in zip(
-        original(student, shop).named_parameters(), original(again, shop).parameters(), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, msg=name)
 
 
 def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
     made = export(of_timm, "timm", shop.sets(of_timm.read()[0].data), out=tmp_path / "t")
+    assert len({path.stat().st_mode for path in made.place.iterdir()}) == 1  # the library makes weights private
     loaded = timm.create_model(f"local-dir:{made.place}", pretrained=True).eval()
     from timm.data.config import resolve_data_config
 
@@ -145,4 +130,4 @@ def test_differences() -> None:
     assert difference(wanted, wanted + torch.tensor([[0.0, 0.02]])) == pytest.approx(0.005)
     assert difference(wanted, wanted.T) == float("inf")
     assert difference(torch.zeros(1, 2), torch.zeros(1, 2)) == 0
-    assert not difference(wanted, torch.tensor([[1.0, float("nan")]])) <= 1e9
+    assert difference(wanted, torch.tensor([[1.0, float("nan")]])) == float("inf")

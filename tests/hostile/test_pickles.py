@@ -23,7 +23,7 @@ from antishortcut.folder import Folder, write_json
 from antishortcut.models.weights import read
 from antishortcut.resume import load_state
 from antishortcut.snapshots import load_state as load_snapshot
-from antishortcut.stylize.weights import network_from
+from antishortcut.stylize.weights import reference
 from antishortcut.teachers import Trajectory
 from tests.conftest import TINY
 from tests.data.official import make_cifar, make_folder
@@ -70,7 +70,7 @@ def own_loop(folder: Path, data: bytes) -> object:
 
 def encoder(folder: Path, data: bytes) -> object:
     (folder / "encoder.pt").write_bytes(data)
-    return network_from(folder / "encoder.pt")
+    return reference(folder / "encoder.pt", folder / "encoder.pt")
 
 
 def cifar(folder: Path, data: bytes) -> object:

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from antishortcut.models import Network
     from antishortcut.types import Sets
 
-WORD = "audit"  # in the names of folders that are being written
 PAGE, RESULT = "audit.html", "audit.json"
-PARTS = ("pictures", "figures", PAGE, RESULT)  # what an audit writes; the result last, it says that all is there
+PARTS = ("pictures", "figures", PAGE, RESULT)  # what an audit writes
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: st
     from antishortcut.export.whole import placing
     from antishortcut.folder import write_json
 
-    with placing(out.resolve(), WORD, PARTS) as work:  # a link may lead to another disk, to which nothing can be moved
+    with placing(out.resolve()) as work:  # a link may lead to another disk, to which nothing can be moved
         choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
         found = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
         found |= {"model": case.model, "files": case.files, "notes": [*case.notes, *found["notes"]]}
@@ -258,12 +257,13 @@ def _of_run(settings: Any, path: Path, sets: Sets) -> Network:
 
 def _clear(out: Path) -> None:
     """Only an empty or new folder, or that of an earlier audit, may be written to."""
-    from antishortcut.export.whole import names_in, swept
+    from antishortcut.export.whole import clean_up
 
     place = out.resolve()
-    if not out.exists() or out.is_dir():
-        swept(place, WORD)  # one that was killed as it came to its place is made whole, and is an earlier audit
-    if out.exists() and (not out.is_dir() or (names_in(place, WORD) and not (out / RESULT).is_file())):
+    clean_up(place)
+    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
+    earlier = RESULT in names and names <= set(PARTS)
+    if (place.exists() and not place.is_dir()) or place == Path.cwd() or (names and not earlier):
         raise UserError(f"--out {out} holds other things already; name a new folder")
 
 

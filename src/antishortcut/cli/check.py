@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +17,10 @@ from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
 
 if TYPE_CHECKING:
-    from antishortcut.data.checks import Finding, Seen
     from antishortcut.run import DataSettings
 
 BAR = 30  # characters of the longest bar
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 PAIRS = {  # a pair to begin with, for classes of images and of pixels
     False: ("timm:resnet50", "timm:mobilenetv3_small_100"),
     True: ("deeplabv3-resnet50", "deeplabv3-mobilenetv2"),
@@ -45,33 +46,57 @@ def check(
 
     Every image is decoded. The exit code is 2 when training would stop at something, and the report still there.
     """
-    from antishortcut.data.checks import advice, contact_sheet, open_finding, problems, summarise, usual_side
+    from antishortcut.console import Watch
+    from antishortcut.data.checks import (
+        advice,
+        check_augment,
+        contact_sheet,
+        look,
+        open_finding,
+        problems,
+        summarise,
+        usual_augment,
+        usual_side,
+    )
+    from antishortcut.folder import replacing
 
-    if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+    if out is not None and out.suffix.lower() not in FORMATS:
         raise UserError(f"--out {out}: name a picture, like sheet.png")
     settings, recipe = _settings(data, set_ or [])
     options = settings.model_dump(
         include={"seed", "train_limit", "test_limit", "val_fraction", "image_size", "options"}
     )
     finding = open_finding(settings.name, data_root, **options)
-    if recipe is None and settings.image_size is None:  # as asd distill takes them
+    if recipe is None and settings.image_size is None:  # as asd distill chooses it
         finding = replace(finding, image_size=usual_side(finding))
-    augment = _augment(finding, settings)
-    looked = _look(finding)
+    augment = settings.augment if "augment" in settings.model_fields_set else usual_augment(finding)
+    check_augment(finding, augment)
+    done = itertools.count(1)
+    with Watch(f"check {finding.name}", sum(map(len, finding.parts.values()))) as watch:
+        looked = {part: look(images, lambda: watch.update(next(done), {})) for part, images in finding.parts.items()}
     facts = summarise(finding, looked)
-    if not finding.classes:  # nobody named them: those that masks have
+    if not finding.classes:  # no classes.txt: those of the masks
         finding = replace(finding, classes=tuple(row["class"] for row in facts["masks"]["frequency"]))
         facts["classes"] = len(finding.classes)
     wrong = problems(facts)
-    told = advice(finding, facts, settings.val_fraction)
-    following = _next(settings, recipe, wrong, finding.dense)
+    facts |= {
+        "augment": augment,
+        "problems": wrong,
+        "advice": advice(finding, facts, settings.val_fraction),
+        "next": _next(settings, recipe, wrong, finding.dense),
+        "sheet": out and str(out),
+    }
     if out is not None:
-        _draw(contact_sheet(finding, looked["train"], augment, settings.seed, _colours(facts)), out)
-    more = {"augment": augment, "problems": wrong, "advice": told, "next": following, "sheet": out and str(out)}
+        from antishortcut.evaluate.scenes import palette
+
+        colours = palette(len(finding.classes)) if finding.dense else []
+        sheet = contact_sheet(finding, looked["train"], augment, settings.seed, colours)
+        with replacing(out) as file:
+            sheet.save(file, format=FORMATS[out.suffix.lower()])
     if as_json:
-        print_json(facts | more)
+        print_json(facts)
     else:
-        _show(facts | more)
+        _show(facts)
     if wrong:
         raise UserError(f"{settings.name}: training would stop: {'; '.join(wrong)}")
 
@@ -104,39 +129,6 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
     return changed(plain, overrides).data, None
 
 
-def _augment(finding: Finding, settings: DataSettings) -> str:
-    from antishortcut.data.checks import check_augment, usual_augment
-
-    if "augment" not in settings.model_fields_set:
-        return usual_augment(finding)
-    check_augment(finding, settings.augment)
-    return settings.augment
-
-
-def _look(finding: Finding) -> dict[str, list[Seen]]:
-    from antishortcut.console import Watch
-    from antishortcut.data.checks import look
-
-    done = itertools.count(1)
-    with Watch(f"check {finding.name}", sum(map(len, finding.parts.values()))) as watch:
-        return {part: look(images, lambda: watch.update(next(done), {})) for part, images in finding.parts.items()}
-
-
-def _colours(facts: dict[str, Any]) -> list[str]:
-    if "masks" not in facts:
-        return []
-    from antishortcut.evaluate.scenes import palette
-
-    return palette(len(facts["masks"]["frequency"]))
-
-
-def _draw(picture: Any, out: Path) -> None:
-    from antishortcut.folder import replacing
-
-    with replacing(out) as file:
-        picture.save(file, format={".png": "PNG", ".webp": "WEBP"}.get(out.suffix.lower(), "JPEG"))
-
-
 def _next(settings: DataSettings, recipe: str | None, wrong: list[str], dense: bool) -> str:
     """The command to run then."""
     from antishortcut.run import load_recipe, shipped_recipes
@@ -156,21 +148,32 @@ def _show(facts: dict[str, Any]) -> None:
 
     side, augment = facts["image_size"], facts["augment"]
     tell(f"{facts['data']}: {counted(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
-    shown = [row | {"part": f"test ({facts['held']}/)"} if _is_held(facts, row) else row for row in facts["parts"]]
-    table("parts", list(shown[0]), [tuple(row.values()) for row in shown])
     parts = [row["part"] for row in facts["parts"]]
-    if "masks" in facts:
-        _show_classes("share of labelled pixels by class", facts["masks"]["frequency"], parts, SHOWN)
+    renamed = {"test": f"test ({facts['held']}/)"} if facts["held"] not in ("", "test") else {}
+    rows = [row | {"part": renamed.get(row["part"], row["part"])} for row in facts["parts"]]
+    table("parts", list(rows[0]), [tuple(row.values()) for row in rows])
+    masks = facts.get("masks", {})
+    if masks:
+        _show_classes("share of labelled pixels by class", masks["frequency"], parts, SHOWN)
     else:
         _show_classes("images by class", facts["balance"], parts, SHOWN)
-    for title, value in _lines(facts):
-        tell(f"{title}: {value}")
-    _listed("cannot be read", [f"{entry['file']}: {entry['why']}" for entry in facts["unreadable"]], SHOWN)
-    _listed("the same image in two parts", [" = ".join(names) for names in facts["duplicates"]["across"]], SHOWN)
-    _listed("the same image in two classes", [" = ".join(names) for names in facts["duplicates"]["two_classes"]], SHOWN)
-    _listed("without image or mask", facts["unpaired"], SHOWN)
-    strange = facts.get("masks", {}).get("strange", [])
-    _listed("values that are no class", [f"{entry['file']}: {_few(entry['values'])}" for entry in strange], SHOWN)
+    for line in _lines(facts):
+        tell(line)
+    copies = facts["duplicates"]
+    lists = {
+        "cannot be read": [f"{entry['file']}: {entry['why']}" for entry in facts["unreadable"]],
+        "the same image in two parts": [" = ".join(names) for names in copies["across"]],
+        "the same image in two classes": [" = ".join(names) for names in copies["two_classes"]],
+        "without image or mask": facts["unpaired"],
+        "values that are no class": [
+            f"{entry['file']}: {', '.join(map(str, entry['values'][:5]))}{', …' * (len(entry['values']) > 5)}"
+            for entry in masks.get("strange", [])
+        ],
+    }
+    for title, lines in lists.items():
+        more = [f"and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
+        for line in [f"{title}:", *(f"  {line}" for line in [*lines[:SHOWN], *more])] if lines else []:
+            tell(line)
     for line in facts["advice"]:
         tell(f"- {line}")
     if facts["sheet"]:
@@ -178,57 +181,31 @@ def _show(facts: dict[str, Any]) -> None:
     tell(f"next: {facts['next']}")
 
 
-def _is_held(facts: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether it is the part that a folder has under another name."""
-    return row["part"] == "test" and facts["held"] not in ("", "test")
-
-
-def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
     sizes, copies = facts["sizes"], facts["duplicates"]
-    lines = []
     if sizes:
         small, middle, large = (" × ".join(map(str, sizes[key])) for key in ("smallest", "median", "largest"))
-        below = f"{sizes['smaller']:,} below {facts['image_size']}"
-        lines.append(("sizes", f"{small} to {large}, median {middle}; {below}"))
+        yield f"sizes: {small} to {large}, median {middle}; {sizes['smaller']:,} below {facts['image_size']}"
     if facts["modes"]:
-        lines.append(("pixels", ", ".join(f"{count:,} {mode}" for mode, count in facts["modes"].items())))
+        yield "pixels: " + ", ".join(f"{count:,} {mode}" for mode, count in facts["modes"].items())
     within = ", ".join(f"{count:,} in {part}" for part, count in copies["within"].items() if count) or "none"
     across = ", ".join(f"{count:,} of {part}" for part, count in copies["leaked"].items() if count) or "none"
-    lines.append(("exact copies", f"{within}; training images in other parts: {across}"))
+    yield f"exact copies: {within}; training images in other parts: {across}"
     if "masks" in facts:
-        void = facts["masks"]["void"]
-        lines.append(("void", ", ".join(f"{share:.1%} of {part}" for part, share in void.items())))
+        yield "void: " + ", ".join(f"{share:.1%} of {part}" for part, share in facts["masks"]["void"].items())
     if facts["not_images"]:
-        lines.append(("not images", ", ".join(f"{count:,} {kind}" for kind, count in facts["not_images"].items())))
+        yield "not images: " + ", ".join(f"{count:,} {kind}" for kind, count in facts["not_images"].items())
     if not facts["unreadable"]:
-        lines.append(("cannot be read", "none"))
-    return lines
+        yield "cannot be read: none"
 
 
 def _show_classes(title: str, rows: list[dict[str, Any]], parts: list[str], most: int) -> None:
-    """Bars of what every class has in training; of many classes the largest and the smallest."""
+    """Bars of the training images of every class; of many classes the largest and the smallest."""
     ranked = sorted(rows, key=lambda row: -row["train"])
+    top = max((row["train"] for row in rows), default=0) or 1
     half = most // 2
     if len(ranked) > most:
         ranked, title = [*ranked[:half], *ranked[-half:]], f"{title}: the {half} largest and the {half} smallest"
-    top = max((row["train"] for row in rows), default=0)
-    shown = [(row["class"], *(row[part] for part in parts), _bar(row["train"], top)) for row in ranked]
+    bars = ["█" * round(BAR * row["train"] / top) for row in ranked]
+    shown = [(row["class"], *(row[part] for part in parts), bar) for row, bar in zip(ranked, bars, strict=True)]
     table(title, ["class", *parts, ""], shown)
-
-
-def _bar(value: float, top: float) -> str:
-    return "█" * round(BAR * value / top) if top else ""
-
-
-def _listed(title: str, lines: list[str], most: int) -> None:
-    if not lines:
-        return
-    tell(f"{title}:")
-    for line in lines[:most]:
-        tell(f"  {line}")
-    if len(lines) > most:
-        tell(f"  and {len(lines) - most:,} more")
-
-
-def _few(values: list[int]) -> str:
-    return ", ".join(map(str, values[:5])) + (", …" if len(values) > 5 else "")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from antishortcut.data.corruptions import Copies
-    from antishortcut.types import AnySet, Sets
 
 SHEET = "contact.png"
 
@@ -40,38 +39,34 @@ def corrupt(
 ) -> None:
     """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to go on where it was stopped."""
     from antishortcut.data import open_sets
-    from antishortcut.data.corruptions import ALL, CORRUPTIONS, EXTRA, open_copies, write_copies
+    from antishortcut.data.corruptions import (
+        ALL,
+        CORRUPTIONS,
+        EXTRA,
+        clean_chunk,
+        contact_sheet,
+        open_copies,
+        striking,
+        write_copies,
+    )
+    from antishortcut.data.parts import limited
+    from antishortcut.folder import replacing
 
     chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else [*CORRUPTIONS]
     chosen = list(dict.fromkeys([*chosen, *(EXTRA if extra else ())]))
     for name in chosen:
-        if name not in ALL:  # said before the data set is opened, which may take a while
+        if name not in ALL:  # before the data set is opened, which may take a while
             raise UserError(f"no corruption {name!r}{near(name, ALL)}")
     sets = open_sets(data, data_root)
-    title, images = _test(sets, set_name, limit)
-    facts = {"set": data, "test": title}
+    test = next(iter(sets.tests)) if set_name is None else set_name
+    if test not in sets.tests:
+        raise UserError(f"{sets.name} has no test set {test!r}{near(test, sets.tests)}")
+    images = limited(sets.tests[test], limit, 0, "--limit")
+    facts = {"set": data, "test": test}
     write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
     copies = open_copies(out, len(sets.classes), needed=chosen)
-    _tell(copies, images, chosen, as_json)
-
-
-def _test(sets: Sets, name: str | None, limit: int | None) -> tuple[str, AnySet]:
-    from antishortcut.data.parts import limited
-
-    title = next(iter(sets.tests)) if name is None else name
-    if title not in sets.tests:
-        raise UserError(f"{sets.name} has no test set {title!r}{near(title, sets.tests)}")
-    return title, limited(sets.tests[title], limit, 0, "--limit")
-
-
-def _tell(copies: Copies, images: AnySet, chosen: list[str], as_json: bool) -> None:
-    """Draw the contact sheet, and say how much each corruption changes."""
-    from antishortcut.data.corruptions import clean_chunk, contact_sheet, striking
-    from antishortcut.folder import replacing
-
     clean = clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
-    sheet = copies.folder / SHEET
-    shown = striking(clean)
+    sheet, shown = copies.folder / SHEET, striking(clean)
     with replacing(sheet) as file:
         contact_sheet(copies, clean[shown], shown).save(file, format="PNG")
     rows = [{"name": name, "change": _changes(copies, name, clean)} for name in chosen]
@@ -94,6 +89,6 @@ def _changes(copies: Copies, name: str, clean: NDArray[np.uint8]) -> list[float]
     for severity in SEVERITIES:
         part = copies.part(name, severity)
         assert isinstance(part, ImageSet)
-        made = part.image[: len(clean)].permute(0, 2, 3, 1).numpy()
-        changes.append(round(float(np.abs(made.astype(np.int16) - clean).mean()), 2))
+        corrupted = part.image[: len(clean)].permute(0, 2, 3, 1).numpy()
+        changes.append(round(float(np.abs(corrupted.astype(np.int16) - clean).mean()), 2))
     return changes

@@ -1,4 +1,4 @@
-"""asd export: a finished run's network for others."""
+"""asd export: a finished run's network for deployment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, prin
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.export import Export
     from antishortcut.run import Run
     from antishortcut.types import Sets
 
-FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would load torch
+FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
 
 
 def export(
@@ -36,25 +35,36 @@ def export(
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
     from antishortcut.export import destination
-    from antishortcut.export import export as export_it
+    from antishortcut.export import export as write
+    from antishortcut.export.card import megabytes
     from antishortcut.folder import Folder
 
     use_threads(threads)
     by_hash = (runs or Path("runs")) / "teachers" / folder
-    place = Folder(by_hash if by_hash.is_dir() and not folder.is_dir() else folder)
-    run, _ = place.read()
-    destination(place, to, state, out, force)  # before its data are opened
+    source = Folder(by_hash if by_hash.is_dir() and not folder.is_dir() else folder)
+    run, _ = source.read()
+    destination(source, to, state, out, force)  # before its data are opened
     options: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
-    made = export_it(place, to, _sets(run, data_root), **options)
+    result = write(source, to, _sets(run, data_root), **options)
+    record, teacher = result.record, result.teacher
     if as_json:
-        teacher = {"parameters": made.family.parameters, "bytes": made.family.size} if made.family.run else None
-        print_json({"out": str(made.place), **made.record, "teacher": teacher})
-    else:
-        _tell(made, run)
+        sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
+        print_json({"out": str(result.place), **record, "teacher": sizes})
+        return
+    files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
+    rows = [(run.model.name, record["parameters"], files)]
+    if teacher:
+        rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
+    table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
+    check = record["check"]
+    tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
+    if record["note"]:
+        tell(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
+    tell(result.place)
 
 
 def _sets(run: Run, data_root: Path | None) -> Sets | None:
-    """The run's own data, where they are here."""
+    """The run's own data, if they are available."""
     from antishortcut.workflow import Workshop
 
     try:
@@ -67,20 +77,3 @@ def _sets(run: Run, data_root: Path | None) -> Sets | None:
         reason = "those here are others than it learned from"
     tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
     return None
-
-
-def _tell(made: Export, run: Run) -> None:
-    from antishortcut.export.card import megabytes
-
-    record, family = made.record, made.family
-    files = [(name, megabytes(size)) for name, size in record["files"].items()]
-    rows = [(run.model.name, record["parameters"], ", ".join(" ".join(each) for each in files))]
-    if family.run is not None:
-        size = "–" if family.size is None else f"weights {megabytes(family.size)}"
-        rows.append((f"its teacher {family.run.model.name}", family.parameters, size))
-    table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
-    found = record["check"]
-    tell(f"differs from the original by {found['largest']:.1e} of its largest value on {found['images']}")
-    if record["note"]:
-        tell(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
-    tell(made.place)

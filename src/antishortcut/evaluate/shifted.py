@@ -28,7 +28,7 @@ def stylized(bench: Bench) -> Iterator[Examination]:
     kind = bench.sets.name.partition(":")[0]
     place = bench.place("stylized", f"{kind}-stylized")
     if place is None:
-        make = f"asd stylize {shlex.quote(bench.sets.name)} OUT --train"
+        make = f"asd stylize {shlex.quote(bench.sets.name)} OUT --stylizer DIR"
         raise UserError(f"no stylised copies of {bench.sets.name}: make them with {make}, then add --at stylized=OUT")
     copies = open_stylized(place, len(bench.sets.classes))
     content = bench.content(copies.images, copies.facts, place)

@@ -1,4 +1,4 @@
-"""A finished run's network for others: written beside its place, checked against the original, then put there."""
+"""Export a finished run's network: written to a temporary folder, checked against the original, then renamed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError, near
-from antishortcut.export.card import card
+from antishortcut.export.card import Teacher, find_teacher, model_card
 from antishortcut.export.check import check
-from antishortcut.export.family import Family, family_of
-from antishortcut.export.formats import FORMATS, Written, colour, outputs, require
+from antishortcut.export.formats import FORMATS, Written, channels, outputs, require
 from antishortcut.export.opened import Opened, open_run
-from antishortcut.export.whole import names_in, placing, swept
+from antishortcut.export.whole import clean_up, placing
 from antishortcut.files import expanded
 from antishortcut.folder import Folder, read_json, write_json
 from antishortcut.models import probe
@@ -21,19 +20,17 @@ from antishortcut.types import Sets
 
 __all__ = ["FORMATS", "Export", "destination", "export"]
 
-WORD = "export"  # in the names of folders that are being written
-RECORD = "export.json"  # a folder that has it was made here
-CARD = "README.md"
-FILES = (".onnx", ".pt2", ".pt", ".pth", ".safetensors", ".json", ".md")
+RECORD, CARD = "export.json", "README.md"
+SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".safetensors", ".json", ".md")
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was made."""
+    """A finished export."""
 
     place: Path
-    record: dict[str, Any]  # what export.json says
-    family: Family
+    record: dict[str, Any]  # the content of export.json
+    teacher: Teacher | None
 
 
 def export(
@@ -49,23 +46,23 @@ def export(
 ) -> Export:
     """Write a finished run's network into a folder of its own, with a record and a model card; whole or not at all.
 
-    `sets` are the run's data, None where they are not here: then it is checked on noise, and classes have no names.
+    `sets`: the run's data; None if they are not available: then it is checked on noise, and classes have no names.
     """
     place = destination(folder, form, state, out, force)
     opened = open_run(folder, sets, state)
-    with placing(place, WORD) as work:
+    with placing(place) as work:
         written = FORMATS[form](opened, work, embedding)
-        checked = check(opened, embedding, written.again, opened.maps and not written.note)
-        record = {"format": form, **facts(opened, written, embedding), "check": asdict(checked)}
+        checked = check(opened, embedding, written.run, opened.maps and not written.note)
+        record = {"format": form, **_facts(opened, written, embedding), "check": asdict(checked)}
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
-        family = family_of(opened.folder, opened.run, runs)
-        (work / CARD).write_text(card(opened, written, record, family), encoding="utf-8")
+        teacher = find_teacher(opened.folder, opened.run, runs)
+        (work / CARD).write_text(model_card(opened, written, record, teacher), encoding="utf-8")
         write_json(work / RECORD, record)
-    return Export(place, record, family)
+    return Export(place, record, teacher)
 
 
-def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
-    """What somebody must know who has the files alone."""
+def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
+    """Everything needed to use the files without this package."""
     run, network = opened.run, opened.network
     sides = ["height", "width"] if opened.maps and not written.note else list(opened.traced().shape[2:])
     widths = {"logits": opened.classes, "embedding": probe(network, opened.side).embedding}
@@ -77,11 +74,11 @@ def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
         "classes": opened.classes,
         "names": list(opened.names) or None,
         "image_size": opened.side,
-        "shorter_side": None if opened.maps else round(opened.margin * opened.side),  # of a file, before its centre
+        "shorter_side": None if opened.maps else round(opened.margin * opened.side),  # of a file, before the crop
         "resized_to": network.size,
-        "mean": colour(network.mean),
-        "std": colour(network.std),
-        "preprocessing": written.inside,
+        "mean": channels(network.mean),
+        "std": channels(network.std),
+        "preprocessing": written.preprocessing,
         "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
         "output": {name: ["batch", widths[name], *after] for name in outputs(embedding)},
@@ -94,35 +91,30 @@ def facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
 
 
 def destination(folder: Folder, form: str, state: str, out: Path | None, force: bool) -> Path:
-    """Where an export goes. What is in its way is said before anything is opened; only our own is ever replaced."""
+    """Where an export goes, checked before anything is opened. Only an earlier export is ever replaced."""
     if form not in FORMATS:
         raise UserError(f"--to {form!r}{near(form, FORMATS)}")
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
     require(form)
     place = expanded(out or folder.path / "export" / (form if state == "final" else f"{form}@{state}"))
-    if place.suffix in FILES:
-        raise UserError(
-            f"--out {place}: name a folder, {place.with_suffix('')}; the model, its record and card go there"
-        )
-    place = place.resolve() if place.is_dir() else place  # a link leads to where the files go
-    if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError(f"{place} is a file or a link to nothing; name a new folder as --out")
-    swept(place, WORD)
-    if place.is_dir() and names_in(place, WORD):
-        if not _ours(place):
-            raise UserError(f"{place} holds other things; name a new folder as --out")
-        if not force:
-            raise UserError(f"{place} is there already; --force replaces it, --out names another folder")
+    if place.suffix in SUFFIXES:
+        raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
+    place = place.resolve()
+    if place == Path.cwd() or (place.exists() and not place.is_dir()):
+        raise UserError(f"{place} is a file or the current folder; name a new folder as --out")
+    clean_up(place)
+    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
+    if names and not names <= _files_of(place):
+        raise UserError(f"{place} holds other things; name a new folder as --out")
+    if names and not force:
+        raise UserError(f"{place} is there already; --force replaces it, --out names another folder")
     return place
 
 
-def _ours(place: Path) -> bool:
-    """Whether it is an export, and nothing else lies in it."""
-    if not (place / RECORD).is_file():
-        return False
+def _files_of(place: Path) -> set[str]:
+    """The files of an earlier export."""
     try:
-        made = {*read_json(place / RECORD)["files"], RECORD, CARD}
-    except (UserError, KeyError, TypeError):
-        return False
-    return names_in(place, WORD) <= made
+        return {*read_json(place / RECORD)["files"], RECORD, CARD}
+    except (UserError, OSError, KeyError, TypeError):
+        return set()

@@ -1,206 +1,258 @@
-"""The model card: what the run's own files say of it, and nothing else."""
+"""The model card: a README.md as the Hugging Face Hub reads it, from the run's own files alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from antishortcut.export.family import Family
+from huggingface_hub import EvalResult, ModelCardData
+
+from antishortcut.errors import UserError, one_line
+from antishortcut.evaluate import EVALUATIONS
 from antishortcut.export.formats import Written
-from antishortcut.export.markdown import front, grid, plain
-from antishortcut.export.measured import (
-    COST,
-    EVALUATIONS,
-    Row,
-    Score,
-    counted,
-    is_number,
-    leaning,
-    mechanism,
-    rows,
-    scores_of,
-    unmeasured,
-)
 from antishortcut.export.opened import Opened, short
+from antishortcut.folder import Folder
 from antishortcut.run import Run
+from antishortcut.teachers import Trajectory
 
-SHOWN = 12  # names of classes
-COLUMNS = ("set", "score", "value", "images", "source")
-TYPES = {"miou": "mean_iou"}  # scores that the Hub calls otherwise
-
-
-def card(opened: Opened, written: Written, record: Mapping[str, Any], family: Family) -> str:
-    scores = scores_of(opened)
-    found = list(rows(opened, scores))
-    title = _title(opened, family)
-    parts = [
-        [*front(_front(opened, written, title, found)), "", f"# {plain(title)}"],
-        grid(("", ""), _facts(opened, record, family)),
-        ["## Scores", "", *grid(COLUMNS, [row.texts() for row in found]), "", _missing(opened, scores)],
-        ["## What it leans on", "", *_leaning(scores)],
-        ["## Size and latency", "", *_cost(opened, record, family, scores)],
-        ["## How to use", "", *_use(written, record)],
-        ["## Limits", "", *(f"- {line}" for line in _limits(opened, record))],
-        ["## Licence", "", _licence(opened.run)],
-    ]
-    return "\n".join("\n".join(part) + "\n" for part in parts)
+COST = "cost"  # the evaluation of latency
+MARKUP = re.compile(r"[\\`*\[\]~$<]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
+Scores = Mapping[str, Mapping[str, Any]]
 
 
-def _front(opened: Opened, written: Written, title: str, found: Sequence[Row]) -> dict[str, Any]:
-    """What the Hugging Face Hub reads of a card; each score once, the evaluation's rather than training's."""
+class Row(NamedTuple):
+    """One score."""
+
+    set: str
+    score: str
+    value: float
+    images: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A student's teacher, where its folder is available."""
+
+    run: Run
+    parameters: int | None
+    size: int  # bytes of its final weights
+
+
+def find_teacher(folder: Folder, run: Run, runs: Path | None = None) -> Teacher | None:
+    """`runs`: the folder that has teachers/, by default two levels above the run."""
+    if run.teacher is None:
+        return None
+    home = Folder((runs or folder.path.resolve().parent.parent) / "teachers" / run.teacher)
+    try:
+        teacher, _ = home.read()
+        size = (home.snapshots / Trajectory(home).entry("final")["file"]).stat().st_size
+        parameters = home.result().get("parameters")
+    except (UserError, OSError, KeyError):  # missing or incomplete
+        return None
+    return Teacher(teacher, parameters if isinstance(parameters, int) else None, size)
+
+
+def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teacher: Teacher | None) -> str:
+    scores = _scores(opened)
+    rows = list(_rows(opened, scores))
+    title = _title(opened, teacher)
+    own = str(opened.folder.result().get("set"))  # the test set that the evaluation `clean` scores
+    scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
+    missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
+    sections = {
+        "Scores": [
+            *_table(Row._fields, [(*row[:2], f"{row.value:.4f}", _count(row.images), row.source) for row in rows]),
+            "",
+            f"Not measured: {missing}. Measure them with `asd evaluate --on`." if missing else "All were measured.",
+        ],
+        "Size and latency": _cost(opened, record, teacher, scores.get(COST, {})),
+        "How to use": [
+            "```python", *written.load, *written.use, "```", "", f"Preprocessing is {record['preprocessing']}."
+        ],
+        "Limits": [f"- {line}" for line in _limits(opened, record)],
+        "Licence": [_licence(opened.run)],
+    }  # fmt: skip
+    lines = ["---", _metadata(opened, written, title, rows).to_yaml(), "---", "", f"# {plain(title)}", ""]
+    lines += _table(("", ""), _facts(opened, record, teacher).items())
+    for name, section in sections.items():
+        lines += ["", f"## {name}", "", *section]
+    return "\n".join(lines) + "\n"
+
+
+def _metadata(opened: Opened, written: Written, title: str, rows: Sequence[Row]) -> ModelCardData:
+    """What the Hub reads; each score once, the evaluation's rather than training's."""
     run, task = opened.run, "image-segmentation" if opened.maps else "image-classification"
-    each = {(row.set, row.score): row for row in found}.values()
+    data = one_line(short(run.data.name))
     results = [
-        {
-            "task": {"type": task},
-            "dataset": {"type": short(run.data.name), "name": short(run.data.name), "split": row.set},
-            "metrics": [{"type": TYPES.get(row.score, row.score), "value": round(row.value, 6), "name": row.score}],
-        }
-        for row in each
+        EvalResult(
+            task_type=task,
+            dataset_type=data,
+            dataset_name=data,
+            dataset_split=one_line(row.set),
+            metric_type="mean_iou" if row.score == "miou" else one_line(row.score),
+            metric_name=one_line(row.score),
+            metric_value=round(row.value, 6),
+        )
+        for row in {(row.set, row.score): row for row in rows}.values()
     ]
-    tags = ["antishortcut", *(["knowledge-distillation", run.method] if run.roles else [])]
-    facts = {"library_name": written.library, "pipeline_tag": task, "license": "unknown", "tags": tags}
-    return facts | ({"model-index": [{"name": title, "results": results}]} if results else {})
+    return ModelCardData(
+        library_name=written.library,
+        pipeline_tag=task,
+        license="unknown",
+        tags=["antishortcut", *(["knowledge-distillation", run.method] if run.roles else [])],
+        model_name=one_line(title),
+        eval_results=results or None,
+    )
 
 
-def _title(opened: Opened, family: Family) -> str:
+def _title(opened: Opened, teacher: Teacher | None) -> str:
     run = opened.run
     if run.kind != "distill":
         return f"{run.model.name}, a teacher, state {opened.state}"
     if not run.roles:
         return f"{run.model.name} trained on {short(run.data.name)} ({run.method})"
-    teacher = family.run.model.name if family.run else run.teacher
-    return f"{run.model.name} distilled from {teacher} ({run.method})"
+    return f"{run.model.name} distilled from {teacher.run.model.name if teacher else run.teacher} ({run.method})"
 
 
-def _facts(opened: Opened, record: Mapping[str, Any], family: Family) -> Iterator[tuple[str, str]]:
-    run = opened.run
-    yield "network", f"{run.model.name}, {opened.parameters:,} parameters"
-    yield "input", f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{_cut(record)}"
-    yield "preprocessing", f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{_resized(record)}"
-    yield "output", "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + _upsample(opened)
-    yield "classes", f"{opened.classes}{': ' if opened.names else ''}{_few(opened.names)}"
-    limits = (run.data.train_limit, "training images at most"), (run.data.test_limit, "test images at most")
-    options = [f"{key} {value:g}" for key, value in run.data.options.items()]
-    more = [f"{value:,} {words}" for value, words in limits if value] + options
-    yield "data", ", ".join([short(run.data.name), *more, f"fingerprint {run.fingerprint}"])
+def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -> dict[str, str]:
+    run, data, optim, check = opened.run, opened.run.data, opened.run.optim, record["check"]
+    shorter, side = record["shorter_side"], record["resized_to"]
+    crop = f"; of a file, make the shorter side {shorter} and cut the centre out" if shorter else ", whole scenes"
+    resize = f"; resized to {side} × {side} bilinearly" if side else ""
+    upsample = ", to be brought to the image's size bilinearly before argmax" if opened.maps else ""
+    names = f": {', '.join(opened.names[:12])}{', … (all in export.json)' * (len(opened.names) > 12)}"
+    limits = {"train_limit": data.train_limit, "test_limit": data.test_limit}
+    settings = {key: value for key, value in {**limits, **data.options}.items() if value is not None}
+    facts = {
+        "network": f"{run.model.name}, {opened.parameters:,} parameters",
+        "input": f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{crop}",
+        "preprocessing": f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{resize}",
+        "output": "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + upsample,
+        "classes": f"{opened.classes}{names if opened.names else ''}",
+        "data": _listed(short(data.name), settings) + f", fingerprint {run.fingerprint}",
+    }
     if run.kind == "distill":
-        yield "teacher", _teacher(run, family)
-        yield "method", ", ".join([run.method, *(f"{key} {value}" for key, value in run.options.items())])
-    began = ["pretrained weights"] * run.model.pretrained + ["weights of one's own"] * (run.model.weights is not None)
-    optim = f"{run.optim.name}, rate {run.optim.rate:g} ({run.optim.schedule}), batch {run.optim.batch}"
-    how = [_length(run), optim, f"augmentation {run.data.augment}", *(f"from {one}" for one in began)]
-    yield "training", ", ".join(how)
-    seeds = [f"training {run.seed}", f"data {run.data.seed}"]
-    yield "seeds", ", ".join(seeds + ([f"teacher {family.run.seed}"] if family.run else []))
-    yield "run", f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}"
-    yield "checked", _checked(record["check"])
+        name = f"{teacher.run.model.name}, {_length(teacher.run)}, " if teacher else ""
+        states = ", ".join(f"{role} = {state}" if role != state else role for role, state in run.roles.items())
+        facts["teacher"] = f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
+        facts["method"] = _listed(run.method, run.options)
+    start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
+    rate = f"rate {optim.rate:g} ({optim.schedule})"
+    return facts | {
+        "training": f"{_length(run)}, {optim.name}, {rate}, batch {optim.batch}, augmentation {data.augment}{start}",
+        "seeds": f"training {run.seed}, data {data.seed}" + (f", teacher {teacher.run.seed}" if teacher else ""),
+        "run": f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}",
+        "checked": f"against the original on {check['images']} of {' and '.join(map(_shape, check['sizes']))}: "
+        f"the largest difference is {check['largest']:.1e} of the largest value ({check['allowed']:g} is allowed)",
+    }
 
 
-def _checked(check: Mapping[str, Any]) -> str:
-    *most, last = map(str, check["batches"])
-    sizes = " and ".join(f"{height} × {width}" for height, width in check["sizes"])
-    return (
-        f"against the original on {check['images']} of {sizes}, in batches of {', '.join(most)} and {last}: "
-        f"the largest difference is {check['largest']:.1e} of the largest value ({check['allowed']:g} was allowed)"
-    )
-
-
-def _shape(shape: Sequence[Any]) -> str:
-    return " × ".join(map(str, shape))
-
-
-def _cut(record: Mapping[str, Any]) -> str:
-    shorter = record["shorter_side"]
-    return f"; of a file, make the shorter side {shorter} and cut the centre out" if shorter else ", whole scenes"
-
-
-def _resized(record: Mapping[str, Any]) -> str:
-    side = record["resized_to"]
-    return f"; resized to {side} × {side} bilinearly" if side else ""
-
-
-def _upsample(opened: Opened) -> str:
-    return ", to be brought to the image's size bilinearly before argmax, as it was scored" if opened.maps else ""
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", … (all in export.json)" if len(names) > SHOWN else "")
-
-
-def _teacher(run: Run, family: Family) -> str:
-    if run.teacher is None:
-        return "none"
-    told = [f"hash {run.teacher}"]
-    if family.run is not None:
-        told = [f"{family.run.model.name}, {_length(family.run)}, {told[0]}"]
-        told += [f"{family.headline[0]} {family.headline[1]:.4f} after training"] if family.headline else []
-    states = [f"{role} = {state}" if role != state else role for role, state in run.roles.items()]
-    return ", ".join([*told, f"states {', '.join(states)}" if states else "compared with, not learned from"])
+def _listed(name: str, options: Mapping[str, Any]) -> str:
+    return ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
 
 
 def _length(run: Run) -> str:
     return "trained elsewhere" if run.kind == "given" else run.length
 
 
-def _missing(opened: Opened, scores: Mapping[str, Score]) -> str:
-    names = unmeasured(opened, scores)
-    told = "; ".join(f"{EVALUATIONS[name]} (`{name}`)" for name in names)
-    return f"Not measured: {told}. `asd evaluate --on` takes these names." if names else "All that can be was measured."
+def _scores(opened: Opened) -> dict[str, dict[str, Any]]:
+    """The scores of this very state."""
+    scores = opened.folder.scores()
+    if opened.state == "final":
+        return {name: score for name, score in scores.items() if "@" not in name}
+    mark = f"@{opened.state}"
+    return {name.removesuffix(mark): score for name, score in scores.items() if name.endswith(mark)}
 
 
-def _leaning(scores: Mapping[str, Score]) -> list[str]:
-    lines, (head, measures) = [plain(line) for line in leaning(scores)], mechanism(scores)
-    if not lines and not measures:
-        return ["Not measured."]
-    return [*lines, *(["", *grid(head, measures)] if measures else [])]
+def _rows(opened: Opened, scores: Scores) -> Iterator[Row]:
+    """The score at the end of training, then all scores of every set."""
+    if opened.state != "final":
+        entry = Trajectory(opened.folder).entry(opened.state)
+        for name in ("accuracy", "miou"):
+            if _is_number(entry.get(name)):
+                yield Row("judged", name, entry[name], entry.get("images"), "while training")
+    else:
+        try:
+            name, value = opened.folder.headline()
+            result = opened.folder.result()
+            yield Row(
+                str(result.get("set", "test")), name, value, result["last"].get("images"), "at the end of training"
+            )
+        except (UserError, KeyError, TypeError, ValueError):  # an incomplete result.json
+            pass
+    for name, score in scores.items():
+        source, reference = str(score.get("source", "the data's own")), score.get("reference")
+        source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""
+        values = score["values"] if name != COST else {}
+        for key, value in values.items():
+            inner = value if isinstance(value, dict) else {"": value}  # of the mechanism: measures by space
+            for measure, number in inner.items():
+                if _is_number(number):
+                    yield Row(name, f"{key} {measure}".strip(), number, score.get("count"), source)
 
 
-def _cost(opened: Opened, record: Mapping[str, Any], family: Family, scores: Mapping[str, Score]) -> list[str]:
-    found = scores.get(COST, {})
-    values = found.get("values", {})
+def _cost(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None, score: Mapping[str, Any]) -> list[str]:
+    values = score.get("values", {})
     files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
-    lines = [(opened.run.model.name, f"{opened.parameters:,}", files, _ms(values.get("ms")))]
-    if family.run is not None:
-        size = "–" if family.size is None else megabytes(family.size)
-        name = f"its teacher {family.run.model.name}"
-        lines.append((name, counted(family.parameters), size, _ms(values.get("teacher_ms"))))
-    table = grid(("", "parameters", "weights", "one image"), lines)
-    if not is_number(values.get("ms")):
+    rows = [(opened.run.model.name, f"{opened.parameters:,}", files, _ms(values.get("ms")))]
+    if teacher:
+        name = f"its teacher {teacher.run.model.name}"
+        rows.append((name, _count(teacher.parameters), megabytes(teacher.size), _ms(values.get("teacher_ms"))))
+    table = _table(("", "parameters", "weights", "one image"), rows)
+    if not _is_number(values.get("ms")):
         return [*table, "", "Latency was not measured (`asd evaluate --on cost`)."]
-    where = plain(str(found.get("machine", "a machine unknown")))
-    return [*table, "", f"One image at a time, the median of {found.get('count', '?')}, as PyTorch runs it on {where}."]
-
-
-def _use(written: Written, record: Mapping[str, Any]) -> list[str]:
-    return ["```python", *written.load, *written.use, "```", "", f"Preprocessing is {record['preprocessing']}."]
+    machine = plain(str(score.get("machine", "an unknown machine")))
+    return [*table, "", f"One image at a time, median of {score.get('count', '?')}, PyTorch on {machine}."]
 
 
 def _limits(opened: Opened, record: Mapping[str, Any]) -> Iterator[str]:
-    said = "each pixel" if opened.maps else "any image"
-    yield f"It knows {opened.classes} classes, and gives {said} one of them, whatever it shows."
+    yield f"It gives {'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows."
     yield "The scores hold for images like those of the sets they name, and for this run: another seed gives others."
-    if opened.maps:
-        yield "Scenes much larger or smaller than those it learned from were not scored."
-    else:
-        yield f"It learned from images of {opened.side} × {opened.side} pixels, and was scored on such."
+    yield f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels."
     if record["note"]:
-        yield f"It takes scenes of one size alone: {plain(record['note'])}."
+        yield f"It takes scenes of one size only: {plain(record['note'])}."
     if not opened.names:
-        yield "Its data were not at hand when it was exported: it was checked on noise, and its classes have no names."
-    yield "What it leans on is known only as far as it was measured above."
+        yield "Its data were not available at export: it was checked on noise, and its classes have no names."
 
 
 def _licence(run: Run) -> str:
     start = f" and the weights it started from ({run.model.name})" if run.model.pretrained or run.model.weights else ""
     return (
-        f"The run names none. These weights were learned from {plain(short(run.data.name))}: the terms of those images"
-        f"{plain(start)} are yours to look up. The program that trained them, antishortcut, is under Apache-2.0."
+        f"The run names none. These weights were learned from {plain(short(run.data.name))}: look up the terms of "
+        f"those images{plain(start)}. The program that trained them, antishortcut, is under Apache-2.0."
     )
 
 
+def plain(text: str) -> str:
+    """Text in one line that starts no Markdown and stays in its table cell."""
+    text = one_line(text).replace("&", "&amp;")
+    escaped = MARKUP.sub(lambda match: f"&#{ord(match[0])};", text)
+    return escaped.replace("|", "\\|").replace("://", ":&#47;/")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(map(plain, row)) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _shape(shape: Sequence[Any]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else "–"
+
+
 def _ms(value: Any) -> str:
-    return f"{value:.3g} ms" if is_number(value) else "–"
+    return f"{value:.3g} ms" if _is_number(value) else "–"
 
 
 def megabytes(size: int) -> str:

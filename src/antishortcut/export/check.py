@@ -1,4 +1,4 @@
-"""Does what was written give what the original gives?"""
+"""Compare an exported network with the original."""
 # B batch
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from antishortcut.errors import UserError
 from antishortcut.export.opened import Opened
 from antishortcut.models import Network
 
-ALLOWED = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
-Again = Callable[[Tensor], Sequence[Tensor]]  # what was written: a batch of raw images → its outputs
+TOLERANCE = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
+Exported = Callable[[Tensor], Sequence[Tensor]]  # a batch of raw images → outputs
 
 
-class Alone(nn.Module):
-    """Raw images (B, 3, H, W) in [0, 1] → logits alone, or logits and embedding."""
+class Outputs(nn.Module):
+    """Raw images (B, 3, H, W) in [0, 1] → logits, or logits and embedding."""
 
     def __init__(self, network: Network, embedding: bool = False) -> None:
         super().__init__()
@@ -27,49 +27,48 @@ class Alone(nn.Module):
         self.embedding = embedding
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        seen = self.network(image)
-        return (seen.logits, seen.embedding) if self.embedding else seen.logits
+        features = self.network(image)
+        return (features.logits, features.embedding) if self.embedding else features.logits
 
 
 @dataclass(frozen=True)
 class Check:
-    images: str  # where they are from
+    images: str  # their source
     batches: tuple[int, ...]
     sizes: tuple[tuple[int, int], ...]  # height and width, each once
-    largest: float  # difference, as a share of the largest value
+    largest: float  # difference, relative to the largest value
     allowed: float
 
 
-def check(opened: Opened, embedding: bool, again: Again, free: bool) -> Check:
-    """Compare what was written with the original, or refuse it. `free`: it takes images of any size."""
-    original, largest = Alone(opened.network, embedding), 0.0
-    tried = opened.tried(free)
-    for image in tried:
-        size = len(image)
+def check(opened: Opened, embedding: bool, exported: Exported, any_size: bool) -> Check:
+    """Compare the exported network with the original, or raise. `any_size`: it takes images of any size."""
+    original, largest = Outputs(opened.network, embedding), 0.0
+    batches = opened.tried(any_size)
+    for image in batches:
+        count = f"{len(image)} of {opened.source}"
         with torch.no_grad():
-            wanted = as_tuple(original(image))
-            if not all(bool(torch.isfinite(each).all()) for each in wanted):
+            expected = as_tuple(original(image))
+            if not all(bool(torch.isfinite(output).all()) for output in expected):
                 raise UserError(f"{opened.folder.path} gives numbers that are not finite on {opened.source}")
-            with saying(f"what was exported does not run on {size} of {opened.source}", "nothing was written"):
-                given = tuple(again(image))
-        for ours, theirs in zip(wanted, given, strict=True):
-            found = difference(ours, theirs)
-            if not found <= ALLOWED:
-                raise UserError(
-                    f"what was exported differs from the original by {found:.2g} of its largest value on {size} of "
-                    f"{opened.source}, where {ALLOWED:g} is allowed; nothing was written"
-                )
-            largest = max(largest, found)
-    sizes = dict.fromkeys((int(image.shape[2]), int(image.shape[3])) for image in tried)
-    return Check(opened.source, tuple(len(image) for image in tried), tuple(sizes), largest, ALLOWED)
+            with reworded(f"what was exported does not run on {count}", "nothing was written"):
+                actual = tuple(exported(image))
+        result = max(difference(*pair) for pair in zip(expected, actual, strict=True))
+        if not result <= TOLERANCE:
+            raise UserError(
+                f"what was exported differs from the original by {result:.2g} of its largest value on {count}, "
+                f"where {TOLERANCE:g} is allowed; nothing was written"
+            )
+        largest = max(largest, result)
+    sizes = dict.fromkeys((int(image.shape[2]), int(image.shape[3])) for image in batches)
+    return Check(opened.source, tuple(map(len, batches)), tuple(sizes), largest, TOLERANCE)
 
 
-def difference(wanted: Tensor, given: Tensor) -> float:
-    """The largest difference, as a share of the largest value; infinite where shape or type differ."""
-    if wanted.shape != given.shape or wanted.dtype != given.dtype:
+def difference(expected: Tensor, actual: Tensor) -> float:
+    """The largest difference relative to the largest value; infinite if shape or dtype differ or it is not a number."""
+    if expected.shape != actual.shape or expected.dtype != actual.dtype or bool(actual.isnan().any()):
         return float("inf")
-    scale = wanted.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
-    return float((given - wanted).abs().max() / scale)
+    scale = expected.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
+    return float((actual - expected).abs().max() / scale)
 
 
 def as_tuple(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -77,8 +76,8 @@ def as_tuple(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def saying(what: str, then: str) -> Iterator[None]:
-    """What others' code raises, which may be anything, is said in a line with its reason."""
+def reworded(what: str, then: str) -> Iterator[None]:
+    """Turn whatever another library raises into one line with its reason."""
     try:
         yield
     except (UserError, OSError):

@@ -1,4 +1,4 @@
-"""What is exported: a network of a finished run, what is known of its images, and some of them to check with."""
+"""The network of a finished run, facts about its images, and some images to check an export with."""
 # B batch, H × W pixels
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from antishortcut.run import ModelSettings, Run
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.types import ImageSet, Sets
 
-BATCHES = (1, 2, 5)  # that are checked; it is traced with two
+BATCHES = (1, 2, 5)  # sizes of the batches that are checked; it is traced with two
+COUNT = max(BATCHES)
 SMALLEST = 16  # pixels of a side, where images may have any size
-ODD = (3, 5)  # pixels that the last batch lacks where images may have any size: no multiple of a stride
+ODD = (3, 5)  # pixels that the last batch lacks where images may have any size: not a multiple of a stride
 USUAL = 224  # the side of images in a folder, unless a recipe says another
 
 
@@ -34,46 +35,33 @@ class Opened:
     folder: Folder
     run: Run
     state: str  # "final", or one that a teacher kept
-    weights: Path
     network: Network  # in evaluation mode
     classes: int
-    names: tuple[str, ...]  # of the classes; () where the data are not here
+    names: tuple[str, ...]  # of the classes; () if the data are not available
     side: int  # of the square images it learned from
-    maps: bool  # whether it gives maps, of images of any size, or vectors
-    margin: float  # how much larger than `side` an image file is made before its centre is cut out
-    images: tuple[Tensor, ...]  # each (3, H, W) in [0, 1]
-    source: str  # where they are from
+    maps: bool  # whether its outputs are maps, of images of any size, or vectors
+    margin: float  # how much larger than `side` an image file is made before the centre crop
+    images: Tensor  # (B, 3, H, W) in [0, 1]
+    source: str  # of the images
 
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
-    def batch(self, size: int) -> Tensor:
-        """So many images (B, 3, H, W), cut to the size they have in common; of one alone nothing is cut."""
-        chosen = [self.images[at % len(self.images)] for at in range(size)]
-        height, width = (min(image.shape[side] for image in chosen) for side in (1, 2))
-        return torch.stack([image[:, :height, :width] for image in chosen])
-
     def traced(self) -> Tensor:
-        """Two images of the size that all have in common."""
-        return self.batch(max(BATCHES))[:2]
+        return self.images[:2]
 
-    def tried(self, free: bool) -> list[Tensor]:
-        """Batches to check with. `free`: images may have any size, so the last is of an odd one."""
-        batches = [self.batch(size) for size in BATCHES]
-        height, width = batches[-1].shape[2:]
-        if free:
-            less = (max(side - odd, SMALLEST) for side, odd in zip((height, width), ODD, strict=True))
-            return [*batches[:-1], _corner(batches[-1], *less)]
-        return [_corner(batch, height, width) for batch in batches]
-
-
-def _corner(batch: Tensor, height: int, width: int) -> Tensor:
-    return batch[:, :, :height, :width].contiguous()
+    def tried(self, any_size: bool) -> list[Tensor]:
+        """Batches to check with. `any_size`: the last one has an odd size."""
+        batches = [self.images[:size] for size in BATCHES]
+        if any_size:
+            height, width = (max(side - odd, SMALLEST) for side, odd in zip(self.images.shape[2:], ODD, strict=True))
+            batches[-1] = batches[-1][:, :, :height, :width].contiguous()
+        return batches
 
 
 def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
-    """A finished run's student, or a state of a teacher. `sets`: its data, None where they are not here."""
+    """A finished run's student, or a state of a teacher. `sets`: its data; None if they are not available."""
     run, _ = folder.read()
     if sets is not None and sets.fingerprint != run.fingerprint:
         raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
@@ -88,52 +76,57 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
     known = size_of(run.data, {})
     side = sets.image_size if sets else run.data.image_size or (known.side if known else USUAL)
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    classes = len(sets.classes) if sets else _classes(blank, weights, side)
+    classes = len(sets.classes) if sets else _count_classes(blank, weights, side)
     network = network_of(blank, classes, side)
     put(network, weights, path)
     network.requires_grad_(False).eval()
     maps = probe(network, side).maps
+    in_memory = isinstance(next(iter(sets.tests.values())), ImageSet) if sets else side <= IN_MEMORY
     images, source = _images(sets, maps) if sets else _noise(side, maps)
     return Opened(
-        folder, run, state, path, network, classes, sets.classes if sets else (), side, maps,
-        _margin(sets, side), images, source,
-    )  # fmt: skip
+        folder=folder,
+        run=run,
+        state=state,
+        network=network,
+        classes=classes,
+        names=sets.classes if sets else (),
+        side=side,
+        maps=maps,
+        margin=1.0 if in_memory else MARGIN,
+        images=images,
+        source=source,
+    )
 
 
-def _classes(model: ModelSettings, weights: dict[str, Tensor], side: int) -> int:
-    """How many, by the weights alone: what would have another shape if there were two."""
+def _count_classes(model: ModelSettings, weights: dict[str, Tensor], side: int) -> int:
+    """From the weights: those whose shape would differ if there were two classes."""
     two = network_of(model, 2, side).state_dict()
-    other = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
-    found = {len(weight) if weight.ndim else 0 for weight in other}
-    if len(found) > 1 or 0 in found:
+    heads = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
+    counts = {len(weight) if weight.ndim else 0 for weight in heads}
+    if len(counts) > 1 or 0 in counts:
         raise UserError("the weights do not tell how many classes there are; give the data's place as --data-root")
-    return found.pop() if found else 2
+    return counts.pop() if counts else 2
 
 
-def _margin(sets: Sets | None, side: int) -> float:
-    """Files are made larger than the centre that is cut out of them; what is kept in memory is not."""
-    in_memory = isinstance(next(iter(sets.tests.values())), ImageSet) if sets else side <= IN_MEMORY
-    return 1.0 if in_memory else MARGIN
-
-
-def _images(sets: Sets, maps: bool) -> tuple[tuple[Tensor, ...], str]:
-    """A few of the first test set, the same every time; of large scenes a part, which costs no gigabytes."""
+def _images(sets: Sets, maps: bool) -> tuple[Tensor, str]:
+    """A few of the first test set, the same every time, cropped to their common size; of large scenes a part."""
     name, images = next(iter(sets.tests.items()))
-    few = take(images, order(len(images), 0, 0)[: max(BATCHES)].sort().values)
+    few = take(images, order(len(images), 0, 0)[:COUNT].sort().values)
     loader = Loader(few, batch=1, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers=0)
     most = sets.image_size * 3 // 2 if maps else sets.image_size
-    found = tuple(batch.image[0, :, :most, :most] for batch in loader.epoch(0))
-    return found, f"{counted(len(found), 'image')} of the {name} set of {short(sets.name)}"
+    loaded = [batch.image[0, :, :most, :most] for batch in loader.epoch(0)]
+    height, width = (min(image.shape[side] for image in loaded) for side in (1, 2))
+    stacked = torch.stack([loaded[at % len(loaded)][:, :height, :width] for at in range(COUNT)])
+    return stacked, f"{counted(len(loaded), 'image')} of the {name} set of {short(sets.name)}"
 
 
-def _noise(side: int, maps: bool) -> tuple[tuple[Tensor, ...], str]:
-    dice = torch.Generator().manual_seed(0)
-    wider = side // 2 if maps else 0
-    images = tuple(torch.rand(3, side, side + wider, generator=dice) for _ in range(max(BATCHES)))
-    return images, f"{len(images)} images of noise"
+def _noise(side: int, maps: bool) -> tuple[Tensor, str]:
+    generator = torch.Generator().manual_seed(0)
+    width = side + side // 2 if maps else side
+    return torch.rand(COUNT, 3, side, width, generator=generator), f"{COUNT} images of noise"
 
 
 def short(data: str) -> str:
-    """The name of data; of a folder not where it lies."""
+    """The name of a data set, without the path of a folder."""
     kind, colon, path = data.partition(":")
     return f"{kind}{colon}{Path(path).name}"

@@ -1,11 +1,8 @@
-"""Adaptive instance normalisation and the losses of its decoder, Huang & Belongie 2017."""
+"""Adaptive instance normalisation, Huang & Belongie 2017."""
 # B batch, C channels, H × W places of a map; content and style maps may differ in size
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch.nn.functional as F
 from torch import Tensor
 
 EPS = 1e-5  # beside the variance, as the reference has it
@@ -30,12 +27,3 @@ def adain(content: Tensor, style: Tensor, eps: float = EPS) -> Tensor:
 def blend(content: Tensor, style: Tensor, alpha: float, eps: float = EPS) -> Tensor:
     """(1 − α) · content + α · adain(content, style): what the decoder turns into an image. (B, C, H, W)."""
     return (1 - alpha) * content + alpha * adain(content, style, eps)
-
-
-def style_loss(made: Sequence[Tensor], style: Sequence[Tensor]) -> Tensor:
-    """Σ over stages of the squared errors of channel means and deviations. Each stage two maps (B, C_i, H_i, W_i)."""
-    total = made[0].new_zeros(())
-    for one, two in zip(made, style, strict=True):
-        (mean, std), (wanted_mean, wanted_std) = statistics(one), statistics(two)
-        total = total + F.mse_loss(mean, wanted_mean) + F.mse_loss(std, wanted_std)
-    return total

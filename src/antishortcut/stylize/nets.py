@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network
-from antishortcut.models.vgg import VGG, WIDTHS
+from antishortcut.models.vgg import VGG
 from antishortcut.stylize.adain import blend
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # VGG-19: width and convolutions of every stage
@@ -23,8 +22,6 @@ USED = 31  # of the 53 layers in the reference's file: up to relu4_1
 TAPS = (3, 10, 17, 30)  # relu1_1, relu2_1, relu3_1, relu4_1
 UP = 0  # in a decoder's plan: nearest upsampling to twice the side; other numbers are widths
 REFERENCE_PLAN = (256, UP, 256, 256, 256, 128, UP, 128, 64, UP, 64, 3)
-SHALLOW, DEEP = 2, 4  # stages of our own encoders: one sees no more than colours, the reference has four
-CODE = 16  # places a side that the code keeps; at 8 × 8 the shapes of CIFAR-100 were lost
 
 
 def reference_vgg() -> nn.Sequential:
@@ -103,13 +100,6 @@ class OwnEncoder(nn.Module):
         return tuple(maps)
 
 
-def depth_for(side: int) -> int:
-    """How many stages: as many as leave a code of 16 × 16 places, from two to four (32 pixels: 2, 64: 3, 128: 4)."""
-    if side < CODE:
-        raise UserError(f"images of {side} pixels are too small to be stylised; they must have at least {CODE}")
-    return min(max(int(math.log2(side / CODE)) + 1, SHALLOW), DEEP)
-
-
 def encoder_from(network: nn.Module, depth: int) -> OwnEncoder:
     """The first `depth` stages of a trained vgg8 or vgg13, copied and frozen, batch norm in evaluation mode.
 
@@ -122,10 +112,6 @@ def encoder_from(network: nn.Module, depth: int) -> OwnEncoder:
         if isinstance(module, nn.Conv2d):
             module.padding_mode = "reflect"
     return encoder.requires_grad_(False).eval()
-
-
-def widths_of(depth: int) -> tuple[int, ...]:
-    return WIDTHS[:depth]
 
 
 @dataclass(frozen=True)

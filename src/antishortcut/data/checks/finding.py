@@ -1,15 +1,15 @@
-"""What there is to look at: the parts of a set as a run would get them, or as much of a folder as can be made out."""
+"""The parts of a set as a run would get them, or as much of a refused folder as can be recognised."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ...errors import UserError
 from ...files import expanded
@@ -19,7 +19,7 @@ from ..augment import WHOLE_BATCH
 from ..dense import CROPS, check
 from ..masks import MOST, one_small_size
 from ..pictures import size_of
-from ..sources import IN_MEMORY, Found, divided, find
+from ..sources import IN_MEMORY, divided, find
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
 LOOKED_AT = 200  # images whose size is asked for
@@ -60,7 +60,7 @@ def open_finding(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> Finding:
-    """As `open_sets` would open it; a folder that it refuses is looked through all the same, and why is kept."""
+    """As `open_sets` would open it; a folder that it refuses is looked through all the same, with the reason."""
     kind, _, path = name.partition(":")
     folder = expanded(path) if path else None
     try:
@@ -69,15 +69,21 @@ def open_finding(
     except UserError as error:
         if kind != "folder" or folder is None or not folder.is_dir():
             raise
-        return _made_out(name, folder, str(error), image_size)
+        return _refused(name, folder, str(error), image_size)
     parts: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
     parts |= {key if key not in parts else f"test {key}": test for key, test in tests.items()}
+    finding = Finding(name, found.classes, found.image_size, parts)
     if folder is None:
-        return Finding(name, found.classes, found.image_size, parts)
-    others, unused = _beside(folder, _paths(found))
-    held = _tested(folder) if kind == "folder" else ""
-    empty = _passed_over(folder, found.classes) if kind == "folder" else ()
-    return Finding(name, found.classes, found.image_size, parts, folder, "", held, empty, (), others, unused)
+        return finding
+    every = [found.train, *found.tests.values(), *([] if found.val is None else [found.val])]  # before limits
+    others, unused = _beside(folder, [part for part in every if isinstance(part, FileSet)])
+    finding = replace(finding, base=folder, others=others, unused=unused)
+    if kind != "folder":
+        return finding
+    empty: tuple[str, ...] = ()
+    if layouts.part_of(folder, layouts.TRAIN) is None and not scenes.has_masks(folder):
+        empty = tuple(name for name in layouts.folders(folder) if name not in found.classes)
+    return replace(finding, held=_tested(folder), empty=empty)
 
 
 def usual_side(finding: Finding) -> int:
@@ -109,42 +115,42 @@ def check_augment(finding: Finding, augment: str) -> None:
     check(train, augment)
 
 
-def _paths(found: Found) -> set[str]:
-    """Files of all parts, before limits."""
-    every = [found.train, *found.tests.values(), *([] if found.val is None else [found.val])]
-    return {str(path) for part in every if isinstance(part, FileSet) for path in (*part.paths, *part.masks)}
-
-
-def _made_out(name: str, folder: Path, refusal: str, image_size: int | None) -> Finding:
+def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> Finding:
     """A folder that no run would take."""
     train = layouts.part_of(folder, layouts.TRAIN) or folder
     val, test = layouts.held_of(folder) if train != folder else (None, None)
-    places = {"train": train} | {name: place for name, place in (("val", val), ("test", test)) if place is not None}
-    held = _tested(folder) if train != folder else ""
+    places = {part: place for part, place in (("train", train), ("val", val), ("test", test)) if place is not None}
+    empty: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
     if scenes.has_masks(folder):
         classes, parts, unpaired = _scenes(folder, places)
-        empty: tuple[str, ...] = ()
     else:
         classes, parts, empty = _classes(folder, places)
-        unpaired = ()
     if not len(parts["train"]):
         raise UserError(refusal)
-    known = {str(path) for part in parts.values() for path in (*part.paths, *part.masks)}
-    others, unused = _beside(folder, known | {str(folder / name) for name in unpaired})
-    size = image_size or _crop(parts["train"])
-    return Finding(name, classes, size, parts, folder, refusal, held, empty, unpaired, others, unused)
+    others, unused = _beside(folder, parts.values(), [folder / name for name in unpaired])
+    crop = 224
+    with suppress(UserError, IndexError):  # a first image that cannot be read, or none
+        crop = scenes.usual_crop(parts["train"]) if parts["train"].masks else crop
+    return Finding(
+        name,
+        classes,
+        image_size or crop,
+        parts,
+        base=folder,
+        refusal=refusal,
+        held=_tested(folder) if train != folder else "",
+        empty=empty,
+        unpaired=unpaired,
+        others=others,
+        unused=unused,
+    )
 
 
 def _tested(folder: Path) -> str:
     """The name of the folder that the test images are in, if there is one."""
     _, test = layouts.held_of(folder)
     return "" if test is None else test.name
-
-
-def _crop(train: FileSet) -> int:
-    with suppress(UserError, IndexError):  # a first image that cannot be read, or none
-        return scenes.usual_crop(train) if train.masks else 224
-    return 224
 
 
 def _classes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
@@ -162,48 +168,36 @@ def _classes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...],
 
 
 def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
-    """Classes; images that have a mask, with it; those that have none, and masks without an image."""
-    try:
+    """Classes; images that have a mask, with it; images and masks without a partner."""
+    names: tuple[str, ...] = ()
+    with suppress(UserError):
         names = scenes.names_in(folder)
-    except UserError:
-        names = ()
-    lookup = _lookup(len(names) or MOST)
-    parts, alone = {}, []
+    lookup = scenes.table({value: value for value in range(min(len(names) or MOST, MOST))})
+    parts, unpaired = {}, []
     for part, place in places.items():
-        pictures = _stems(place / "images", layouts.images_below(place / "images"))
+        images = _stems(place / "images", layouts.images_below(place / "images"))
         masks = _stems(place / "masks", scenes.lossless(place / "masks"))
-        both = [name for name in pictures if name in masks]
-        alone += [
-            str(path.relative_to(folder))
-            for ours, theirs in ((pictures, masks), (masks, pictures))
-            for name, path in ours.items()
-            if name not in theirs
-        ]
-        zeros = torch.zeros(len(both), dtype=torch.int64)
-        paths, labels = (tuple(kind[name] for name in both) for kind in (pictures, masks))
-        parts[part] = FileSet(paths, zeros, masks=labels, lookup=lookup)
-    return names, parts, tuple(alone)
-
-
-def _passed_over(folder: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Folders that may have been meant as classes: where there is no train/, one without images counts for nothing."""
-    if layouts.part_of(folder, layouts.TRAIN) is not None or scenes.has_masks(folder):
-        return ()
-    return tuple(name for name in layouts.folders(folder) if name not in classes)
-
-
-def _lookup(classes: int) -> Tensor:
-    return scenes.table({value: value for value in range(min(classes, MOST))})
+        both = [name for name in images if name in masks]
+        single = [images[name] for name in images if name not in masks]
+        single += [masks[name] for name in masks if name not in images]
+        unpaired += [str(path.relative_to(folder)) for path in single]
+        label = torch.zeros(len(both), dtype=torch.int64)
+        paths, labels = tuple(images[name] for name in both), tuple(masks[name] for name in both)
+        parts[part] = FileSet(paths, label, masks=labels, lookup=lookup)
+    return names, parts, tuple(unpaired)
 
 
 def _stems(folder: Path, paths: list[Path]) -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
-def _beside(folder: Path, used: set[str]) -> tuple[tuple[Path, ...], dict[str, int]]:
-    """What lies in a folder besides the images of the set: other files, and other images by the folder they are in."""
+def _beside(
+    folder: Path, parts: Iterable[FileSet], known: Iterable[Path] = ()
+) -> tuple[tuple[Path, ...], dict[str, int]]:
+    """Other files in the folder, and the number of other images by the folder they are in."""
+    used = {str(path) for part in parts for path in (*part.paths, *part.masks)} | set(map(str, known))
     others: list[Path] = []
-    unused: dict[str, int] = {}
+    unused: Counter[str] = Counter()
     for where, below, names in layouts.walked(folder):
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
@@ -211,9 +205,7 @@ def _beside(folder: Path, used: set[str]) -> tuple[tuple[Path, ...], dict[str, i
             if name.startswith(".") or str(path) in used:
                 continue
             if path.suffix.lower() in layouts.SUFFIXES:
-                place = path.relative_to(folder).parts[:-1][:2]
-                key = "/".join(place) or "."
-                unused[key] = unused.get(key, 0) + 1
+                unused["/".join(path.relative_to(folder).parts[:-1][:2]) or "."] += 1
             elif name not in _PLAIN and not name.lower().startswith(_TEXTS):
                 others.append(path)
-    return tuple(others), unused
+    return tuple(others), dict(unused)

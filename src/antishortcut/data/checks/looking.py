@@ -1,4 +1,4 @@
-"""Every file opened and decoded once: what it is, or why it cannot be read."""
+"""Open and decode every file once: its properties, or why it cannot be read."""
 # N images, H × W pixels
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,9 @@ class Seen:
     """One image, and its mask where it has one."""
 
     size: tuple[int, int] = (0, 0)  # width, height
-    mode: str = ""  # how its pixels are stored; of images in memory none
-    digest: bytes = b""  # of what a network would be given, before it is resized
-    turned: bool = False  # whether it asks to be shown turned, which training does not do
+    mode: str = ""  # how its pixels are stored; empty for images in memory
+    digest: bytes = b""  # of its pixels before they are resized
+    turned: bool = False  # whether EXIF asks for a rotation, which training does not do
     wrong: str = ""  # why it cannot be read
     values: Counts | None = None  # (256,) pixels of every value in its mask
     mask_wrong: str = ""
@@ -41,69 +41,55 @@ class Seen:
 def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[Seen]:
     """All images of a set, those on disk decoded in threads; `tell` is called after each of these."""
     if isinstance(images, ImageSet):
-        return _in_memory(images)
-    files = images
-    seen = [Seen()] * len(files)
+        size = (int(images.image.shape[3]), int(images.image.shape[2]))
+        pixels, label = images.image.numpy().transpose(0, 2, 3, 1), images.label.numpy()
+        dense = is_dense(images)
+        return [
+            Seen(size, digest=_digest(pixels[at]), values=_counted(label[at]) if dense else None)
+            for at in range(len(images))
+        ]
+    seen = [Seen()] * len(images)
 
     def fill(at: int) -> None:
-        seen[at] = _file(files, at)
+        seen[at] = _file(images, at)
         tell()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of odd files, which read all the same
-        in_threads(fill, len(files))
+        warnings.simplefilter("ignore")  # Pillow's, about odd files that it reads all the same
+        in_threads(fill, len(images))
     return seen
-
-
-def _in_memory(images: ImageSet) -> list[Seen]:
-    height, width = images.image.shape[2:]
-    pixels, label = images.image.numpy(), images.label.numpy()
-    dense = is_dense(images)
-    return [
-        Seen(
-            (width, height),
-            digest=_digest((width, height), pixels[at].transpose(1, 2, 0)),
-            values=_counted(label[at]) if dense else None,
-        )
-        for at in range(len(images))
-    ]
 
 
 def _file(files: FileSet, at: int) -> Seen:
     seen = _picture(files.paths[at])
     if not files.masks:
         return seen
+    path = files.masks[at]
     try:
-        values = read_values(files.masks[at])  # (H, W)
+        values = read_values(path)  # (H, W)
     except UserError as error:
-        return Seen(**vars(seen) | {"mask_wrong": _inside(str(error), files.masks[at])})
-    high, wide = values.shape
-    if not seen.wrong and (wide, high) != seen.size:
-        unlike = f"{wide} × {high} pixels, its image {seen.size[0]} × {seen.size[1]}"
-        return Seen(**vars(seen) | {"mask_wrong": unlike})
-    return Seen(**vars(seen) | {"values": _counted(values)})
+        why = str(error).removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
+        return replace(seen, mask_wrong=why)
+    height, width = values.shape
+    if not seen.wrong and (width, height) != seen.size:
+        return replace(seen, mask_wrong=f"{width} × {height} pixels, its image {seen.size[0]} × {seen.size[1]}")
+    return replace(seen, values=_counted(values))
 
 
 def _picture(path: Path) -> Seen:
     try:
         with opened(path) as picture:
-            size, mode = picture.size, picture.mode
             turned = picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
-            mode = f"{mode}, transparent" if "transparency" in picture.info else mode
-            shown = as_rgb(picture)
-            return Seen(size, mode, _digest(size, np.asarray(shown)), turned)
+            mode = f"{picture.mode}, transparent" if "transparency" in picture.info else picture.mode
+            return Seen(picture.size, mode, _digest(np.asarray(as_rgb(picture))), turned)
     except Exception as error:  # a damaged file can make a decoder raise anything
         return Seen(wrong=reason(error))
 
 
-def _inside(text: str, path: Path) -> str:
-    """The reason alone, of the line a refusal is."""
-    return text.removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
-
-
-def _digest(size: tuple[int, int], pixels: NDArray[np.uint8]) -> bytes:
-    """Of an image's pixels (H, W, 3): equal for exact copies, whatever format they are in."""
-    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, person=b"%dx%d" % size).digest()
+def _digest(pixels: NDArray[np.uint8]) -> bytes:
+    """Of an image's pixels (H, W, 3): equal for exact copies, whatever their format."""
+    person = b"%dx%d" % pixels.shape[:2]
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, person=person).digest()
 
 
 def _counted(values: NDArray[np.uint8]) -> Counts:

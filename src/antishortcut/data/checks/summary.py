@@ -1,4 +1,4 @@
-"""From images that were looked at to what a person should know of them. Pure: nothing is read here."""
+"""Facts about a set from the images that were looked at. Pure: nothing is read here."""
 # N images
 
 from __future__ import annotations
@@ -6,20 +6,20 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...types import AnySet, FileSet
+from ...types import VOID, FileSet, ImageSet
+from ..masks import NO_CLASS
 from .finding import Finding
-from .looking import Seen
-from .naming import below, name_of
-from .pixels import masks
+from .looking import Counts, Seen
 
 SHOWN = 20  # files and classes that are named
 Looked = Mapping[str, Sequence[Seen]]  # by part
 
-KINDS = {  # how pixels are stored, in words
+KINDS = {  # how pixels are stored
     "RGB": "colour",
     "L": "grey",
     "1": "black and white",
@@ -28,46 +28,46 @@ KINDS = {  # how pixels are stored, in words
     "RGBX": "colour with alpha",
     "LA": "grey with alpha",
     "PA": "palette with alpha",
-    "CMYK": "CMYK",
     "YCbCr": "colour",
     "F": "grey of floats",
 }
 
 
 def summarise(finding: Finding, looked: Looked) -> dict[str, Any]:
-    """All facts, as JSON takes them."""
+    """All facts, ready for JSON."""
+    every = [seen for part in looked.values() for seen in part]
+    counts = {} if finding.dense else {part: _counts(finding, part) for part in finding.parts}
     facts = {
         "data": finding.name,
         "classes": len(finding.classes),
         "image_size": finding.image_size,
-        "parts": [_part(finding, part, looked[part]) for part in finding.parts],
-        "sizes": sizes(looked, finding.image_size),
-        "modes": modes(looked),
-        "turned": sum(seen.turned for every in looked.values() for seen in every),
-        "unreadable": unreadable(finding, looked),
-        "duplicates": duplicates(finding, looked),
+        "parts": [_part(part, len(looked[part]), counts) for part in finding.parts],
+        "sizes": _sizes([seen.size for seen in every if not seen.wrong], finding.image_size),
+        "modes": dict(Counter(_mode(seen.mode) for seen in every if seen.mode).most_common()),
+        "turned": sum(seen.turned for seen in every),
+        "unreadable": _unreadable(finding, looked),
+        "duplicates": _duplicates(finding, looked),
         "empty": list(finding.empty),
         "unpaired": list(finding.unpaired),
-        "not_images": _kinds(finding),
+        "not_images": dict(Counter(path.suffix.lower() or path.name for path in finding.others).most_common()),
         "unused": dict(finding.unused),
-        "missing": missing(finding),
+        "missing": _missing(finding, counts),
         "held": finding.held,
         "refusal": finding.refusal,
     }
-    return facts | ({"masks": masks(finding, looked)} if finding.dense else {"balance": balance(finding)})
-
-
-def _part(finding: Finding, part: str, seen: Sequence[Seen]) -> dict[str, Any]:
-    row: dict[str, Any] = {"part": part, "images": len(seen)}
     if finding.dense:
-        return row
-    counts = [count for count in _counts(finding, part) if count]
-    return row | {
-        "classes": len(counts),
-        "smallest": min(counts, default=0),
-        "largest": max(counts, default=0),
-        "ratio": round(max(counts, default=0) / max(min(counts, default=1), 1), 2),
-    }
+        return facts | {"masks": _masks(finding, looked)}
+    rows = zip(finding.classes, *counts.values(), strict=True)
+    return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
+
+
+def _name(finding: Finding, part: str, at: int, mask: bool = False) -> str:
+    """A file's path in the folder, or the number of an image in memory."""
+    images = finding.parts[part]
+    if isinstance(images, ImageSet):
+        return f"{part} {at}"
+    path = images.masks[at] if mask else images.paths[at]
+    return str(path.relative_to(finding.base) if finding.base is not None else path)
 
 
 def _counts(finding: Finding, part: str) -> list[int]:
@@ -76,102 +76,130 @@ def _counts(finding: Finding, part: str) -> list[int]:
     return counts
 
 
-def balance(finding: Finding) -> list[dict[str, Any]]:
-    """Images of every class, by part."""
-    columns = {part: _counts(finding, part) for part in finding.parts}
-    return [
-        {"class": name, **{part: counts[at] for part, counts in columns.items()}}
-        for at, name in enumerate(finding.classes)
-    ]
+def _part(part: str, images: int, counts: Mapping[str, list[int]]) -> dict[str, Any]:
+    row = {"part": part, "images": images}
+    if not counts:
+        return row
+    present = [count for count in counts[part] if count] or [0]
+    smallest, largest = min(present), max(present)
+    sizes = {"smallest": smallest, "largest": largest, "ratio": round(largest / max(smallest, 1), 2)}
+    return row | {"classes": sum(map(bool, counts[part]))} | sizes
 
 
-def missing(finding: Finding) -> dict[str, list[str]]:
+def _missing(finding: Finding, counts: Mapping[str, list[int]]) -> dict[str, list[str]]:
     """Classes of the training images that another part has none of."""
-    if finding.dense:
-        return {}
-    train, *others = finding.parts
-    known = _counts(finding, train)
-    gone = {
-        part: [name for name, here, there in zip(finding.classes, known, _counts(finding, part), strict=True)
-               if here and not there]
-        for part in others
-    }  # fmt: skip
-    return {part: names for part, names in gone.items() if names}
+    trained = next(iter(counts.values()), [])
+    lacking = {
+        part: [name for name, train, here in zip(finding.classes, trained, row, strict=True) if train and not here]
+        for part, row in counts.items()
+    }
+    return {part: names for part, names in lacking.items() if names}
 
 
-def sizes(looked: Looked, wanted: int) -> dict[str, Any]:
+def _sizes(sizes: Sequence[tuple[int, int]], wanted: int) -> dict[str, Any]:
     """Width and height of the smallest, the median and the largest; how many would have to be enlarged."""
-    every = [seen.size for part in looked.values() for seen in part if not seen.wrong]
-    if not every:
+    if not sizes:
         return {}
-    by_area = sorted(every, key=lambda size: (size[0] * size[1], size))
+    by_area = sorted(sizes, key=lambda size: (size[0] * size[1], size))
     return {
         "smallest": list(by_area[0]),
-        "median": [round(statistics.median(side)) for side in zip(*every, strict=True)],
+        "median": [round(statistics.median(side)) for side in zip(*sizes, strict=True)],
         "largest": list(by_area[-1]),
-        "shorter_side": round(statistics.median(min(size) for size in every)),
-        "smaller": sum(min(size) < wanted for size in every),
+        "shorter_side": round(statistics.median(min(size) for size in sizes)),
+        "smaller": sum(min(size) < wanted for size in sizes),
     }
 
 
-def modes(looked: Looked) -> dict[str, int]:
-    """How many images are stored in which way."""
-    return dict(Counter(_words(seen.mode) for part in looked.values() for seen in part if seen.mode).most_common())
+def _mode(mode: str) -> str:
+    stored, _, transparent = mode.partition(", ")
+    word = "grey of 16 bits" if stored.startswith("I") else KINDS.get(stored, stored)
+    return f"{word} with alpha" if transparent and "alpha" not in word else word
 
 
-def _words(mode: str) -> str:
-    plain, _, more = mode.partition(", ")
-    word = "grey of 16 bits" if plain.startswith("I") else KINDS.get(plain, plain)
-    return f"{word} with alpha" if more and "alpha" not in word else word
-
-
-def unreadable(finding: Finding, looked: Looked) -> list[dict[str, str]]:
+def _unreadable(finding: Finding, looked: Looked) -> list[dict[str, str]]:
     """Files that no run could read, masks among them, with the reason."""
-    found = []
-    for part, seen in looked.items():
-        images = finding.parts[part]
-        for at, one in enumerate(seen):
-            if one.wrong:
-                found.append({"file": name_of(finding, part, at), "why": one.wrong})
-            if one.mask_wrong and isinstance(images, FileSet):
-                found.append({"file": below(finding, images, at, mask=True), "why": one.mask_wrong})
-    return found
+    return [
+        {"file": _name(finding, part, at, mask), "why": why}
+        for part, seen in looked.items()
+        for at, image in enumerate(seen)
+        for mask, why in ((False, image.wrong), (True, image.mask_wrong))
+        if why
+    ]
 
 
-def duplicates(finding: Finding, looked: Looked) -> dict[str, Any]:
+def _duplicates(finding: Finding, looked: Looked) -> dict[str, Any]:
     """Images that are there more than once, pixel by pixel: within a part, across parts, and under two classes."""
     places: dict[bytes, list[tuple[str, int]]] = {}
     for part, seen in looked.items():
-        for at, one in enumerate(seen):
-            if not one.wrong:
-                places.setdefault(one.digest, []).append((part, at))
-    copies = [found for found in places.values() if len(found) > 1]
-    train = next(iter(finding.parts))
-    within, leaked = dict.fromkeys(looked, 0), {part: 0 for part in looked if part != train}
-    across, labelled = [], []
-    for found in copies:
-        times = Counter(part for part, _ in found)
+        for at, image in enumerate(seen):
+            if not image.wrong:
+                places.setdefault(image.digest, []).append((part, at))
+    train, *rest = finding.parts
+    within, leaked = dict.fromkeys(looked, 0), dict.fromkeys(rest, 0)
+    across, two_classes = [], []
+    for copies in places.values():
+        times = Counter(part for part, _ in copies)
         for part, count in times.items():
             within[part] += count - 1
             if part != train and train in times:
                 leaked[part] += count
-        named = [name_of(finding, part, at) for part, at in found]
+        names = [_name(finding, part, at) for part, at in copies] if len(copies) > 1 else []
         if len(times) > 1:
-            across.append(named)
-        if not finding.dense and len({_label(finding.parts[part], at) for part, at in found}) > 1:
-            labelled.append(named)
+            across.append(names)
+        if not finding.dense and len({int(finding.parts[part].label[at]) for part, at in copies}) > 1:
+            two_classes.append(names)
     return {
-        "within": within,  # images too many
+        "within": within,  # surplus images
         "leaked": leaked,  # images of other parts that are training images too
         "across": across,
-        "two_classes": labelled,
+        "two_classes": two_classes,
     }
 
 
-def _label(images: AnySet, at: int) -> int:
-    return int(images.label[at])
+class Tally(NamedTuple):
+    """Pixels of one part."""
+
+    part: str
+    values: Counts  # (N, 256) pixels of every value, an image a row
+    meaning: NDArray[np.int64]  # (256,) the class of every value, VOID, or NO_CLASS
+    at: list[int]  # (N,) the images whose masks can be read
 
 
-def _kinds(finding: Finding) -> dict[str, int]:
-    """Files that are not images, by the end of their name."""
-    return dict(Counter(path.suffix.lower() or path.name for path in finding.others).most_common())
+def _masks(finding: Finding, looked: Looked) -> dict[str, Any]:
+    """How much is void, how frequent every class is, and which masks have values that are neither."""
+    tallies = [_tally(finding, part, seen) for part, seen in looked.items()]
+    strange = [
+        {"file": _name(finding, tally.part, at, mask=True), "values": np.flatnonzero(odd).tolist()}
+        for tally in tallies
+        for at, odd in zip(tally.at, (tally.values > 0) & (tally.meaning == NO_CLASS), strict=True)
+        if odd.any()
+    ]
+    frequency = []
+    for label, name in enumerate(finding.classes or _unnamed(tallies)):
+        row: dict[str, Any] = {"class": name}
+        for tally in tallies:
+            here = tally.values[:, tally.meaning == label]  # (N, values that mean it)
+            row[tally.part] = _share(here, tally.values[:, tally.meaning < NO_CLASS])  # of the labelled pixels
+            row[f"{tally.part} images"] = int(here.any(axis=1).sum())
+        frequency.append(row)
+    void = {tally.part: _share(tally.values[:, tally.meaning == VOID], tally.values) for tally in tallies}
+    return {"void": void, "strange": strange, "frequency": frequency}
+
+
+def _tally(finding: Finding, part: str, seen: Sequence[Seen]) -> Tally:
+    images = finding.parts[part]
+    lookup = images.lookup if isinstance(images, FileSet) else None
+    meaning = np.arange(VOID + 1) if lookup is None else lookup.numpy().astype(np.int64)  # (256,)
+    meaning = np.where((meaning >= (len(finding.classes) or NO_CLASS)) & (meaning != VOID), NO_CLASS, meaning)
+    rows = {at: image.values for at, image in enumerate(seen) if image.values is not None}
+    return Tally(part, np.vstack([np.zeros((0, VOID + 1), np.int64), *rows.values()]), meaning, list(rows))
+
+
+def _unnamed(tallies: Sequence[Tally]) -> list[str]:
+    """Names for the classes up to the largest value, where there is no classes.txt."""
+    used = [tally.meaning[tally.values.any(axis=0) & (tally.meaning < NO_CLASS)] for tally in tallies]
+    return [f"class {label}" for label in range(1 + max((int(labels.max(initial=-1)) for labels in used), default=-1))]
+
+
+def _share(part: Counts, whole: Counts) -> float:
+    return round(float(part.sum()) / max(float(whole.sum()), 1.0), 5)

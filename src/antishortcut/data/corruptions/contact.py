@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from ...types import ImageSet
+from .. import contact_sheet as sheets
 from ..loading import MARGIN
 from ..pictures import fit, read
 from .constants import SEVERITIES
 from .noise import Bytes
 from .opening import Copies
-
-LEFT, TOP, GAP = 190, 34, 4  # room for names, for severities, between pictures
-SMALL, LARGE = 128, 168  # pixels of a picture on the sheet, for images up to 64 and beyond
 
 
 def striking(images: Bytes) -> int:
@@ -26,20 +24,12 @@ def striking(images: Bytes) -> int:
 
 def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:
     """Rows are corruptions, columns the clean image (S, S, 3) and severities 1 to 5 of image number `at`."""
-    cell = SMALL if copies.side <= 64 else LARGE
-    width = LEFT + (1 + len(SEVERITIES)) * (cell + GAP)
-    sheet = Image.new("RGB", (width, TOP + len(copies.names) * (cell + GAP)), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(18)
-    for column, title in enumerate(["clean", *(f"severity {severity}" for severity in SEVERITIES)]):
-        pen.text((LEFT + column * (cell + GAP) + cell // 2, TOP // 2), title, "black", font, anchor="mm")
-    for row, name in enumerate(copies.names):
-        top = TOP + row * (cell + GAP)
-        pen.text((LEFT - 10, top + cell // 2), name.replace("_", " "), "black", font, anchor="rm")
-        pictures = [Image.fromarray(clean), *(_picture(copies, name, severity, at) for severity in SEVERITIES)]
-        for column, picture in enumerate(pictures):
-            sampling = Image.Resampling.NEAREST if copies.side <= cell else Image.Resampling.LANCZOS
-            sheet.paste(picture.resize((cell, cell), sampling), (LEFT + column * (cell + GAP), top))
-    return sheet
+    columns = ["clean", *(f"severity {severity}" for severity in SEVERITIES)]
+    rows = [
+        (name, [Image.fromarray(clean), *(_picture(copies, name, severity, at) for severity in SEVERITIES)])
+        for name in copies.names
+    ]
+    return sheets.contact_sheet(columns, rows)
 
 
 def _picture(copies: Copies, name: str, severity: int, at: int) -> Image.Image:
