@@ -68,8 +68,9 @@ def test_what_is_written(tmp_path: Path, images: ImageSet) -> None:
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert len(facts.pop("fingerprint")) == 16
     assert facts == {
-        "kind": "corruptions", "source": "generated", "version": VERSION, "seed": 3, "frost": "procedural", "side": 32,
-        "constants": 32, "count": N, "set": "cues", "test": "iid", "names": ["gaussian_noise", "contrast"],
+        "kind": "corruptions", "source": "generated", "version": VERSION, "seed": 3, "side": 32,
+        "frost": "procedural 2", "constants": 32, "count": N, "set": "cues", "test": "iid",
+        "names": ["gaussian_noise", "contrast"],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Frost grown by rule: feathers of ice on a clouded pane, from dark blue to white.
+"""Frost grown by rule: feathers of ice on a clouded pane, as light and as even as the photographs of CIFAR-C.
 
 A feather is a curved stem with branches on both sides and twigs on these. Everything is drawn once from a fixed seed.
 """
@@ -21,7 +21,7 @@ SEED = 2019
 SIDE = 1000  # pixels
 STEP = 0.9  # pixels between the points that make up a line
 
-SHADES = ((36, 48, 72), (138, 162, 190), (248, 251, 255))  # the pane, thin ice, thick ice
+SHADES = ((98, 115, 128), (155, 179, 194), (219, 228, 232))  # the pane, thin ice, thick ice: low in contrast
 
 
 class Habit(NamedTuple):
@@ -33,14 +33,15 @@ class Habit(NamedTuple):
     gap: float  # pixels between branches
     clouds: float  # how much of the pane is clouded
     halo: float  # how much ice shines on what is near
+    mean: float  # of all pixels; the photographs of the official scripts differ as much
 
 
 HABITS = (
-    Habit(7, 420, 52, 13, 0.45, 0.8),
-    Habit(10, 260, 38, 10, 0.5, 0.75),
-    Habit(5, 640, 60, 17, 0.4, 0.8),
-    Habit(13, 190, 58, 9, 0.4, 0.7),
-    Habit(8, 340, 30, 12, 0.6, 0.8),
+    Habit(7, 420, 52, 13, 0.45, 0.8, 131),
+    Habit(10, 260, 38, 10, 0.5, 0.75, 204),
+    Habit(5, 640, 60, 17, 0.4, 0.8, 204),
+    Habit(13, 190, 58, 9, 0.4, 0.7, 152),
+    Habit(8, 340, 30, 12, 0.6, 0.8, 123),
 )
 
 
@@ -62,13 +63,9 @@ def texture(number: int) -> Bytes:
     line, blade, halo = (ndimage.gaussian_filter(ice, sigma, mode="wrap", truncate=2) for sigma in (0.9, 3, 14))
     tone = 0.3 * np.tanh(1.2 * line) + 0.6 * np.tanh(1.5 * blade) + habit.halo * (np.tanh(2 * halo) - 0.22)
     tone += habit.clouds * (_clouds(rng) - 0.08) + 0.03 * rng.standard_normal(tone.shape, dtype=np.float32)
-    return np.asarray(_palette()[(255 * tone.clip(0, 1)).astype(np.uint8)])
-
-
-def _palette() -> Bytes:
-    """Colours from no ice to much, (256, 3)."""
-    channels = [np.interp(np.arange(256), (0, 127.5, 255), tones) for tones in zip(*SHADES, strict=True)]
-    return np.rint(np.stack(channels, axis=1)).astype(np.uint8)
+    tone = tone.clip(0, 1)
+    colour = np.stack([np.interp(tone, (0, 0.5, 1), shades) for shades in zip(*SHADES, strict=True)], axis=-1)
+    return np.rint(colour - colour.mean() + habit.mean).clip(0, 255).astype(np.uint8)
 
 
 def _feathers(rng: np.random.Generator, habit: Habit) -> Reals:

@@ -28,13 +28,13 @@ class Frost:
     """Textures, shrunk to suit the images."""
 
     textures: tuple[Bytes, ...]  # each (H, W, 3)
-    name: str  # "procedural", or a digest of the files
+    name: str  # "procedural 2", or a digest of the files
 
 
 @lru_cache(maxsize=3)
 def grown_frost(table: int) -> Frost:
     """The textures made here, for the constants of 32, 64 or 224 pixels."""
-    return Frost(tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS))), "procedural")
+    return Frost(tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS))), "procedural 2")
 
 
 def read_frost(folder: Path, table: int, side: int) -> Frost:
@@ -50,9 +50,9 @@ def read_frost(folder: Path, table: int, side: int) -> Frost:
 
 
 def frost_mark(folder: Path | None) -> str:
-    """What copies say of their frost: "procedural", or sixteen hex digits of the pictures that are used."""
+    """What copies say of their frost: "procedural 2", or sixteen hex digits of the pictures that are used."""
     if folder is None:
-        return "procedural"
+        return "procedural 2"
     seen = hashlib.sha256()
     for path in _pictures(folder):
         seen.update(hashlib.sha256(path.read_bytes()).digest())
