@@ -18,7 +18,7 @@ from torch import Tensor
 
 from antishortcut import machine
 from antishortcut.data import Loader, loading, to_device
-from antishortcut.data.ahead import Lane, ahead
+from antishortcut.data.loading import Lane, ahead
 from antishortcut.data.pictures import read
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
@@ -142,7 +142,7 @@ def test_a_lane_pins_copies_and_has_the_user_wait(cuda: list[str]) -> None:
 
 
 def test_batches_go_through_a_lane_to_cuda(cuda: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antishortcut.data.ahead.Lane", lambda device: Lane(CPU))
+    monkeypatch.setattr("antishortcut.data.loading.Lane", lambda device: Lane(CPU))
     log: list[int] = []
     made = to_device(batches(4, log), torch.device("cuda"))
     for at, batch in enumerate(made):

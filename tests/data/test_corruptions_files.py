@@ -24,7 +24,7 @@ from antishortcut.data.corruptions import (
     clean_chunk,
     corrupt,
     open_copies,
-    workers,
+    generate,
     write_copies,
 )
 from antishortcut.data.cues import make_cues
@@ -69,7 +69,7 @@ def test_what_is_written(tmp_path: Path, images: ImageSet) -> None:
     assert len(facts.pop("fingerprint")) == 16
     assert facts == {
         "kind": "corruptions", "source": "generated", "version": VERSION, "seed": 3, "side": 32,
-        "frost": "procedural 2", "constants": 32, "count": N, "set": "cues", "test": "iid",
+        "frost": "procedural-2", "constants": 32, "count": N, "set": "cues", "test": "iid",
         "names": ["gaussian_noise", "contrast"],
     }  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatc
         real(*_)
 
     real = copies.fill
-    monkeypatch.setattr(workers, "fill", dies)
+    monkeypatch.setattr(generate, "fill", dies)
     with pytest.raises(KeyboardInterrupt):
         write(images, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -127,7 +127,7 @@ def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatc
         open_copies(tmp_path, 10, needed=TWO)
 
     made = [0]
-    monkeypatch.setattr(workers, "fill", lambda *_: made.__setitem__(0, made[0] + 1) or real(*_))
+    monkeypatch.setattr(generate, "fill", lambda *_: made.__setitem__(0, made[0] + 1) or real(*_))
     written = (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns
     write(images, tmp_path)
     assert made[0] == 5  # contrast alone

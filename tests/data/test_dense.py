@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from antishortcut.data import Loader, crop_flip, draws, order
-from antishortcut.data.corruptions.copying import write_copies
+from antishortcut.data.corruptions.generate import write_copies
 from antishortcut.data.masks import NO_CLASS
 from antishortcut.data.parts import fingerprint, hold_out, limited, set_mark, take
 from antishortcut.errors import UserError

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antishortcut.data import open_sets
-from antishortcut.data.groups import Grouped, groups_of, list_groups, shares
+from antishortcut.data.groups import groups_of, list_groups, shares
+from antishortcut.data.layouts import Found
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import in_memory, picture, refused
@@ -214,7 +215,7 @@ def _set_or_one_line(text: str) -> None:
         assert not set(found.train.paths) & set(found.tests["test"].paths)
 
 
-def _tried(folder: Path) -> tuple[Grouped | None, str]:
+def _tried(folder: Path) -> tuple[Found | None, str]:
     try:
         return list_groups(folder), ""
     except UserError as error:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.data import SOURCES, layouts, open_sets
+from antishortcut.data import DATASETS, layouts, open_sets
 from antishortcut.data.pictures import fit, read
 from antishortcut.types import FileSet
 from tests.data.official import in_memory, make_cifar, make_folder, make_tiny, picture, real, refused
@@ -238,9 +238,9 @@ def test_names_and_options(tmp_path: Path) -> None:
     refused("32 × 32", "cifar100", tmp_path, image_size=64)
     refused("64 × 64", "tiny-imagenet", tmp_path, image_size=65)
     refused("image_size", "cues", tmp_path, image_size=0)
-    for source in SOURCES.values():
-        assert source.description
-        assert "\n" not in source.description
+    for source in DATASETS.values():
+        assert source.help
+        assert "\n" not in source.help
 
 
 def test_real_tiny_imagenet(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from antishortcut.cost.kept import NAME as STEPS
 from antishortcut.cost.kept import Machine, Timing, add_timing, read_book
 from antishortcut.data import layouts, scenes
 from antishortcut.data.copies import read_images, read_labels
-from antishortcut.data.corruptions.places import differences
-from antishortcut.data.corruptions.places import read_facts as corruption_facts
+from antishortcut.data.corruptions.generate import differences
+from antishortcut.data.corruptions.generate import read_facts as corruption_facts
 from antishortcut.data.groups import list_groups
 from antishortcut.data.masks import read_values
 from antishortcut.data.pictures import _cached, read

@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
+from antishortcut.data.loading import one_thread
 from antishortcut.data.textures import FAMILIES, LATTICE, paint
-from antishortcut.data.threads import one_thread
 from antishortcut.errors import UserError, near
 from antishortcut.types import ImageSet
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-import time
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +20,7 @@ from torch import Tensor
 
 from ..errors import UserError, first_line
 from ..files import plain
+from ..folder import replacing
 from ..machine import cores
 from ..types import FileSet, ImageSet
 
@@ -31,7 +29,6 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # re
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
 _CHUNK = 64  # images a thread takes at once
-STALE = 3600.0  # seconds after which a half-written file is nobody's
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
@@ -150,57 +147,26 @@ def cached(
     array = _cached(store, shape)
     if array is None:
         array = make()
-        if root.is_dir():  # the cache must not invent a data folder
-            _keep(store, array)
+        with suppress(OSError), replacing(store, parents=False) as file:  # a full or read-only disk, no data folder
+            np.save(file, array, allow_pickle=False)
     return array
 
 
 def _key(paths: Sequence[Path], what: str) -> str:
     """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
-    seen = hashlib.sha256(f"{what} {PIL.__version__}".encode())
+    digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
     for path in paths:
         try:
             facts = os.stat(path)
         except OSError:
             raise UserError(f"cannot read the image {path}; replace the file") from None
-        seen.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
-    return seen.hexdigest()[:16]
+        digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     try:
-        plain(store)
-        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a lying head takes no memory
-        if array.shape != shape or array.dtype != np.uint8 or not array.flags.c_contiguous:
-            return None
-        found = np.array(array)
-        with store.open("rb") as file:
-            file.seek(array.offset + array.nbytes)
-            return found if file.read() == _checksum(found) else None
-    except Exception:  # absent, cut short, or not an array at all: decode again
+        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a file cut short is an error
+        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
+    except (OSError, ValueError):  # absent or damaged: decode again
         return None
-
-
-def _keep(store: Path, array: NDArray[np.uint8]) -> None:
-    """Write beside, then rename: another process sees the whole file or none. A full or read-only disk is fine."""
-    with suppress(OSError):
-        store.parent.mkdir(exist_ok=True)
-        for left in store.parent.glob("*.part"):  # of processes that were killed
-            if time.time() - left.stat().st_mtime > STALE:
-                left.unlink()
-        handle, name = tempfile.mkstemp(dir=store.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, array, allow_pickle=False)
-                file.write(_checksum(array))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, store)
-        except BaseException:
-            os.unlink(name)
-            raise
-
-
-def _checksum(array: NDArray[np.uint8]) -> bytes:
-    """Comes after the array: pixels that a disk has changed would train other networks."""
-    return zlib.crc32(np.ascontiguousarray(array).data).to_bytes(4, "little")

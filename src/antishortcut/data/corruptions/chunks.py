@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError, near
-from ..threads import one_thread
+from ..loading import one_thread
 from . import blur, digital, noise, weather
 from .constants import ALL, CHUNK, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
 from .frost import Frost, grown_frost

@@ -19,6 +19,7 @@ from .crystals import HABITS, texture
 from .noise import Bytes, Floats
 
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts
+FROST = "procedural-2"  # the frost grown here, and its version
 TEXTURES = 5  # the official scripts have six files and draw from the first five
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
@@ -28,13 +29,12 @@ class Frost:
     """Textures, shrunk to suit the images."""
 
     textures: tuple[Bytes, ...]  # each (H, W, 3)
-    name: str  # "procedural 2", or a digest of the files
 
 
 @lru_cache(maxsize=3)
 def grown_frost(table: int) -> Frost:
     """The textures made here, for the constants of 32, 64 or 224 pixels."""
-    return Frost(tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS))), "procedural 2")
+    return Frost(tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS))))
 
 
 def read_frost(folder: Path, table: int, side: int) -> Frost:
@@ -46,17 +46,17 @@ def read_frost(folder: Path, table: int, side: int) -> Frost:
             least = int((side + 2) / SCALES[table])
             raise UserError(f"{path} is too small to cut frost of {side} pixels from; it needs {least} pixels a side")
         textures.append(picture)
-    return Frost(tuple(textures), frost_mark(folder))
+    return Frost(tuple(textures))
 
 
 def frost_mark(folder: Path | None) -> str:
-    """What copies say of their frost: "procedural 2", or sixteen hex digits of the pictures that are used."""
+    """What copies say of their frost: FROST, or sixteen hex digits of the pictures that are used."""
     if folder is None:
-        return "procedural 2"
-    seen = hashlib.sha256()
+        return FROST
+    digest = hashlib.sha256()
     for path in _pictures(folder):
-        seen.update(hashlib.sha256(path.read_bytes()).digest())
-    return seen.hexdigest()[:16]
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from ..copies import as_set, read_images, read_labels
 from ..layouts import SUFFIXES
 from ..pictures import opened, reason
 from .constants import ALL, CORRUPTIONS, SEVERITIES
-from .places import FACTS, LABELS, MAKING, read_facts
+from .generate import FACTS, LABELS, MAKING, read_facts
 
 WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
