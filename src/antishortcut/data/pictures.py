@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +33,22 @@ _CHUNK = 64  # images a thread takes at once
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
     """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
+    with _one_line(path), opened(path) as picture:
+        if at_least is not None:
+            picture.draft(None, (at_least, at_least))
+        return as_rgb(picture)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height, from a file's first bytes."""
+    with _one_line(path), opened(path) as picture:
+        return picture.size
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
     try:
-        with opened(path) as picture:
-            if at_least is not None:
-                picture.draft(None, (at_least, at_least))
-            return as_rgb(picture)
+        yield
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise UserError(
             f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
@@ -60,15 +71,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):  # names it, by its whole path where Pillow is older
         return "cannot identify image file"
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
-
-
-def size_of(path: Path) -> tuple[int, int] | None:
-    """Width and height from a file's head; None where it is no image."""
-    try:
-        with opened(path) as picture:
-            return picture.size
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

@@ -16,8 +16,8 @@ from ..errors import UserError, first_line
 from ..files import text
 from ..types import VOID, FileSet
 from .layouts import TRAIN, Found, held_of, home, images_below, lines, part_of, tests_of
-from .masks import MOST, NO_CLASS, read_values, size_of
-from .pictures import in_threads
+from .masks import MOST, NO_CLASS, read_values
+from .pictures import in_threads, size_of
 
 ADE = "ADEChallengeData2016"
 _ADE_CLASSES = 150

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from ..errors import UserError, first_line, near
 from ..files import text
-from ..toml import LARGEST, toml
 from ..types import FileSet
 from .layouts import images_below
 from .parts import fingerprint
@@ -84,7 +84,7 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The student's classes of every category, as a TOML file lists them; categories without any are left out."""
     try:
-        loaded = toml(text(path, LARGEST))
+        loaded = tomllib.loads(text(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read the mapping {path} ({reason})") from None

@@ -12,7 +12,7 @@ from .constants import ALL, CHUNK, CORRUPTIONS, EXTRA, GROUPS, SEVERITIES, TABLE
 from .contact import contact_sheet, striking
 from .frost import FROST, Frost, grown_frost, read_frost
 from .generate import clean_chunk, write_copies
-from .opening import Copies, find_copies, open_copies, open_folder_copies
+from .opening import Copies, find_copies, open_copies
 
 __all__ = [
     "ALL",
@@ -32,7 +32,6 @@ __all__ = [
     "find_copies",
     "grown_frost",
     "open_copies",
-    "open_folder_copies",
     "read_frost",
     "striking",
     "table_of",

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from ...console import Watch
-from ...errors import UserError, near
+from ...errors import UserError
 from ...folder import Folder, read_json, replacing, write_json
 from ...machine import cores
 from ...types import AnySet, FileSet, is_dense
@@ -27,8 +27,8 @@ from ..copies import fill, growing, read_images
 from ..loading import MARGIN, in_workers
 from ..parts import set_mark
 from ..pictures import fit, read
-from .chunks import corrupt
-from .constants import ALL, CHUNK, CORRUPTIONS, SEVERITIES, SMALLEST, VERSION, table_of
+from .chunks import check, corrupt
+from .constants import ALL, CHUNK, CORRUPTIONS, SEVERITIES, VERSION, table_of
 from .frost import Frost, frost_mark, read_frost
 from .noise import Bytes
 
@@ -121,14 +121,11 @@ def write_copies(
 
 def _check(images: AnySet, side: int, names: Sequence[str], seed: int, processes: int | None) -> None:
     for name in names:
-        if name not in ALL:
-            raise UserError(f"no corruption {name!r}{near(name, ALL)}")
+        check(name, side)
     if not names or len(images) == 0:
         raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
     if is_dense(images):
         raise UserError("corrupted copies keep one label for an image, so images with masks cannot be copied")
-    if side < SMALLEST:
-        raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")
     if seed < 0:
         raise UserError(f"the seed of corruptions is at least 0, not {seed}")
     if processes is not None and processes < 1:
