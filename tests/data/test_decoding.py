@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from torchvision.transforms import v2
 
 from antishortcut.data import Loader, draws
 from antishortcut.data.imagenet import varied
-from antishortcut.data.pictures import fit, pixels, read
+from antishortcut.data.pictures import pixels, read
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
 
@@ -128,23 +127,6 @@ def test_every_kind_has_the_pixels_that_a_copy_has(kinds: FileSet, name: str, tm
         assert np.array_equal(np.asarray(made), np.asarray(plain.convert("RGB")))
         assert made.size == picture.size  # as stored: EXIF turns nothing
     assert made.mode == "RGB"
-
-
-@pytest.mark.parametrize("augment", ["none", "imagenet", "crop-flip"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_every_kind_comes_alike_from_any_worker(kinds: FileSet, augment: str, workers: Any) -> None:
-    made = list(Loader(kinds, batch=4, seed=1, image_size=24, augment=augment, workers=workers, shuffle=False).epoch(1))
-    assert torch.cat([batch.index for batch in made]).tolist() == list(range(len(kinds)))
-    for batch in made:
-        assert batch.image.is_contiguous()
-        for image, at in zip(batch.image, batch.index.tolist(), strict=True):
-            if augment == "imagenet":
-                assert torch.equal(image, torch.from_numpy(twin_varied(read(kinds.paths[at]), 24, 1, 1, at)) / 255)
-            elif augment == "none":
-                assert torch.equal(image, pixels(fit(read(kinds.paths[at]), 24, 256 / 224)) / 255)
-    if augment == "crop-flip":
-        alone = Loader(kinds, batch=15, seed=1, image_size=24, augment=augment, workers=0, shuffle=False).epoch(1)
-        assert torch.equal(torch.cat([batch.image for batch in made]), next(alone).image)
 
 
 @pytest.mark.parametrize("name", ["plain.jpg", "rgb.png"])

@@ -90,7 +90,7 @@ def list_groups(folder: Path) -> Found:
         if not 0 <= int(row["y"]) < len(classes):
             raise UserError(f"{table}, line {at}: y is {int(row['y'])}, but no training image has that class")
     train, validation, test = (_files(splits[split], fact) for split in (TRAIN, VALIDATION, TEST))
-    tests: dict[str, AnySet] = {"test": test} | ({"validation": validation} if len(validation) else {})
+    tests = {"test": test} | ({"validation": validation} if len(validation) else {})
     return Found(classes, train, tests, base=folder)
 
 
@@ -99,7 +99,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     try:
         reader = csv.DictReader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
         header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-        rows = [(reader.line_num, row) for row in reader]
+        rows: list[tuple[int, Row]] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         reason = (error.strerror or "no file") if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read {path} ({reason}); {_HINT}") from None

@@ -165,21 +165,17 @@ def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def labelled(files: FileSet) -> FileSet:
-    """The same set, or a refusal if its masks hold fewer than two classes; most sets have two in their first mask."""
-    where, names = files.masks[0].parent, files.lookup
-    assert names is not None
-    void = [value for value in range(VOID + 1) if names[value] == VOID]
-    seen: set[int] = set()
+    """The same set, or an error if its masks hold fewer than two classes; most sets have two in their first mask."""
+    assert files.lookup is not None
+    classes: set[int] = set()
     for path in files.masks:
-        seen |= set(np.unique(read_values(path)).tolist()) - set(void)
-        if len(seen) > 1:
+        classes |= set(np.unique(files.lookup.numpy()[read_values(path)]).tolist()) - {VOID}
+        if len(classes) > 1:
             return files
-    there = " or ".join(map(str, void))
-    if not seen:
-        raise UserError(f"all pixels of the masks in {where} are {there}, which is void")
+    void = " and ".join(str(value) for value in range(VOID + 1) if files.lookup[value] == VOID)
     raise UserError(
-        f"all pixels of the masks in {where} are {seen.pop()}, or {there}, which is void: "
-        "there is nothing to tell apart; a foreground is written as 1"
+        f"the masks in {files.masks[0].parent} show {len(classes)} class and void ({void}): there is nothing to tell "
+        "apart; a foreground is written as 1"
     )
 
 

@@ -14,7 +14,7 @@ from ..files import expanded
 from ..types import AnySet, ImageSet, Sets, is_dense
 from . import layouts, masks, scenes
 from .groups import list_groups
-from .layouts import Found
+from .layouts import Found as Found
 from .parts import fingerprint, hold_out, limited
 from .pictures import decode
 
