@@ -1,6 +1,6 @@
 """How fast corruptions are made: 32 × 32 images a second, and all of CIFAR-100-C on one process and on two.
 
-Every chunk is made, written and counted as `asd corrupt` does; starting the processes is timed by itself. On a busy
+Every chunk is made, written and counted as `asd corrupt` does; starting the processes counts. On a busy
 machine look at cpu_seconds, which do not count waiting. Prints JSON.
 
     python benchmarks/corruptions.py [images]
