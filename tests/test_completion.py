@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from antishortcut.cli import app, complete
 from antishortcut.cli.lists import KINDS
 from antishortcut.cli.options import MEASURED
-from antishortcut.data import AUGMENTS, SOURCES
+from antishortcut.data import AUGMENTS, DATASETS
 from antishortcut.data.sources import WITH_PATH
 from antishortcut.methods import METHODS
 from antishortcut.models.zoo import DEEPLAB, FAMILIES, IMAGENET
@@ -83,7 +83,7 @@ def test_suites_are_offered_without_torch() -> None:
 def test_names_read_from_files_are_those_of_the_tables() -> None:
     assert complete.names("methods") == tuple(METHODS)
     assert complete.names("models") == (*FAMILIES, *DEEPLAB, *IMAGENET)
-    assert complete.names("datasets") == tuple(SOURCES)
+    assert complete.names("datasets") == tuple(DATASETS)
     assert complete.names("augmentations") == tuple(AUGMENTS)
     assert complete.shipped() == list(shipped_recipes())
     assert complete.models("timm:") == [f"timm:{name}" for name in sorted(timm.list_models())]

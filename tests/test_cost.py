@@ -19,7 +19,7 @@ from antishortcut.cost import groups as sizes
 from antishortcut.cost import measure as stopwatch
 from antishortcut.cost.groups import size_of, steps_of
 from antishortcut.cost.measure import Stopwatch
-from antishortcut.data import SOURCES, open_sets
+from antishortcut.data import DATASETS, open_sets
 from antishortcut.data.layouts import class_list
 from antishortcut.data.loading import _ends
 from antishortcut.data.sources import WITH_PATH
@@ -129,7 +129,7 @@ def test_splits_of_cifar_are_the_sources(
 
 
 def test_known_sources_are_there() -> None:
-    assert set(sizes.KNOWN) == SOURCES.keys() - set(WITH_PATH)
+    assert set(sizes.KNOWN) == DATASETS.keys() - set(WITH_PATH)
     assert sizes.KNOWN["imagenet100"].classes == len(class_list("imagenet100"))
     assert size_of(DataSettings(name="folder:here"), {}) is None
     small = size_of(DataSettings(name="tiny-imagenet", image_size=32), {})

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from antishortcut import __version__, doctor, machine
 from antishortcut.cli import app, main
-from antishortcut.data import SOURCES, layouts
+from antishortcut.data import DATASETS, layouts
 from antishortcut.data.sources import WITH_PATH
 from antishortcut.doctor import KNOWN, examine
 from tests.data.official import make_ade, make_camvid, make_cifar, make_tiny, picture
@@ -56,7 +56,7 @@ def test_the_precision_is_the_one_a_run_would_take(said: str, student: str, monk
 
 
 def test_sets_are_found_where_open_sets_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(KNOWN) == set(SOURCES) - set(WITH_PATH) - EMBEDDED
+    assert set(KNOWN) == set(DATASETS) - set(WITH_PATH) - EMBEDDED
     assert not any(examine(tmp_path)["data"]["sets"].values())
     first = sorted(layouts.class_list("imagenet100"))[0]
     picture(tmp_path / "imagenet" / "train" / first / "0.JPEG")

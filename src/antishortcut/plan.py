@@ -20,7 +20,7 @@ import torch
 
 from antishortcut.data.checks import open_finding, usual_augment, usual_side
 from antishortcut.data.checks.finding import Finding
-from antishortcut.data.sources import SOURCES
+from antishortcut.data.sources import DATASETS
 from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
 from antishortcut.models.published import published
@@ -84,8 +84,8 @@ def data_name(text: str) -> str:
     kind, found, path = text.partition(":")
     if not found and expanded(text).is_dir():
         return f"folder:{Path(text)}"
-    if not found and text not in SOURCES:
-        raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or near(text, SOURCES)}")
+    if not found and text not in DATASETS:
+        raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or near(text, DATASETS)}")
     return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
 

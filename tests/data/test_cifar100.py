@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -32,42 +31,6 @@ def test_cifar100_official_layout(tmp_path: Path, protocol: int, key: Callable[[
     assert train.label.tolist() == [0, 1, 2] * 5
 
 
-class Evil:
-    """Pickles into a call."""
-
-    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
-        self.what = (call, arguments)
-
-    def __reduce__(self) -> Any:
-        return self.what
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
-    make_cifar(tmp_path)
-    mark = tmp_path / "mark"
-    for evil in (
-        Evil(os.mkdir, str(mark)),
-        Evil(eval, f"__import__('os').mkdir({str(mark)!r})"),
-        Evil(getattr, 1, "real"),
-    ):
-        (tmp_path / layouts.CIFAR / "train").write_bytes(pickle.dumps({"data": evil}, protocol))
-        refused("train is damaged or not what it says .*never need", "cifar100", tmp_path)
-    assert not mark.exists()
-
-
-def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
-    content = {"data": np.array([{}, 1], dtype=object), "fine_labels": [0, 1]}
-    (make_cifar(tmp_path) / layouts.CIFAR / "train").write_bytes(pickle.dumps(content, 2))
-    refused("arrays of type 'O8' are not allowed", "cifar100", tmp_path)
-
-
-def test_bytes_do_not_become_pointers(tmp_path: Path) -> None:
-    forged = {"data": Evil(np.ndarray, (1,), "O", b"\x01" * 8)}
-    (make_cifar(tmp_path) / layouts.CIFAR / "train").write_bytes(pickle.dumps(forged, 2))
-    refused("train is damaged or not what it says", "cifar100", tmp_path)
-
-
 def test_damaged_cifar_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_cifar(tmp_path) / layouts.CIFAR / "train"
     whole = path.read_bytes()
@@ -83,11 +46,8 @@ def test_damaged_cifar_names_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
     "content",
     [
         {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 3]},  # three classes only
-        {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, -1]},
         {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]},
         {"data": np.zeros((2, 3072), np.float32), "fine_labels": [0, 1]},
-        {"data": np.zeros((0, 3072), np.uint8), "fine_labels": []},
-        {"data": [1, 2], "fine_labels": [0, 1]},
         {"data": np.zeros((2, 3072), np.uint8)},
         {"data": np.zeros((2, 3072), np.uint8), "fine_labels": ["a", "b"]},
     ],

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from antishortcut.data import Loader
-from antishortcut.data.copies import as_set, fill, growing, read_images, read_labels
+from antishortcut.data.copies import fill, growing, read_images, read_labels
 from antishortcut.data.parts import set_mark
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet
@@ -39,16 +38,6 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_copies_are_batches_like_any_images(tmp_path: Path) -> None:
-    whole = images()
-    np.save(tmp_path / "a.npy", whole)
-    copies = as_set(read_images(tmp_path / "a.npy"), torch.arange(6))
-    assert copies.image.shape == (6, 3, 4, 4)
-    loader = Loader(copies, batch=4, seed=0, image_size=4, augment="none", shuffle=False)
-    seen = torch.cat([batch.image for batch in loader.epoch(0)])
-    assert torch.equal((seen * 255).round().byte(), torch.from_numpy(whole).permute(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize(

@@ -91,23 +91,6 @@ def test_labels_are_the_tiles(train: ImageSet) -> None:
     assert share[1:].max() < 1.3 * share[1:].min()
 
 
-def test_colour_and_place_say_nothing_of_the_class(free: ImageSet, train: ImageSet) -> None:
-    colours, names, where = [], [], []
-    for images in (free, train):
-        for image, label in zip(images.image.float(), images.label, strict=True):
-            for name in label.unique()[1:].tolist():
-                tile = label == name
-                colours.append(image[:, tile].mean(1))  # (3,)
-                names.append(name - 1)
-                where.append(tile.nonzero().float().mean(0))  # (2,)
-    name = torch.tensor(names)
-    for feature in (torch.stack(colours), torch.stack(where)):
-        half = len(name) // 2
-        means = torch.stack([feature[:half][name[:half] == c].mean(0) for c in range(10)])
-        guess = torch.cdist(feature[half:], means).argmin(1)
-        assert abs((guess == name[half:]).double().mean().item() - 0.1) < 0.04
-
-
 def test_the_source() -> None:
     sets = open_sets("cues-seg", None, options={"count": 30, "test_count": 10, "rho": 1.0}, train_limit=20)
     train = in_memory(sets.train)
@@ -119,7 +102,7 @@ def test_the_source() -> None:
         batch = next(Loader(train, batch=8, seed=0, image_size=64, augment=augment).epoch(0))
         assert batch.image.shape == (8, 3, 64, 64)
         assert batch.label.shape == (8, 64, 64)
-    refused("the option rho of cues-seg", "cues-seg", None, options={"rho": 2})
+    refused("rho is a probability", "cues-seg", None, options={"rho": 2})
     refused("did you mean 'cues-seg'", "cues_seg", None)
 
 

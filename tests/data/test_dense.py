@@ -15,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from antishortcut.data import Loader, crop_flip, draws, order
-from antishortcut.data.corruptions.copying import write_copies
+from antishortcut.data import Loader, draws, order
+from antishortcut.data.corruptions.generate import write_copies
 from antishortcut.data.masks import NO_CLASS
-from antishortcut.data.parts import fingerprint, hold_out, limited, set_mark, take
+from antishortcut.data.parts import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, Batch, FileSet, ImageSet, is_dense
 from tests.data.test_loading import same, twin_mix
@@ -122,30 +122,6 @@ def test_scale_crop_flip_equals_its_twin(height: int, width: int, size: int, see
         assert torch.equal(labels, classes)
 
 
-def test_every_scale_is_drawn_and_none_else() -> None:
-    """A white image on void shows its scale by what it covers of the crop."""
-    count, side = 400, 20
-    images = ImageSet(
-        torch.full((count, 3, side, side), 255, dtype=torch.uint8), torch.zeros(count, side, side, dtype=torch.uint8)
-    )
-    (batch,) = loader(images, batch=count, image_size=2 * side).epoch(0)
-    covered = (batch.label != VOID).sum((1, 2)).double().sqrt()
-    assert torch.equal(batch.label == VOID, batch.image[:, 0] == 0)
-    steps = (covered / side * 10).round().long().bincount()
-    assert steps.nonzero().flatten().tolist() == list(range(5, 21))
-    assert steps[5:].min() >= 10  # of 25 expected
-
-
-def test_crops_are_those_of_images_without_masks() -> None:
-    images = painted(8, 30, 30)
-    (batch,) = loader(images, batch=8, augment="crop-flip").epoch(2)
-    plain = crop_flip(images.image[batch.index], 1, 2, batch.index)
-    assert torch.equal(batch.image, plain.float() / 255)
-    padded = (batch.image == 0).all(1)
-    assert padded.any()
-    assert (batch.label[padded] == VOID).all()
-
-
 def test_memory_and_disk_workers_and_company_give_the_same(tmp_path: Path) -> None:
     images = painted(11, 50, 37)
     files = saved(images, tmp_path)
@@ -216,14 +192,6 @@ def test_ranks_share_whole_images(tmp_path: Path, world: int, shuffle: bool) -> 
         last = [*loader(files, augment="none", shuffle=False, rank=2, world=3).epoch(0)][-1]
         assert last.image.shape == (0, 3, 32, 32)
         assert last.label.shape == (0, 32, 32)
-
-
-def test_whole_images_in_memory_come_together_and_in_order() -> None:
-    images = painted(7, 31, 50)
-    batches = list(loader(images, augment="none", shuffle=False).epoch(0))
-    assert [batch.index.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6]]
-    assert torch.equal(torch.cat([batch.image for batch in batches]), images.image.float() / 255)
-    assert torch.equal(torch.cat([batch.label for batch in batches]), images.label.long())
 
 
 # Mistakes
@@ -309,27 +277,3 @@ def test_splits_and_limits_carry_masks_and_maps(count: int, fraction: float, see
     alike = limited(files, wanted, seed)
     assert isinstance(alike, FileSet)
     assert [int(path.stem) for path in alike.paths] == some.label[:, 0, 0].tolist()  # in memory and on disk the same
-
-
-def test_the_seed_decides_limits() -> None:
-    images = painted(40, 24, 24)
-    drawn = [limited(images, 10, seed).label for seed in (0, 0, 1)]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
-def test_fingerprints_of_masks(tmp_path: Path) -> None:
-    images = painted(3, 20, 20)
-    files = saved(images, tmp_path)
-    base = fingerprint("x", {"train": files}, tmp_path)
-    table = FileSet(files.paths, files.label, masks=files.masks, lookup=torch.zeros(256, dtype=torch.uint8))
-    bare = FileSet(files.paths, files.label)
-    swapped = FileSet(files.paths, files.label, masks=(files.masks[1], files.masks[0], files.masks[2]))
-    marks = [base, *(fingerprint("x", {"train": other}, tmp_path) for other in (table, bare, swapped))]
-    Image.fromarray(np.zeros((20, 20), dtype=np.uint8)).save(files.masks[0])
-    marks.append(fingerprint("x", {"train": files}, tmp_path))
-    assert len(set(marks)) == 5
-    assert set_mark(files) != set_mark(bare)
-    other = ImageSet(images.image, images.label.clone())
-    other.label[2, 5, 5] = 7
-    assert set_mark(other) != set_mark(images) == set_mark(take(images, torch.arange(3)))

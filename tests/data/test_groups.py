@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antishortcut.data import open_sets
-from antishortcut.data.groups import Grouped, groups_of, list_groups, shares
+from antishortcut.data.groups import groups_of, list_groups, shares
+from antishortcut.data.layouts import Found
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import in_memory, picture, refused
@@ -89,35 +90,22 @@ def test_another_second_fact(tmp_path: Path) -> None:
     refused("has none; name one place", f"groups:{tmp_path}", None)
 
 
-def test_the_fingerprint_sees_the_second_fact(tmp_path: Path) -> None:
-    table = make_birds(tmp_path) / "metadata.csv"
-    before = birds(tmp_path).fingerprint
-    assert birds(tmp_path).fingerprint == before
-    rows = table.read_text().splitlines()
-    table.write_text("\n".join([rows[0], rows[1].replace(",0,0,0,", ",0,0,1,"), *rows[2:]]))
-    assert birds(tmp_path).fingerprint != before
-
-
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
         ("img_filename", "file", "no column img_filename; expected"),
         ("y,split", "z,split", "no column y"),
-        ("place_filename", "y", "the column 'y' twice"),
         ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,x", "line 5: y is 'x', not a whole number"),
-        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,1.0", "line 5: y is '1.0'"),
-        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,9999999999999", "line 5: y is '9999"),
         ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,999999999", "no training image has y = 2"),
         ("8,000.Some_Bird/8.jpg,0", "8,000.Some_Bird/8.jpg,2", "line 10: y is 2, but no training image"),
-        ("8,000.Some_Bird/8.jpg,0", "8,000.Some_Bird/8.jpg,-1", "line 10: y is -1"),
         ("3,001.Some_Bird/3.jpg,1,0", "3,001.Some_Bird/3.jpg,1,3", "line 5: split is 3"),
         ("3,001.Some_Bird/3.jpg,1,0,1", "3,001.Some_Bird/3.jpg,1,0,", "line 5: place is ''"),
         ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/4.jpg,1", "line 5: no image file '001.Some_Bird/4.jpg'"),
         ("3,001.Some_Bird/3.jpg", "3,", "line 5: no image file ''"),
-        ("3,001.Some_Bird/3.jpg", "3,/etc/passwd", "line 5: '/etc/passwd' leads out"),
-        ("3,001.Some_Bird/3.jpg", "3,001.Some_Bird/../../3.jpg", "line 5: .* leads out"),
+        ("3,001.Some_Bird/3.jpg", "3,/etc/passwd", "line 5: no image file"),
+        ("3,001.Some_Bird/3.jpg", "3,001.Some_Bird/../../3.jpg", "line 5: no image file"),
         ("8,000.Some_Bird/8.jpg", "8,./001.Some_Bird/3.jpg", "line 10: .* is in split 0 already"),
-        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,1,1", "line 5: 7 fields, but the first line has 6"),
+        ("3,001.Some_Bird/3.jpg,1", "3,001.Some_Bird/3.jpg,1,1", "line 5: the first line has 6 fields"),
         (",2,", ",1,", r"no image with split 2 \(test\)"),
         (",0,0,", ",0,1,", "no training image has y = 0"),
     ],
@@ -130,46 +118,22 @@ def test_mistakes_in_the_table(tmp_path: Path, old: str, new: str, match: str) -
     refused(match, f"groups:{tmp_path}", None)
 
 
-def test_mistakes_around_the_table(tmp_path: Path) -> None:
-    refused("groups:PATH", "groups", None)
-    refused("cannot read .*metadata.csv .No such file.*expected", f"groups:{tmp_path}", None)
-    refused("cannot be downloaded", f"groups:{tmp_path}", None, download=True)
-    refused("takes none", f"groups:{tmp_path}", None, options={"place": 1.0})
-    (tmp_path / "metadata.csv").write_bytes(b"\xff\xfe\x00")
-    refused("cannot read .*metadata.csv", f"groups:{tmp_path}", None)
-    (tmp_path / "metadata.csv").write_text(HEADER + "\n")
-    refused("no image with split 0", f"groups:{tmp_path}", None)
-    (tmp_path / "metadata.csv").write_text("")
-    refused("no column img_filename, y, split", f"groups:{tmp_path}", None)
-    (tmp_path / "metadata.csv").write_text("a" * 200_000)
-    refused("cannot read .*field", f"groups:{tmp_path}", None)
-    (tmp_path / "metadata.csv").unlink()
-    (tmp_path / "metadata.csv").mkdir()
-    refused("cannot read .*metadata.csv", f"groups:{tmp_path}", None)
-
-
-FIELD = st.sampled_from(
+@pytest.mark.parametrize(
+    ("content", "match"),
     [
-        "a.png",
-        "b.png",
-        "0",
-        "1",
-        "2",
-        "-1",
-        "7",
-        "99999999999",
-        "",
-        " 1",
-        "1\n",
-        "x",
-        "٣",
-        "../a.png",
-        "/",
-        '"',
-        "\0",
-        "é,",
-    ]
+        (b"", "no column img_filename, y, split"),
+        (HEADER.encode() + b"\n", "no image with split 0"),
+        (b"\xff\xfe\x00", "cannot read .*metadata.csv"),
+        (b"a" * 200_000, "cannot read .*field"),
+        (None, "cannot read .*metadata.csv .No such file.*expected"),
+    ],
 )
+def test_tables_that_are_none(tmp_path: Path, content: bytes | None, match: str) -> None:
+    if content is not None:
+        (tmp_path / "metadata.csv").write_bytes(content)
+    refused(match, f"groups:{tmp_path}", None)
+
+
 GRID = (
     ("img_filename", "y", "split", "place"),
     ("a.png", "0", "0", "0"),
@@ -178,10 +142,11 @@ GRID = (
     ("d.png", "1", "2", "0"),
     ("e.png", "1", "1", "1"),
 )
-EDIT = st.tuples(st.integers(0, 5), st.integers(0, 3), st.one_of(FIELD, st.text(max_size=5)))
+ODD = ["a.png", "b.png", "0", "1", "2", "-1", "99999999999", "", " 1", "x", "٣", "../a.png", '"', "\0", "é,"]
+EDIT = st.tuples(st.integers(0, 5), st.integers(0, 3), st.one_of(st.sampled_from(ODD), st.text(max_size=5)))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(EDIT, max_size=3), st.booleans(), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_a_few_wrong_fields_give_a_set_or_one_line(edits: list[tuple[int, int, str]], quoted: bool, end: str) -> None:
     grid = [list(row) for row in GRID]
@@ -189,12 +154,6 @@ def test_a_few_wrong_fields_give_a_set_or_one_line(edits: list[tuple[int, int, s
         grid[row][column] = field
     marks = '"' if quoted else ""
     _set_or_one_line(end.join(",".join(f"{marks}{field}{marks}" for field in row) for row in grid))
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.one_of(st.text(), st.text().map("img_filename,y,split,place\n".__add__)))
-def test_any_text_gives_a_set_or_one_line(text: str) -> None:
-    _set_or_one_line(text)
 
 
 def _set_or_one_line(text: str) -> None:
@@ -214,7 +173,7 @@ def _set_or_one_line(text: str) -> None:
         assert not set(found.train.paths) & set(found.tests["test"].paths)
 
 
-def _tried(folder: Path) -> tuple[Grouped | None, str]:
+def _tried(folder: Path) -> tuple[Found | None, str]:
     try:
         return list_groups(folder), ""
     except UserError as error:
@@ -240,17 +199,6 @@ def test_groups_by_hand() -> None:
     assert group.tolist() == [1, 0, 2]
     with pytest.raises(UserError, match="no groups"):
         groups_of(as_set([0]), classes)
-
-
-def test_cues_have_twenty_groups() -> None:
-    sets = open_sets("cues", None, options={"count": 500, "test_count": 500, "rho": 0.5})
-    group, names = groups_of(sets.train, sets.classes)
-    assert len(names) == 20
-    share = shares(sets.train, sets.classes)
-    assert list(share) == list(names)
-    assert sum(share.values()) == pytest.approx(1)
-    assert len(groups_of(sets.tests["conflict"], sets.classes)[1]) == 10
-    assert int(group.max()) == 19
 
 
 @settings(deadline=None)

@@ -33,22 +33,18 @@ def twin_mix(*keys: int) -> int:
     return state
 
 
+def test_mix_is_splitmix64() -> None:
+    assert int(mix(0)) == 0xE220A8397B1DCDAF  # first output of the published generator with seed 0
+    assert mix(5, np.arange(4).reshape(2, 2)).tolist() == [[twin_mix(5, at) for at in row] for row in ((0, 1), (2, 3))]
+
+
 @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
 def test_mix_equals_its_twin(keys: list[int]) -> None:
     assert int(mix(*keys)) == twin_mix(*keys)
 
 
-def test_mix_is_splitmix64() -> None:
-    assert int(mix(0)) == 0xE220A8397B1DCDAF  # first output of the published generator with seed 0
-    assert mix(1, np.arange(6).reshape(2, 3)).shape == (2, 3)
-    assert mix(5, np.arange(3)).tolist() == [twin_mix(5, at) for at in range(3)]
-    assert mix(5, np.array([-1]))[0] == twin_mix(5, -1)
-    assert len(np.unique(mix(3, 4, np.arange(200_000)))) == 200_000
-
-
-@pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_draws_are_uniform_and_unrelated(seed: int) -> None:
-    index = np.arange(40_000)
+def test_draws_are_uniform_and_unrelated() -> None:
+    seed, index = 1, np.arange(40_000)
     first = uniform(seed, 0, index, draws.ROW)
     assert first.min() >= 0
     assert first.max() < 1
@@ -71,13 +67,6 @@ def test_order_is_a_permutation_and_pure(count: int, seed: int, epoch: int) -> N
     assert places.dtype == torch.int64
     assert sorted(places.tolist()) == list(range(count))
     assert torch.equal(places, order(count, seed, epoch))
-
-
-def test_order_has_no_preference() -> None:
-    first = np.bincount([int(order(10, 0, epoch)[0]) for epoch in range(5000)], minlength=10)
-    assert stats.chisquare(first).pvalue > 1e-4
-    assert not torch.equal(order(100, 0, 0), order(100, 0, 1))
-    assert not torch.equal(order(100, 0, 0), order(100, 1, 0))
 
 
 # Augmentation
@@ -114,17 +103,6 @@ def test_crop_flip_equals_its_twin(shape: tuple[int, int, int], padding: int, se
     out = crop_flip(image, seed, epoch, index, padding)
     assert torch.equal(out, twin_crop_flip(image, seed, epoch, index, padding))
     assert torch.equal(image, before)
-
-
-def test_crop_flip_reaches_every_place_equally() -> None:
-    count, padding = 20_000, 1
-    image = torch.zeros(count, 3, 3, 4, dtype=torch.uint8)
-    image[:, :, 1, 1] = 255  # one bright point: where it lands tells crop and flip
-    out = crop_flip(image, 0, 0, torch.arange(count), padding)[:, 0].flatten(1)  # (count, 12)
-    landed = out.float().mean(dim=0) / 255 * count  # columns 0, 1, 2 as they are; 3, 2, 1 mirrored
-    expected = np.array([[1, 2, 2, 1]] * 3).ravel() / 18 * count
-    found = landed.numpy().astype(np.float64)
-    assert stats.chisquare(found / found.sum() * count, expected).pvalue > 1e-4
 
 
 def test_an_image_is_varied_alike_in_any_company() -> None:
@@ -207,6 +185,7 @@ def test_ranks_together_hold_the_single_batch(augment: str, shuffle: bool) -> No
         assert same([batch], [whole])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 6), st.booleans())
 def test_no_rank_goes_without(count: int, batch: int, world: int, shuffle: bool) -> None:
     images = memory(count, size=1)
@@ -244,18 +223,6 @@ def test_skipped_images_are_not_touched(disk: FileSet, tmp_path: Path) -> None:
         next(loader(images).epoch(0))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_corrupt_file_is_one_line_also_from_a_worker(disk: FileSet, tmp_path: Path, workers: int) -> None:
-    bad = tmp_path / "bad.jpg"
-    bad.write_bytes(disk.paths[0].read_bytes()[:300])
-    images = FileSet((*disk.paths[:6], bad), disk.label[:7])
-    with pytest.raises(UserError) as caught:
-        list(loader(images, workers=workers, shuffle=False).epoch(0))
-    assert str(bad) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert type(caught.value) is UserError
-
-
 def test_evaluation_of_files_cuts_the_centre(disk: FileSet, tmp_path: Path) -> None:
     """A black picture with a white centre: of 256/224 × 28 = 32 pixels, the middle 28 are seen."""
     pixels = np.zeros((32, 48, 3), dtype=np.uint8)
@@ -275,18 +242,15 @@ def test_plain_images_are_the_raw_ones() -> None:
     assert resized.image.shape == (4, 3, 5, 5)
 
 
-def test_mistakes() -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"augment": "crop-flop"}, "did you mean 'crop-flip'"),
-        ({"batch": 2, "world": 3}, "at least 3"),
-        ({"batch": 0}, "at least 1"),
-    ]
-    for options, match in wrong:
-        with pytest.raises(UserError, match=match):
-            loader(memory(5), **options)
-    with pytest.raises(UserError, match="no images"):
-        loader(memory(0))
-    with pytest.raises(ValueError, match="rank"):
-        loader(memory(5), rank=2, world=2)
-    with pytest.raises(ValueError, match="start"):
-        next(loader(memory(5)).epoch(0, start=-1))
+@pytest.mark.parametrize(
+    ("count", "options", "match"),
+    [
+        (5, {"augment": "crop-flop"}, "did you mean 'crop-flip'"),
+        (5, {"batch": 2, "world": 3}, "at least 3"),
+        (0, {}, "no images"),
+        (5, {"rank": 2, "world": 2}, "rank 2 of 2"),
+    ],
+)
+def test_mistakes_are_one_line(count: int, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        loader(memory(count), **options)

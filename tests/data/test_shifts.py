@@ -10,11 +10,11 @@ import torch
 from timm.data.imagenet_info import ImageNetInfo
 
 from antishortcut.data import Loader
-from antishortcut.data.layouts import class_list, tiny_wnids
+from antishortcut.data.layouts import class_list
 from antishortcut.data.shifts import Shift, open_renditions
-from antishortcut.data.stimuli import SIXTEEN, Stimuli, open_stimuli, published
+from antishortcut.data.stimuli import SIXTEEN, open_stimuli, published
 from antishortcut.errors import UserError
-from tests.data.official import make_tiny, picture
+from tests.data.official import picture
 
 HUNDRED = tuple(sorted(class_list("imagenet100")))
 CIFAR = ("apple", "bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "lion", "pickup_truck", "wolf")
@@ -92,19 +92,6 @@ def test_labels_follow_the_students_order(tmp_path: Path) -> None:
     assert batch.image.shape == (2, 3, 8, 8)
 
 
-def test_the_fingerprint_sees_images_and_labels_and_nothing_local(tmp_path: Path) -> None:
-    folder = make_renditions(tmp_path, ("n01443537", "n01484850"))
-    classes = ("n01443537", "n01484850")
-    mark = renditions(folder, classes).fingerprint
-    assert len(mark) == 16
-    assert mark != renditions(folder, classes[::-1]).fingerprint
-    assert mark != renditions(folder, (*classes, "n00000001")).fingerprint  # another student
-    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "imagenet-r")
-    assert renditions(moved.parent, classes).fingerprint == mark  # also found from the folder above
-    (folder / "n01443537" / "art_0.jpg").write_bytes(b"another size")
-    assert mark != renditions(folder, classes).fingerprint
-
-
 def test_mistakes_with_renditions(tmp_path: Path) -> None:
     folder = make_renditions(tmp_path, ("n01443537",))
     no_renditions("wnids such as .*imagenet100.*'apple', 'bear'", folder, CIFAR)
@@ -115,10 +102,6 @@ def test_mistakes_with_renditions(tmp_path: Path) -> None:
     no_renditions("did you mean 'imagenet-r'", folder, HUNDRED, name="imagenet-q")
     (folder / "n01484850").mkdir()
     no_renditions("no images in .*n01484850", folder, ("n01484850",))
-
-
-def test_tiny_imagenet_knows_its_wnids(tmp_path: Path) -> None:
-    assert tiny_wnids(make_tiny(tmp_path)) == ("n01", "n02")
 
 
 # Cue conflict
@@ -181,15 +164,6 @@ def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
     assert stimuli.matrix[:, CIFAR.index("lion")].sum() == 0  # no cat, as published
 
 
-def test_imagenet100_has_seven_of_the_sixteen(tmp_path: Path) -> None:
-    stimuli = open_stimuli(make_stimuli(tmp_path, "dog1-cat2.png"), HUNDRED)
-    assert stimuli.categories == ("bird", "cat", "chair", "dog", "keyboard", "oven", "truck")
-    assert stimuli.facts["categories"]["chair"] == ["n04099969", "n04429376"]
-    row = stimuli.matrix[2]
-    assert row[HUNDRED.index("n04099969")] == row[HUNDRED.index("n04429376")] == 0.5
-    assert int((row > 0).sum()) == 2
-
-
 def test_a_mapping_by_hand(tmp_path: Path) -> None:
     folder = make_stimuli(tmp_path / "set", "airplane1-oven2.png", "cat1-oven2.png")
     classes = ("jet", "glider", "cat", "stove")
@@ -212,8 +186,6 @@ def test_a_mapping_by_hand(tmp_path: Path) -> None:
         ('airplane = ["jett"]', "no class 'jett' for airplane; did you mean 'jet'"),
         ('airplane = ["zzzzzz"]', "no class 'zzzzzz'.*known: jet, glider, cat, …"),
         ('airplane = "jet"', "airplane wants a list"),
-        ("airplane = [1]", "airplane wants a list"),
-        ("[airplane]\njet = 1", "airplane wants a list"),
         ('airplane = ["jet"]\noven = ["jet"]', "'jet' is in both airplane and oven"),
         ("airplane = [", "cannot read the mapping"),
         ('airplane = ["jet"]', "has only airplane of them"),
@@ -237,10 +209,3 @@ def test_mistakes_with_stimuli(tmp_path: Path) -> None:
     no_stimuli("cannot read the mapping", folder, CIFAR, tmp_path / "bytes.toml")
     make_stimuli(folder, "b/bear1-clock2.png")
     no_stimuli("bear1-clock2 2 times", folder, CIFAR)
-
-
-def test_stimuli_can_be_loaded(tmp_path: Path) -> None:
-    stimuli: Stimuli = open_stimuli(make_stimuli(tmp_path, "bear1-clock2.png", "clock1-bear2.png"), CIFAR)
-    batch = next(Loader(stimuli.images, batch=2, seed=0, image_size=16, augment="none", shuffle=False).epoch(0))
-    assert batch.image.shape == (2, 3, 16, 16)
-    assert torch.equal(batch.label, stimuli.shape)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.data import SOURCES, layouts, open_sets
+from antishortcut.data import DATASETS, layouts, open_sets
 from antishortcut.data.pictures import fit, read
 from antishortcut.types import FileSet
 from tests.data.official import in_memory, make_cifar, make_folder, make_tiny, picture, real, refused
@@ -108,12 +108,6 @@ def test_imagenet100_takes_its_hundred_classes(tmp_path: Path) -> None:
     assert in_memory(open_sets("imagenet100", tmp_path, image_size=16).train).image.shape == (100, 3, 16, 16)
 
 
-def test_lists_meet_in_the_papers_counts() -> None:
-    hundred = set(layouts.class_list("imagenet100"))
-    assert len(hundred & set(layouts.class_list("imagenet-r"))) == 19
-    assert len(hundred & set(layouts.class_list("imagenet-a"))) == 15
-
-
 @pytest.mark.parametrize("held", ["val", "valid", "test"])
 def test_folder(tmp_path: Path, held: str) -> None:
     make_folder(tmp_path, held)
@@ -169,17 +163,6 @@ def test_a_class_may_be_called_valid_in_capitals(tmp_path: Path) -> None:
     assert open_sets(f"folder:{tmp_path}", None).classes == ("Invalid", "Train", "Valid")
 
 
-def test_a_browsers_name_for_a_jpeg_is_read(tmp_path: Path) -> None:
-    for name in ("ape", "bat"):
-        for at in range(10):
-            picture(tmp_path / name / f"{at}.jpg")
-        (tmp_path / name / "0.jpg").rename(tmp_path / name / "0.JFIF")
-    sets = open_sets(f"folder:{tmp_path}", None)
-    seen = [path for part in (sets.train, *sets.tests.values()) if isinstance(part, FileSet) for path in part.paths]
-    assert {path.name for path in seen if path.suffix == ".JFIF"} == {"0.JFIF"}
-    assert len(seen) == 20
-
-
 def test_images_that_are_not_found_are_explained(tmp_path: Path) -> None:
     for name in ("ape", "bat"):
         (tmp_path / "phone" / name).mkdir(parents=True)
@@ -218,17 +201,6 @@ def test_folder_mistakes(tmp_path: Path) -> None:
 # Cues, options, names
 
 
-def test_cues(tmp_path: Path) -> None:
-    sets = open_sets("cues", tmp_path, options={"count": 40, "test_count": 20, "rho": 1.0}, train_limit=30)
-    train = in_memory(sets.train)
-    assert list(sets.tests) == ["iid", "conflict", "uncorrelated"]
-    assert len(train) == 30
-    assert train.cues["texture"].shape == (30,)
-    assert torch.equal(train.cues["texture"], train.label)  # rho 1: texture and class agree, also after the limit
-    for options in ({"rho": 1.5}, {"count": 0}, {"count": 2.5}, {"test_count": -1}):
-        refused(next(iter(options)), "cues", None, options=options)
-
-
 def test_names_and_options(tmp_path: Path) -> None:
     refused("did you mean 'cifar100'", "cifar10", tmp_path)
     refused("folder:PATH", "folder", tmp_path)
@@ -238,9 +210,11 @@ def test_names_and_options(tmp_path: Path) -> None:
     refused("32 × 32", "cifar100", tmp_path, image_size=64)
     refused("64 × 64", "tiny-imagenet", tmp_path, image_size=65)
     refused("image_size", "cues", tmp_path, image_size=0)
-    for source in SOURCES.values():
-        assert source.description
-        assert "\n" not in source.description
+    for options in ({"rho": 1.5}, {"count": 0}, {"count": 2.5}, {"test_count": -1}, {"count": 1e12}):
+        refused(next(iter(options)), "cues", None, options=options)
+    for source in DATASETS.values():
+        assert source.help
+        assert "\n" not in source.help
 
 
 def test_real_tiny_imagenet(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def check(
 
 def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None]:
     """What is to be looked at, and the recipe that says so. A recipe of a set's own name tells how it is trained on."""
-    from antishortcut.data import SOURCES
+    from antishortcut.data import DATASETS
     from antishortcut.data.layouts import FOREIGN, SUFFIXES
     from antishortcut.run import DataSettings, ModelSettings, Recipe, TeacherSettings, load_recipe, shipped_recipes
     from antishortcut.run import with_settings as changed
@@ -113,10 +113,10 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
         raise UserError(f"{data} is one image; name the folder that holds the folders of classes")
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
-    if data.partition(":")[0] not in SOURCES:
+    if data.partition(":")[0] not in DATASETS:
         place = expanded(data)
         if not place.is_dir():
-            known = near_folder(data) or near(data, dict.fromkeys([*SOURCES, *shipped_recipes()]))
+            known = near_folder(data) or near(data, dict.fromkeys([*DATASETS, *shipped_recipes()]))
             raise UserError(f"{data!r} is no folder, data set or recipe{known}")
         data = f"{'groups' if (place / 'metadata.csv').is_file() else 'folder'}:{data}"
     plain = Recipe(

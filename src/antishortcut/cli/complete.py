@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parent.parent
 TABLES = {  # what → the file its table is in, and the names of the table there
     "methods": ("methods/__init__.py", ("METHODS",)),
     "models": ("models/zoo.py", ("FAMILIES", "DEEPLAB", "IMAGENET")),
-    "datasets": ("data/sources.py", ("SOURCES",)),
+    "datasets": ("data/sources.py", ("DATASETS",)),
     "augmentations": ("data/augment.py", ("AUGMENTS",)),
 }
 WITH_PATH = ("folder", "groups")

@@ -70,9 +70,9 @@ def _models() -> Rows:
 
 
 def _datasets() -> Rows:
-    from antishortcut.data import SOURCES
+    from antishortcut.data import DATASETS
 
-    return [{"name": name, "what": source.description} for name, source in SOURCES.items()]
+    return [{"name": name, "what": source.help} for name, source in DATASETS.items()]
 
 
 def _augmentations() -> Rows:

@@ -7,7 +7,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -18,7 +17,7 @@ from antishortcut.cost.estimate import Measured
 from antishortcut.cost.groups import Group, Size
 from antishortcut.cost.kept import Machine
 from antishortcut.data import Loader
-from antishortcut.data.sources import SOURCES, WITH_PATH, Request
+from antishortcut.data.sources import WITH_PATH, find
 from antishortcut.errors import UserError
 from antishortcut.fabric import make_fabric, resolved
 from antishortcut.frozen import Form, Frozen, fastest
@@ -71,10 +70,10 @@ class Stopwatch:
         return Measured(statistics.median(times) * group.batch / images, len(times), min(share, 1.0))
 
     def count(self, data: DataSettings) -> Size:
-        kind, _, path = data.name.partition(":")
+        kind = data.name.partition(":")[0]
         if kind not in WITH_PATH:
             raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
-        found = SOURCES[kind].open(Request(kind, path, Path(), data.seed, None, False, data.options))
+        found, _ = find(data.name, None, seed=data.seed, options=data.options)
         dense = is_dense(found.train)
         return Size(images=len(found.train), classes=len(found.classes), side=found.image_size, dense=dense)
 

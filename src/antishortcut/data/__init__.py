@@ -1,9 +1,8 @@
 """Data: sets by name, and batches that depend on nothing but (seed, epoch, index)."""
 
-from .ahead import to_device
 from .augment import AUGMENTS, crop_flip
 from .draws import mix, order, uniform
-from .loading import Loader
-from .sources import SOURCES, open_sets
+from .loading import Loader, to_device
+from .sources import DATASETS, open_sets
 
-__all__ = ["AUGMENTS", "SOURCES", "Loader", "crop_flip", "mix", "open_sets", "order", "to_device", "uniform"]
+__all__ = ["AUGMENTS", "DATASETS", "Loader", "crop_flip", "mix", "open_sets", "order", "to_device", "uniform"]

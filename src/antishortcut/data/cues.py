@@ -7,7 +7,7 @@ how many are asked for. Colours are drawn alike for every class and texture: onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -16,8 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
-from antishortcut.data.textures import FAMILIES, LATTICE, paint
-from antishortcut.data.threads import one_thread
+from antishortcut.data.loading import one_thread
 from antishortcut.errors import UserError, near
 from antishortcut.types import ImageSet
 
@@ -28,6 +27,7 @@ VERSION: int = 1  # of the pixels
 
 CHUNK = 250  # B; a multiple of the number of classes, so that every chunk is balanced
 MASK = 64  # M
+LATTICE = 32  # G, cells after which a texture's noise repeats; more than any image shows
 TALL = 44  # height of a glyph in its mask
 
 TURN = 25.0  # degrees either way
@@ -112,7 +112,8 @@ def texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tenso
     field = torch.empty_like(x)
     for family in range(len(FAMILIES)):
         rows = (texture == family).nonzero().flatten()
-        field[rows] = paint(family, x[rows], y[rows], noise[rows])
+        _, period, rule = FAMILIES[family]
+        field[rows] = rule(x[rows] / period, y[rows] / period, noise[rows]).to(x.dtype)
     return field[:, None]
 
 
@@ -184,3 +185,56 @@ def _draw(name: str, style: str) -> Image.Image:
     mask = Image.new("L", (MASK, MASK))
     mask.paste(glyph, ((MASK - width) // 2, (MASK - TALL) // 2))
     return mask
+
+
+# The textures: ten rules on the plane, each true where the first colour goes. x and y (n, S, S) are counted in periods;
+# phase, frequency and orientation are the caller's. Only additions, products and floors, so that bits are the same
+# everywhere. Noise is (n, G, G) in [0, 1).
+
+
+def _half(t: Tensor) -> Tensor:
+    return t - t.floor() < 0.5
+
+
+def _dots(x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    dx, dy = x - x.floor() - 0.5, y - y.floor() - 0.5
+    return dx * dx + dy * dy < 0.1
+
+
+def _bricks(x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    row = y.floor()
+    along = 0.5 * x + 0.5 * (row - 2 * (0.5 * row).floor())  # bricks twice as long as high, every other row moved
+    return (y - row < 0.22) | (along - along.floor() < 0.11)
+
+
+def _zigzag(x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    sawtooth = (2 * (0.5 * x - (0.5 * x).floor()) - 1).abs()
+    return _half(y + 1.6 * sawtooth)
+
+
+def _cell(noise: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Noise of lattice cells, repeating. (n, G, G) and whole-numbered (n, S, S) → (n, S, S)."""
+    place = row.long() % LATTICE * LATTICE + column.long() % LATTICE  # (n, S, S)
+    return noise.flatten(1).gather(1, place.flatten(1)).view_as(place)
+
+
+def _clouds(x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    column, row = x.floor(), y.floor()
+    dx, dy = x - column, y - row
+    above = (1 - dx) * _cell(noise, row, column) + dx * _cell(noise, row, column + 1)
+    below = (1 - dx) * _cell(noise, row + 1, column) + dx * _cell(noise, row + 1, column + 1)
+    return (1 - dy) * above + dy * below < 0.5
+
+
+FAMILIES: tuple[tuple[str, float, Callable[[Tensor, Tensor, Tensor], Tensor]], ...] = (
+    ("horizontal", 6.0, lambda x, y, noise: _half(y)),  # name, period in pixels of a 32-pixel image, rule
+    ("vertical", 6.0, lambda x, y, noise: _half(x)),
+    ("diagonal", 6.0, lambda x, y, noise: _half((x + y) * 0.7071)),
+    ("checkers", 8.0, lambda x, y, noise: _half(x) ^ _half(y)),
+    ("dots", 6.0, _dots),
+    ("rings", 6.0, lambda x, y, noise: _half((x * x + y * y).sqrt())),
+    ("bricks", 5.0, _bricks),
+    ("zigzag", 6.0, _zigzag),
+    ("grain", 1.8, lambda x, y, noise: _cell(noise, y.floor(), x.floor()) < 0.5),
+    ("clouds", 5.0, _clouds),
+)

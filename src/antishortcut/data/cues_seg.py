@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from antishortcut.data import cues
-from antishortcut.data.threads import one_thread
+from antishortcut.data.loading import one_thread
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, ImageSet
 

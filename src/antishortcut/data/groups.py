@@ -7,10 +7,8 @@ import csv
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from torch import Tensor
 from ..errors import UserError, first_line
 from ..files import content
 from ..types import AnySet, FileSet
-from .layouts import inside, lines
+from .layouts import Found, inside, lines
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
 WANTED = ("img_filename", "y", "split")
@@ -28,15 +26,6 @@ _HINT = "expected metadata.csv with the columns img_filename, y, split (0 train,
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 Row = Mapping[str, str]
-
-
-class Grouped(NamedTuple):
-    """A set of image files with a second fact each, as found on disk."""
-
-    classes: tuple[str, ...]
-    train: FileSet
-    tests: dict[str, FileSet]  # "test", and "validation" where the table has one: scored, never trained on
-    base: Path
 
 
 def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
@@ -73,52 +62,54 @@ def _said(cue: str, value: int) -> str:
     return f"texture {'agrees' if value else 'differs'}" if cue == "texture" else f"{cue} {value}"
 
 
-def list_groups(folder: Path) -> Grouped:
-    """The images that metadata.csv lists. Class names are in classes.txt, one a line, or the numbers of column y."""
+def list_groups(folder: Path) -> Found:
+    """The images that metadata.csv lists. Class names are in classes.txt, one a line, or the numbers of column y.
+
+    Tests are "test", and "validation" where the table has one: scored, never trained on.
+    """
     table = folder / TABLE
     header, rows = _table(table)
     fact = _second_fact(table, header, rows)
-    found: dict[int, list[tuple[Path, int, int]]] = {TRAIN: [], VALIDATION: [], TEST: []}
-    home: dict[Path, int] = {}
+    splits: dict[int, list[tuple[Path, int, int]]] = {TRAIN: [], VALIDATION: [], TEST: []}
+    split_of: dict[Path, int] = {}
     for at, row in rows:
         split = _whole(table, at, row, "split")
-        if split not in found:
+        if split not in splits:
             raise UserError(f"{table}, line {at}: split is {split}, not 0 (train), 1 (validation) or 2 (test)")
-        path = _image(table, at, folder, row["img_filename"])
-        if home.setdefault(path, split) != split:
-            raise UserError(f"{table}, line {at}: {row['img_filename']!r} is in split {home[path]} already")
-        found[split].append((path, _whole(table, at, row, "y"), _whole(table, at, row, fact)))
+        name = row["img_filename"]
+        if not inside(name) or not os.path.isfile(folder / name):
+            raise UserError(f"{table}, line {at}: no image file {name[:80]!r} in {folder}")
+        if split_of.setdefault(folder / name, split) != split:
+            raise UserError(f"{table}, line {at}: {name!r} is in split {split_of[folder / name]} already")
+        splits[split].append((folder / name, _whole(table, at, row, "y"), _whole(table, at, row, fact)))
     for split, name in ((TRAIN, "train"), (TEST, "test")):
-        if not found[split]:
+        if not splits[split]:
             raise UserError(f"{table} has no image with split {split} ({name}); {_HINT}")
-    classes = _classes(folder, {y for _, y, _ in found[TRAIN]})
+    classes = _classes(folder, {y for _, y, _ in splits[TRAIN]})
     for at, row in rows:
         if not 0 <= int(row["y"]) < len(classes):
             raise UserError(f"{table}, line {at}: y is {int(row['y'])}, but no training image has that class")
-    train, validation, test = (_files(found[split], fact) for split in (TRAIN, VALIDATION, TEST))
+    train, validation, test = (_files(splits[split], fact) for split in (TRAIN, VALIDATION, TEST))
     tests = {"test": test} | ({"validation": validation} if len(validation) else {})
-    return Grouped(classes, train, tests, folder)
+    return Found(classes, train, tests, base=folder)
 
 
 def _table(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     """Column names, and every row with the number of its line."""
     try:
-        reader = csv.reader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
-        header = [name.strip() for name in next(reader, [])]
-        rows = [(reader.line_num, row) for row in reader if row]
+        reader = csv.DictReader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
+        header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
+        rows: list[tuple[int, Row]] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         reason = (error.strerror or "no file") if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read {path} ({reason}); {_HINT}") from None
     missing = [name for name in WANTED if name not in header]
     if missing:
         raise UserError(f"{path} has no column {', '.join(missing)}; {_HINT}")
-    twice = sorted(name for name, times in Counter(header).items() if times > 1)
-    if twice:
-        raise UserError(f"{path} has the column {twice[0]!r} twice; remove one")
     for at, row in rows:
-        if len(row) != len(header):
-            raise UserError(f"{path}, line {at}: {len(row)} fields, but the first line has {len(header)}")
-    return header, [(at, dict(zip(header, row, strict=True))) for at, row in rows]
+        if None in row or None in row.values():
+            raise UserError(f"{path}, line {at}: the first line has {len(header)} fields, this one has not")
+    return header, rows
 
 
 def _second_fact(path: Path, header: list[str], rows: list[tuple[int, Row]]) -> str:
@@ -138,14 +129,6 @@ def _whole(path: Path, at: int, row: Row, column: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise UserError(f"{path}, line {at}: {column} is {text[:40]!r}, not a whole number")
     return int(text)
-
-
-def _image(path: Path, at: int, folder: Path, name: str) -> Path:
-    if not inside(name):
-        raise UserError(f"{path}, line {at}: {name[:80]!r} leads out of the folder; names are relative to {folder}")
-    if not os.path.isfile(folder / name):
-        raise UserError(f"{path}, line {at}: no image file {name[:80]!r} in {folder}")
-    return folder / name
 
 
 def _classes(folder: Path, seen: set[int]) -> tuple[str, ...]:

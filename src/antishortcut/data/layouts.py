@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..files import near_folder, text
-from ..types import FileSet, ImageSet
+from ..types import AnySet, FileSet, ImageSet
 from .pickles import read_pickle
 
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
@@ -40,14 +39,17 @@ _FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <clas
 TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # what people call them
 
 
-class Files(NamedTuple):
-    """A set of image files as found on disk."""
+@dataclass(frozen=True)
+class Found:
+    """A data set as it lies on disk or was made, before splits and limits."""
 
     classes: tuple[str, ...]
-    train: FileSet
-    test: FileSet | None
-    base: Path
-    val: FileSet | None = None  # images to choose things by, where there are test images besides
+    train: AnySet
+    tests: Mapping[str, AnySet]  # without any, a tenth of training is held out for testing
+    val: AnySet | None = None  # validation images of the set's own, beside its test images
+    base: Path = field(default_factory=Path)  # file names count relative to it
+    image_size: int = 224  # side of the square images that networks receive, unless the run says otherwise
+    kind: str = ""  # names the set in the fingerprint, without anything that differs between machines
 
 
 def class_list(name: str) -> tuple[str, ...]:
@@ -69,25 +71,15 @@ def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
 def _cifar_part(path: Path, classes: int) -> ImageSet:
     loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
     try:
-        data, label = loaded["data"], _plain(loaded["fine_labels"])
-        if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or len(label) == 0:
-            raise ValueError(f"data of shape {data.shape} and type {data.dtype}, {len(label)} labels")
+        data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
+        if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or label.ndim != 1 or len(label) == 0:
+            raise ValueError(f"data of shape {data.shape} and type {data.dtype}, labels of shape {label.shape}")
         if label.min() < 0 or label.max() >= classes:
             raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
     image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns of others
     return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
-
-
-def _plain(values: object) -> NDArray[np.int64]:
-    """Numbers of a list or an array; lists in lists, each of them the same one, would fill the memory."""
-    if isinstance(values, list) and not all(isinstance(value, int) for value in values):
-        raise TypeError("labels that are no whole numbers")
-    found = np.asarray(values, dtype=np.int64)
-    if found.ndim != 1:
-        raise ValueError(f"labels of shape {found.shape}")
-    return found
 
 
 def tiny_wnids(root: Path) -> tuple[str, ...]:
@@ -100,7 +92,7 @@ def tiny_wnids(root: Path) -> tuple[str, ...]:
     return tuple(sorted(wnids))
 
 
-def list_tiny_imagenet(root: Path) -> Files:
+def list_tiny_imagenet(root: Path) -> Found:
     """The files of root/tiny-imagenet-200; its validation images are the test set, whose labels are not public."""
     folder = home(root, TINY)
     wnids = tiny_wnids(root)
@@ -118,10 +110,11 @@ def list_tiny_imagenet(root: Path) -> Files:
         paths.append(folder / "val" / "images" / fields[0])
         labels.append(number[fields[1]])
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
-    return Files(names, train, FileSet(tuple(paths), torch.tensor(labels)), folder)
+    test = FileSet(tuple(paths), torch.tensor(labels))
+    return Found(names, train, {"test": test}, base=folder, image_size=64)
 
 
-def list_imagenet100(root: Path) -> Files:
+def list_imagenet100(root: Path) -> Found:
     """CMC's hundred classes of an ImageNet folder: root itself, root/imagenet100, root/imagenet or root/ILSVRC2012."""
     wnids = tuple(sorted(class_list("imagenet100")))  # the labels of folder-based loaders
     places = [root, *(root / name for name in ("imagenet100", "imagenet", "ILSVRC2012"))]
@@ -132,10 +125,10 @@ def list_imagenet100(root: Path) -> Files:
             f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
         )
     train, val = (listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
-    return Files(wnids, train, val, folder)
+    return Found(wnids, train, {"test": val}, base=folder)
 
 
-def list_folder(folder: Path) -> Files:
+def list_folder(folder: Path) -> Found:
     """Folders of classes below train, and below val or test; or right in the folder. Classes in alphabetical order.
 
     Of val and test the one that is there is tested on; where both are, val is for choosing.
@@ -146,9 +139,8 @@ def list_folder(folder: Path) -> Files:
     classes = folders(train)
     if not classes:
         raise UserError(f"no class folders in {train}; {_FOLDER_HINT}")
-    found = listed([train / name for name in classes], _FOLDER_HINT)
     val, test = (None if held is None else _held(held, train, classes) for held in held_of(folder))
-    return Files(classes, found, test, folder, val)
+    return Found(classes, listed([train / name for name in classes], _FOLDER_HINT), tests_of(test), val, folder)
 
 
 def part_of(folder: Path, names: Sequence[str]) -> Path | None:
@@ -166,6 +158,10 @@ def held_of(folder: Path) -> tuple[Path | None, Path | None]:
     return (None, val) if test is None else (val, test)
 
 
+def tests_of(test: FileSet | None) -> dict[str, AnySet]:
+    return {} if test is None else {"test": test}
+
+
 def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
     """Images that are not trained on, labelled as those of training."""
     present = folders(held)
@@ -177,7 +173,7 @@ def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
     return FileSet(found.paths, number[found.label])
 
 
-def _undivided(folder: Path) -> Files:
+def _undivided(folder: Path) -> Found:
     """Folders of classes with no parts above them."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
@@ -191,7 +187,7 @@ def _undivided(folder: Path) -> Files:
             raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
         hint = f"; did you mean {folder / below[0]}?" if below else _astray(folder)
         raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
-    return Files(classes, listed([folder / name for name in classes], _FOLDER_HINT), None, folder)
+    return Found(classes, listed([folder / name for name in classes], _FOLDER_HINT), {}, base=folder)
 
 
 def _astray(folder: Path) -> str:
@@ -232,17 +228,12 @@ def images_below(folder: Path) -> list[Path]:
 
 def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     """os.walk through links too, by name, each folder once: links that lead back up would double at every turn."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[str] = set()
     for where, below, names in os.walk(folder, followlinks=True):
-        try:
-            here = os.stat(where)
-        except OSError:  # gone meanwhile
+        if (real := os.path.realpath(where)) in seen:
             below.clear()
             continue
-        if (here.st_dev, here.st_ino) in seen:
-            below.clear()
-            continue
-        seen.add((here.st_dev, here.st_ino))
+        seen.add(real)
         below.sort()
         yield where, below, names
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +24,6 @@ from ..errors import UserError, near
 from ..types import AnySet, Batch, ImageSet, is_dense
 from . import augment as vary
 from . import dense
-from .ahead import ahead
 from .draws import order
 from .imagenet import varied
 from .pictures import fit, read
@@ -31,10 +32,14 @@ AHEAD = 2  # batches that every worker prepares
 WHOLE = 2048 * 1024  # pixels that a whole image of unknown size is taken to have
 MARGIN = 256 / 224  # images are resized this much larger than the centre that is cut from them
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_END = object()
+
 
 @dataclass(frozen=True)
-class _Builder(Dataset[Batch | UserError]):
-    """Makes the batch of given places, in this process or in a worker: all it needs, and nothing that changes.
+class _Builder:
+    """Builds the batch of given places, in this process or in a worker.
 
     Pixels and maps of labels stay bytes, a quarter or less of what would have to be sent otherwise.
     """
@@ -45,22 +50,19 @@ class _Builder(Dataset[Batch | UserError]):
     seed: int
     epoch: int
 
-    def __getitem__(self, index: Tensor) -> Batch | UserError:
-        """An error is handed over as a value, since DataLoader would bury its one line in a worker's traceback."""
-        try:
-            if is_dense(self.images):
-                image, label = dense.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
-            else:
-                image, label = self._pixels(index), self.images.label[index]
-            return Batch(image, label, index)
-        except UserError as error:
-            return error
+    def __call__(self, index: Tensor) -> Batch:
+        if is_dense(self.images):
+            image, label = dense.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
+        else:
+            image, label = self._pixels(index), self.images.label[index]
+        return Batch(image, label, index)
 
     def _pixels(self, index: Tensor) -> Tensor:
-        if isinstance(self.images, ImageSet) and self.augment != "imagenet" and self._fits(self.images):
-            image = torch.from_numpy(self.images.image.numpy()[index.numpy()])  # (B, 3, S, S), one thread as in augment
+        images, side = self.images, (self.size, self.size)
+        if isinstance(images, ImageSet) and self.augment != "imagenet" and images.image.shape[2:] == side:
+            image = torch.from_numpy(images.image.numpy()[index.numpy()])  # (B, 3, S, S), one thread as in augment
         else:
-            rows = np.empty((len(index), 3, self.size, self.size), dtype=np.uint8)  # (B, 3, S, S)
+            rows = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
             for row, at in zip(rows, index.tolist(), strict=True):
                 row[:] = self._one(at)
             image = torch.from_numpy(rows)
@@ -75,9 +77,6 @@ class _Builder(Dataset[Batch | UserError]):
         if self.augment == "imagenet":
             return varied(picture, self.size, self.seed, self.epoch, at)
         return np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
-
-    def _fits(self, images: ImageSet) -> bool:
-        return images.image.shape[2:] == (self.size, self.size)
 
 
 class Loader:
@@ -144,11 +143,9 @@ class Loader:
         """The batches of an epoch from number `start` on; the images of earlier ones are not touched."""
         if start < 0:
             raise ValueError(f"start {start}")
-        builder = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
-        for made in ahead(map(_finished, self._made(builder, self._shares(epoch, start)))):
-            if isinstance(made, UserError):
-                raise made
-            yield made
+        build = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
+        shares = self._shares(epoch, start)
+        yield from ahead(map(_as_float, in_workers(build, shares, min(self.workers, len(shares)))))
 
     def view(self, epoch: int) -> int:
         """The epoch whose augmentation this one has: its own, unless `views` lets them come round again."""
@@ -158,49 +155,60 @@ class Loader:
         """Places of this rank's images in every batch from `start` on."""
         count = len(self.images)
         places = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
-        starts = [0, *self._ends][start:]
-        batches = [places[low:high] for low, high in zip(starts, self._ends[start:], strict=False)]
-        return [places.tensor_split(self.world)[self.rank].clone() for places in batches]
-
-    def _made(self, builder: _Builder, shares: list[Tensor]) -> Iterator[Batch | UserError]:
-        workers = min(self.workers, len(shares))
-        if workers == 0:
-            return map(builder.__getitem__, shares)
-        loader: DataLoader[Batch | UserError] = DataLoader(
-            builder,
-            batch_size=None,
-            sampler=shares,
-            num_workers=workers,
-            prefetch_factor=AHEAD,
-            collate_fn=_as_is,
-            generator=torch.Generator().manual_seed(0),  # a seed is drawn: not from the generator of the models
-            multiprocessing_context="fork" if sys.platform == "linux" else None,
-        )
-        return _alive(loader)
+        bounds = list(pairwise([0, *self._ends]))[start:]
+        return [places[low:high].tensor_split(self.world)[self.rank].clone() for low, high in bounds]
 
 
-def _alive(loader: DataLoader[Batch | UserError]) -> Iterator[Batch | UserError]:
-    """What the workers make, with one line when one of them is killed.
+def _as_float(batch: Batch) -> Batch:
+    return Batch(vary.as_float(batch.image), batch.label.long(), batch.index)
 
-    They start when the first batch is asked for, in the thread that waits for it: started in the main thread, the loss
-    of one would be raised there by a signal, in the midst of a step.
+
+@dataclass(frozen=True)
+class _Calls(Dataset[Any]):
+    """A function as a dataset. Its UserError is handed over as a value: DataLoader would bury it in a traceback."""
+
+    call: Callable[[Any], Any]
+
+    def __getitem__(self, item: Any) -> Any:
+        try:
+            return self.call(item)
+        except UserError as error:
+            return error
+
+
+def in_workers(call: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """The results of `call` for all items, in order, computed by worker processes; 0: in this one.
+
+    Workers start with the first result, in the thread that waits for it: started in the main thread, the loss of one
+    would be raised there by a signal, in the midst of a training step.
     """
+    if workers == 0:
+        yield from map(call, items)
+        return
+    loader: DataLoader[Any] = DataLoader(
+        _Calls(call),
+        batch_size=None,
+        sampler=items,
+        num_workers=workers,
+        prefetch_factor=AHEAD,
+        collate_fn=_as_is,
+        generator=torch.Generator().manual_seed(0),  # a seed is drawn: not from the generator of the models
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
+    )
     try:
-        yield from loader
-    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed a batch over
+        for result in loader:
+            if isinstance(result, UserError):
+                raise result
+            yield result
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed a result over
         raised_there = "in DataLoader worker process" in str(error)
         if raised_there or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
             raise
-        raise UserError(
-            "a process that decodes images has died, for want of memory perhaps; try fewer --workers, or 0"
-        ) from None
+        raise UserError("a worker process has died, for want of memory perhaps; try fewer --workers, or 0") from None
 
 
-def _finished(made: Batch | UserError) -> Batch | UserError:
-    """Bytes become what networks and losses take."""
-    if isinstance(made, UserError):
-        return made
-    return Batch(vary.as_float(made.image), made.label.long(), made.index)
+def _as_is(result: Any) -> Any:
+    return result
 
 
 def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) -> int:
@@ -213,10 +221,6 @@ def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) 
     return min(asked, room, batches) if batches > 1 else 0
 
 
-def _as_is(made: Any) -> Any:
-    return made
-
-
 def _ends(count: int, batch: int, world: int, shuffle: bool, alone: bool) -> list[int]:
     """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
     ends = [*range(batch, count, batch), count]
@@ -226,7 +230,68 @@ def _ends(count: int, batch: int, world: int, shuffle: bool, alone: bool) -> lis
     if shuffle and len(ends) > 1 and last == 1:  # batch norm cannot learn from one image: it joins the batch before
         return [*ends[:-2], count]
     if last < world:
-        if shuffle:
-            return ends[:-1]
-        return [*ends[:-2], count]
+        return ends[:-1] if shuffle else [*ends[:-2], count]
     return ends
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items; a thread makes the next one while this one is used."""
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
+            coming = pool.submit(next, items, _END)
+            while (item := coming.result()) is not _END:
+                coming = pool.submit(next, items, _END)
+                yield cast(Item, item)
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+def to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches on a device. To CUDA a thread carries the next, from pinned memory, while this one trains."""
+    if device.type != "cuda":
+        for batch in batches:
+            yield Batch(*(tensor.to(device) for tensor in _tensors(batch)))
+        return
+    lane = Lane(device)
+    for sent in ahead(lane.send(batch) for batch in batches):
+        yield lane.receive(*sent)
+
+
+class Lane:
+    """A CUDA stream of its own for copies to a device, so that they and the networks do not wait for each other."""
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda" and device.index is None:  # a thread has a current device of its own
+            device = torch.device("cuda", torch.cuda.current_device())
+        self.device, self.stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
+        """Begin to copy; the event comes when all is there."""
+        with torch.cuda.stream(self.stream):
+            image, label, index = (tensor.pin_memory().to(self.device, non_blocking=True) for tensor in _tensors(batch))
+            return Batch(image, label, index, batch.index), self.stream.record_event()
+
+    def receive(self, batch: Batch, there: torch.cuda.Event) -> Batch:
+        """Have the stream that will use the batch wait for it, and its memory kept until that stream is done."""
+        user = torch.cuda.current_stream(self.device)
+        user.wait_event(there)
+        for tensor in _tensors(batch):
+            tensor.record_stream(user)
+        return batch
+
+
+def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    return batch.image, batch.label, batch.index
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Two threads gain 40 % on an idle machine, but wait for each other on a busy one: 4 s became 80."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -13,7 +13,7 @@ from PIL import Image, ImageFile
 
 from ..errors import UserError
 from ..types import VOID, FileSet, ImageSet
-from .pictures import cached, in_threads, opened, read, reason
+from .pictures import cached, in_threads, opened, read, reason, size_of
 
 NO_CLASS = 254  # in a lookup: what no mask may hold
 MOST = NO_CLASS  # classes that fit beside it and VOID
@@ -72,21 +72,12 @@ def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
     return picture, label
 
 
-def size_of(path: Path) -> tuple[int, int]:
-    """(H, W) of an image file, from its first bytes."""
-    try:
-        with opened(path) as picture:
-            return picture.size[::-1]
-    except Exception as error:
-        raise UserError(f"cannot read the image {path} ({reason(error)}); replace or remove the file") from None
-
-
 def one_small_size(files: FileSet) -> tuple[int, int] | None:
     """(H, W) of all images if they are alike and small enough to move into memory. Big ones are not looked through."""
-    height, width = size_of(files.paths[0])
+    width, height = size_of(files.paths[0])
     if height * width > SMALL or 4 * height * width * len(files) > ROOM:
         return None
-    return (height, width) if all(size_of(path) == (height, width) for path in files.paths) else None
+    return (height, width) if all(size_of(path) == (width, height) for path in files.paths) else None
 
 
 def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> ImageSet:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import UserError, first_line
-from ..files import plain, replacing, swept
+from ..files import plain, replacing
 from ..machine import cores
 from ..types import FileSet, ImageSet
 
@@ -33,11 +32,22 @@ _CHUNK = 64  # images a thread takes at once
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
     """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
+    with _one_line(path), opened(path) as picture:
+        if at_least is not None:
+            picture.draft(None, (at_least, at_least))
+        return as_rgb(picture)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height, from a file's first bytes."""
+    with _one_line(path), opened(path) as picture:
+        return picture.size
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
     try:
-        with opened(path) as picture:
-            if at_least is not None:
-                picture.draft(None, (at_least, at_least))
-            return as_rgb(picture)
+        yield
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise UserError(
             f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
@@ -60,15 +70,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):  # names it, by its whole path where Pillow is older
         return "cannot identify image file"
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
-
-
-def size_of(path: Path) -> tuple[int, int] | None:
-    """Width and height from a file's head; None where it is no image."""
-    try:
-        with opened(path) as picture:
-            return picture.size
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:
@@ -147,45 +148,26 @@ def cached(
     array = _cached(store, shape)
     if array is None:
         array = make()
-        if root.is_dir():  # the cache must not invent a data folder
-            _keep(store, array)
+        with suppress(OSError), replacing(store, parents=False) as file:  # a full or read-only disk, no data folder
+            np.save(file, array, allow_pickle=False)
     return array
 
 
 def _key(paths: Sequence[Path], what: str) -> str:
     """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
-    seen = hashlib.sha256(f"{what} {PIL.__version__}".encode())
+    digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
     for path in paths:
         try:
             facts = os.stat(path)
         except OSError:
             raise UserError(f"cannot read the image {path}; replace the file") from None
-        seen.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
-    return seen.hexdigest()[:16]
+        digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     try:
-        plain(store)
-        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a lying head takes no memory
-        if array.shape != shape or array.dtype != np.uint8 or not array.flags.c_contiguous:
-            return None
-        found = np.array(array)
-        with store.open("rb") as file:
-            file.seek(array.offset + array.nbytes)
-            return found if file.read() == _checksum(found) else None
-    except Exception:  # absent, cut short, or not an array at all: decode again
+        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a file cut short is an error
+        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
+    except (OSError, ValueError):  # absent or damaged: decode again
         return None
-
-
-def _keep(store: Path, array: NDArray[np.uint8]) -> None:
-    """Write beside, then rename: another process sees the whole file or none. A full or read-only disk is fine."""
-    swept(store.parent)
-    with suppress(OSError), replacing(store, parents=False) as file:
-        np.save(file, array, allow_pickle=False)
-        file.write(_checksum(array))
-
-
-def _checksum(array: NDArray[np.uint8]) -> bytes:
-    """Comes after the array: pixels that a disk has changed would train other networks."""
-    return zlib.crc32(np.ascontiguousarray(array).data).to_bytes(4, "little")

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +15,9 @@ from torch import Tensor
 from ..errors import UserError, first_line
 from ..files import text
 from ..types import VOID, FileSet
-from .layouts import TRAIN, held_of, home, images_below, lines, part_of
-from .masks import MOST, NO_CLASS, read_values, size_of
-from .pictures import in_threads
+from .layouts import TRAIN, Found, held_of, home, images_below, lines, part_of, tests_of
+from .masks import MOST, NO_CLASS, read_values
+from .pictures import in_threads, size_of
 
 ADE = "ADEChallengeData2016"
 _ADE_CLASSES = 150
@@ -39,17 +38,7 @@ _FOLDER_HINT = "expected train/images/<name>.jpg with train/masks/<name>.png, an
 _LOSSY = {".jpg", ".jpeg", ".jfif", ".webp"}  # whose pixels are nearly what was saved: no masks
 
 
-class Scenes(NamedTuple):
-    """A dense set as found on disk."""
-
-    classes: tuple[str, ...]
-    train: FileSet
-    val: FileSet | None  # the set's own, beside its test images
-    test: FileSet | None
-    base: Path
-
-
-def list_ade20k(root: Path) -> Scenes:
+def list_ade20k(root: Path) -> Found:
     """The files of root/ADEChallengeData2016; its validation images are the test set, whose labels are not public."""
     folder = home(root, ADE)
     lookup = table({value: value - 1 for value in range(1, _ADE_CLASSES + 1)} | {0: VOID})
@@ -57,7 +46,8 @@ def list_ade20k(root: Path) -> Scenes:
         paired(folder / "images" / part, folder / "annotations" / part, lookup, _ADE_HINT)
         for part in ("training", "validation")
     )
-    return Scenes(_ade_names(folder / "objectInfo150.txt"), labelled(train), None, val, folder)
+    names = _ade_names(folder / "objectInfo150.txt")
+    return Found(names, labelled(train), {"val": val}, base=folder, image_size=512)
 
 
 def _ade_names(path: Path) -> tuple[str, ...]:
@@ -72,7 +62,7 @@ def _ade_names(path: Path) -> tuple[str, ...]:
     return tuple(short if first.count(short) == 1 else name for short, name in zip(first, whole, strict=True))
 
 
-def list_camvid(root: Path) -> Scenes:
+def list_camvid(root: Path) -> Found:
     """CamVid in eleven classes, 11 = unlabelled; with SegNet's split: train, val, test."""
     for folder in (root / "camvid", root / "CamVid", root):
         for place in ("{part}/images", "{part}/masks"), ("{part}", "{part}annot"):
@@ -80,7 +70,8 @@ def list_camvid(root: Path) -> Scenes:
             if images[0].is_dir() and masks[0].is_dir():
                 lookup = table({value: value for value in range(len(CAMVID))} | {len(CAMVID): VOID})
                 train, val, test = (paired(*both, lookup, _CAMVID_HINT) for both in zip(images, masks, strict=True))
-                return Scenes(_camvid_names(folder), labelled(train), val, test, folder)
+                names = _camvid_names(folder)
+                return Found(names, labelled(train), {"test": test}, val, folder, usual_crop(train))
     raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
 
 
@@ -97,7 +88,7 @@ def has_masks(folder: Path) -> bool:
     return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
 
 
-def list_masked(folder: Path) -> Scenes:
+def list_masked(folder: Path) -> Found:
     """train/images with train/masks, and val and test alike, named as by `list_folder`; 255 in a mask is void.
 
     Classes are named in classes.txt or classes.json; without one, the training masks are read to count them.
@@ -113,7 +104,8 @@ def list_masked(folder: Path) -> Scenes:
     lookup = table({value: value for value in range(len(classes))})
     train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
     val, test = (None if held is None else _pairs(held, lookup) for held in held_of(folder))
-    return Scenes(classes, labelled(train) if names else train, val, test, folder)
+    train = labelled(train) if names else train
+    return Found(classes, train, tests_of(test), val, folder, usual_crop(train))
 
 
 def _pairs(part: Path, lookup: Tensor | None) -> FileSet:
@@ -173,21 +165,17 @@ def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def labelled(files: FileSet) -> FileSet:
-    """The same set, or a refusal if its masks hold fewer than two classes; most sets have two in their first mask."""
-    where, names = files.masks[0].parent, files.lookup
-    assert names is not None
-    void = [value for value in range(VOID + 1) if names[value] == VOID]
-    seen: set[int] = set()
+    """The same set, or an error if its masks hold fewer than two classes; most sets have two in their first mask."""
+    assert files.lookup is not None
+    classes: set[int] = set()
     for path in files.masks:
-        seen |= set(np.unique(read_values(path)).tolist()) - set(void)
-        if len(seen) > 1:
+        classes |= set(np.unique(files.lookup.numpy()[read_values(path)]).tolist()) - {VOID}
+        if len(classes) > 1:
             return files
-    there = " or ".join(map(str, void))
-    if not seen:
-        raise UserError(f"all pixels of the masks in {where} are {there}, which is void")
+    void = " and ".join(str(value) for value in range(VOID + 1) if files.lookup[value] == VOID)
     raise UserError(
-        f"all pixels of the masks in {where} are {seen.pop()}, or {there}, which is void: "
-        "there is nothing to tell apart; a foreground is written as 1"
+        f"the masks in {files.masks[0].parent} show {len(classes)} class and void ({void}): there is nothing to tell "
+        "apart; a foreground is written as 1"
     )
 
 

@@ -1,71 +1,58 @@
-"""Data sets by name. A source finds images; splits, limits, decoding and the fingerprint are the same for all."""
+"""Data sets by name: one table, DATASETS. Splits, limits, decoding and the fingerprint are the same for all of them."""
 # N images
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, near
 from ..files import expanded
-from ..machine import free_bytes
 from ..types import AnySet, ImageSet, Sets, is_dense
 from . import layouts, masks, scenes
+from .groups import list_groups
+from .layouts import Found as Found
 from .parts import fingerprint, hold_out, limited
 from .pictures import decode
 
-WITH_PATH = ("folder", "groups")  # sources that are told where their images lie
+WITH_PATH = ("folder", "groups")  # data sets that are named with their place: folder:PATH
 IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
-SIDE = 4096  # pixels of the largest images
-MOST = 10**7  # images that are drawn for a set
+MAX_SIDE = 4096  # pixels
+MAX_IMAGES = 10**6  # images of an embedded set
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of a source."""
+    """The arguments of a data set's `open`."""
 
-    name: str
-    path: str  # what follows the colon of `folder:PATH` and `groups:PATH`
-    root: Path
-    seed: int
-    image_size: int | None
-    download: bool
-    options: Mapping[str, float]
+    path: Path  # the data root, or PATH of folder:PATH and groups:PATH
+    seed: int = 0
+    image_size: int | None = None
+    download: bool = False
+    options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
 
-    def settings(self, defaults: Mapping[str, float]) -> dict[str, float]:
-        """The options over their defaults; unknown ones are refused."""
-        for key in self.options:
-            if key not in defaults:
-                hint = near(key, defaults) if defaults else f"; {self.name} takes none"
-                raise UserError(f"unknown option {key!r} of the data set {self.name}{hint}")
-        return {**defaults, **self.options}
 
-    def found_by_hand(self) -> None:
-        """Refuse --download and options, for sources that have neither."""
-        self.settings({})
-        if self.download:
-            raise UserError(f"{self.name} cannot be downloaded for you; put it below {self.root} without --download")
+class Size(NamedTuple):
+    """Of a training set."""
+
+    images: int
+    classes: int
+    side: int  # of the square images, or of the crops
+    dense: bool = False  # every pixel has a class
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a source found, before splits and limits."""
+class Dataset:
+    """All there is to know about a data set. A new one needs a line in DATASETS, a test and a page in the docs."""
 
-    kind: str  # names the source in the fingerprint, without anything that differs between machines
-    classes: tuple[str, ...]
-    image_size: int
-    train: AnySet
-    tests: Mapping[str, AnySet]
-    val: AnySet | None = None  # validation images of the set's own, which are then those of a run
-    base: Path = field(default_factory=Path)  # file names count relative to it
-
-
-class Source(NamedTuple):
     open: Callable[[Request], Found]
-    description: str
+    help: str
+    size: Size | None = None  # None: whatever lies there
+    layout: tuple[str, ...] = ()  # below the data root; the set is there if any of these is
+    options: Mapping[str, float] = field(default_factory=dict)  # data.options, with their defaults
 
 
 def open_sets(
@@ -80,10 +67,10 @@ def open_sets(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> Sets:
-    """Open a data set: a name of SOURCES, folder:PATH or groups:PATH.
+    """Open a data set: a name in DATASETS, folder:PATH or groups:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and draws the cues):
-    give the same one to runs that shall be compared. Limits are class-balanced and apply after the split. A set with
+    use the same one for runs that are compared. Limits are class-balanced and apply after the split. A set with
     validation images of its own gives these as `val`, always; `val_fraction` of any other is held out of training.
     """
     found, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
@@ -91,10 +78,9 @@ def open_sets(
     train = held(train, found.image_size, place)
     val = None if val is None else held(val, found.image_size, place)
     tests = {key: held(test, found.image_size, place) for key, test in tests.items()}
-    parts = (
-        {"train": train} | ({} if val is None else {"val": val}) | {f"test {key}": part for key, part in tests.items()}
-    )
-    mark = fingerprint(f"{found.kind} {found.image_size}", parts, found.base)
+    splits = {"train": train} | ({} if val is None else {"val": val})
+    splits |= {f"test {key}": test for key, test in tests.items()}
+    mark = fingerprint(f"{found.kind} {found.image_size}", splits, found.base)
     return Sets(name, found.classes, found.image_size, train, val, tests, mark)
 
 
@@ -107,17 +93,31 @@ def find(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> tuple[Found, Path]:
-    """What the source of that name finds, nothing decoded yet, and the data root."""
+    """The data set of that name, nothing decoded yet, and the data root."""
     kind, _, path = name.partition(":")
-    if kind not in SOURCES:
-        raise UserError(f"unknown data set {name!r}{near(kind, SOURCES)}")
+    if kind not in DATASETS:
+        raise UserError(f"unknown data set {name!r}{near(kind, DATASETS)}")
     if bool(path) != (kind in WITH_PATH):
-        plain = ", ".join(source for source in SOURCES if source not in WITH_PATH)
+        plain = ", ".join(other for other in DATASETS if other not in WITH_PATH)
         raise UserError(f"{name!r} is not a data set; write folder:PATH, groups:PATH, or a plain name: {plain}")
-    if image_size is not None and not 1 <= image_size <= SIDE:
-        raise UserError(f"image_size must be at least 1, at most {SIDE}, not {image_size}")
+    if image_size is not None and not 1 <= image_size <= MAX_SIDE:
+        raise UserError(f"image_size must be at least 1, at most {MAX_SIDE}, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    return SOURCES[kind].open(Request(kind, path, place, seed, image_size, download, options or {})), place
+    if download and kind not in ("cifar100", "cues", "cues-seg"):
+        raise UserError(f"{kind} cannot be downloaded for you; put it below {place} without --download")
+    dataset = DATASETS[kind]
+    for key in options or {}:
+        if key not in dataset.options:
+            hint = near(key, dataset.options) if dataset.options else f"; {kind} takes none"
+            raise UserError(f"unknown option {key!r} of the data set {kind}{hint}")
+    settings = {**dataset.options, **(options or {})}
+    found = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
+    found = replace(found, kind=found.kind or kind, image_size=image_size or found.image_size)
+    if not found.tests:
+        train, test = hold_out(found.train, 0.1, seed)
+        assert test is not None
+        found = replace(found, kind=f"{kind} tested on a tenth", train=train, tests={"test": test})
+    return found, place
 
 
 def divided(
@@ -134,7 +134,7 @@ def divided(
 def held(images: AnySet, size: int, root: Path | None) -> AnySet:
     """Small images move into memory, where whole batches are cut from them; large ones stay on disk.
 
-    Those of a dense set keep their size and shape; they move if all are alike and small.
+    Images with masks keep their size and shape; they move if all have the same small size.
     """
     if isinstance(images, ImageSet):
         return images
@@ -145,13 +145,12 @@ def held(images: AnySet, size: int, root: Path | None) -> AnySet:
 
 
 def _cifar100(request: Request) -> Found:
-    request.settings({})
     if request.image_size not in (None, 32):
         raise UserError(f"cifar100 has images of 32 × 32, not {request.image_size}; networks resize by themselves")
-    if request.download and not (layouts.home(request.root, layouts.CIFAR) / "train").exists():
-        _download_cifar100(request.root)
-    classes, train, test = layouts.read_cifar100(request.root)
-    return Found("cifar100", classes, 32, train, {"test": test})
+    if request.download and not (layouts.home(request.path, layouts.CIFAR) / "train").exists():
+        _download_cifar100(request.path)
+    classes, train, test = layouts.read_cifar100(request.path)
+    return Found(classes, train, {"test": test}, image_size=32)
 
 
 def _download_cifar100(root: Path) -> None:
@@ -165,129 +164,91 @@ def _download_cifar100(root: Path) -> None:
 
 
 def _tiny_imagenet(request: Request) -> Found:
-    request.found_by_hand()
-    size = request.image_size or 64
-    if size > 64:
-        raise UserError(f"tiny-imagenet has images of 64 × 64, not {size}; networks resize by themselves")
-    return _from_files(request, layouts.list_tiny_imagenet(request.root), size)
-
-
-def _imagenet100(request: Request) -> Found:
-    request.found_by_hand()
-    return _from_files(request, layouts.list_imagenet100(request.root), request.image_size or 224)
+    if (request.image_size or 64) > 64:
+        raise UserError(f"tiny-imagenet has images of 64 × 64, not {request.image_size}; networks resize by themselves")
+    return layouts.list_tiny_imagenet(request.path)
 
 
 def _folder(request: Request) -> Found:
-    request.found_by_hand()
-    folder = expanded(request.path)
-    if scenes.has_masks(folder):
-        return _from_scenes(request, scenes.list_masked(folder))
-    return _from_files(request, layouts.list_folder(folder), request.image_size or 224)
-
-
-def _groups(request: Request) -> Found:
-    from .groups import list_groups
-
-    request.found_by_hand()
-    found = list_groups(expanded(request.path))
-    return Found(request.name, found.classes, request.image_size or 224, found.train, found.tests, base=found.base)
-
-
-def _ade20k(request: Request) -> Found:
-    request.found_by_hand()
-    found = scenes.list_ade20k(request.root)
-    assert found.test is not None
-    size = request.image_size or 512
-    return Found(request.name, found.classes, size, found.train, {"val": found.test}, base=found.base)
-
-
-def _camvid(request: Request) -> Found:
-    request.found_by_hand()
-    return _from_scenes(request, scenes.list_camvid(request.root))
-
-
-def _from_scenes(request: Request, found: scenes.Scenes) -> Found:
-    size = request.image_size or scenes.usual_crop(found.train)
-    return _from_files(request, layouts.Files(found.classes, found.train, found.test, found.base, found.val), size)
-
-
-def _from_files(request: Request, found: layouts.Files, size: int) -> Found:
-    if found.test is not None:
-        return Found(request.name, found.classes, size, found.train, {"test": found.test}, found.val, found.base)
-    train, test = hold_out(found.train, 0.1, request.seed)
-    assert test is not None
-    return Found(f"{request.name} tested on a tenth", found.classes, size, train, {"test": test}, base=found.base)
+    return scenes.list_masked(request.path) if scenes.has_masks(request.path) else layouts.list_folder(request.path)
 
 
 def _cues(request: Request) -> Found:
     from .cues import CLASSES, VERSION, make_cues
 
     size = request.image_size or 32
-    train, tests = _embedded(request, make_cues, size, {"rho": 0.9, "count": 8000, "test_count": 2000})
-    return Found(f"cues {VERSION}", CLASSES, size, train, tests)
+    train, tests = _embedded(make_cues, request, size)
+    return Found(CLASSES, train, tests, image_size=size, kind=f"cues {VERSION}")
 
 
 def _cues_seg(request: Request) -> Found:
     from .cues_seg import CLASSES, VERSION, make_scenes
 
     size = request.image_size or 64
-    train, tests = _embedded(request, make_scenes, size, {"rho": 0.9, "count": 4000, "test_count": 500})
-    return Found(f"cues-seg {VERSION}", CLASSES, size, train, tests)
+    train, tests = _embedded(make_scenes, request, size)
+    return Found(CLASSES, train, tests, image_size=size, kind=f"cues-seg {VERSION}")
 
 
-def _embedded(
-    request: Request, make: Callable[..., ImageSet], size: int, defaults: Mapping[str, float]
-) -> tuple[ImageSet, dict[str, AnySet]]:
+def _embedded(make: Callable[..., ImageSet], request: Request, size: int) -> tuple[ImageSet, dict[str, AnySet]]:
     """Training images, and those of the three test sets."""
-    chosen = request.settings(defaults)
-    rho = chosen["rho"]
-    if not 0 <= rho <= 1:
-        raise UserError(f"the option rho of {request.name} is a probability, not {rho}")
     for key in ("count", "test_count"):
-        if chosen[key] < 1 or chosen[key] != int(chosen[key]):
-            raise UserError(f"the option {key} of {request.name} is a whole number of images, not {chosen[key]}")
-        if chosen[key] > MOST:
-            raise UserError(f"the option {key} of {request.name} is at most {MOST:,} images, not {chosen[key]:,g}")
-    _fit(request.name, chosen["count"] + 3 * chosen["test_count"], size)
-    train = make("train", int(chosen["count"]), seed=request.seed, rho=rho, size=size)
-    tests: dict[str, AnySet] = {
-        split: make(split, int(chosen["test_count"]), seed=request.seed, rho=rho, size=size)
-        for split in ("iid", "conflict", "uncorrelated")
-    }
-    return train, tests
+        count = request.options[key]
+        if count != int(count) or not 1 <= count <= MAX_IMAGES:
+            raise UserError(f"data.options.{key} is a whole number from 1 to {MAX_IMAGES:,}, not {count:,g}")
+    settings = {"seed": request.seed, "rho": request.options["rho"], "size": size}
+    train = make("train", int(request.options["count"]), **settings)
+    test_count = int(request.options["test_count"])
+    return train, {split: make(split, test_count, **settings) for split in ("iid", "conflict", "uncorrelated")}
 
 
-def _fit(name: str, images: float, size: int) -> None:
-    """Refuse images that memory cannot hold before they are drawn, one by one, until it is full."""
-    from .cues import CHUNK
-
-    there = free_bytes()
-    wanted = images * 5 * size**2 + CHUNK * 64 * (2 * size) ** 2  # pixels and masks; what is at work, twice as fine
-    if there is not None and wanted > there:
-        raise UserError(
-            f"{name} would take {wanted / 1e9:,.0f} GB of memory, and {there / 1e9:,.0f} GB are free; "
-            "lower data.options.count or data.image_size"
-        )
-
-
-SOURCES: dict[str, Source] = {
-    "cues": Source(_cues, "embedded images with a planted shortcut: shape is the class, texture agrees with it mostly"),
-    "cues-seg": Source(
-        _cues_seg, "embedded scenes of tiles, to be segmented: a tile's glyph is its class, its texture the shortcut"
+DATASETS: dict[str, Dataset] = {
+    "cues": Dataset(
+        _cues,
+        "embedded images with a planted shortcut: shape is the class, texture agrees with it mostly",
+        Size(8_000, 10, 32),
+        options={"rho": 0.9, "count": 8000, "test_count": 2000},
     ),
-    "cifar100": Source(
-        _cifar100, "CIFAR-100, 32 × 32, 100 classes; cifar-100-python below the data root, or --download"
+    "cues-seg": Dataset(
+        _cues_seg,
+        "embedded scenes of tiles, to be segmented: a tile's glyph is its class, its texture the shortcut",
+        Size(4_000, 11, 64, dense=True),
+        options={"rho": 0.9, "count": 4000, "test_count": 500},
     ),
-    "tiny-imagenet": Source(
-        _tiny_imagenet, "TinyImageNet, 64 × 64, 200 classes; tiny-imagenet-200 below the data root"
+    "cifar100": Dataset(
+        _cifar100,
+        "CIFAR-100, 32 × 32, 100 classes; cifar-100-python below the data root, or --download",
+        Size(50_000, 100, 32),
+        ("cifar-100-python/train",),
     ),
-    "imagenet100": Source(_imagenet100, "CMC's 100 classes of ImageNet, 224 × 224; train/<wnid>, val/<wnid>"),
-    "ade20k": Source(
-        _ade20k, "ADE20K's scene parsing, masks of 150 classes, crops of 512; ADEChallengeData2016 below the data root"
+    "tiny-imagenet": Dataset(
+        _tiny_imagenet,
+        "TinyImageNet, 64 × 64, 200 classes; tiny-imagenet-200 below the data root",
+        Size(100_000, 200, 64),
+        ("tiny-imagenet-200/wnids.txt",),
     ),
-    "camvid": Source(_camvid, "CamVid street scenes, masks of 11 classes; camvid or CamVid below the data root"),
-    "folder": Source(
+    "imagenet100": Dataset(
+        lambda request: layouts.list_imagenet100(request.path),
+        "CMC's 100 classes of ImageNet, 224 × 224; train/<wnid>, val/<wnid>",
+        Size(126_689, 100, 224),
+        tuple(f"{place}train/n01558993" for place in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
+    ),
+    "ade20k": Dataset(
+        lambda request: scenes.list_ade20k(request.path),
+        "ADE20K's scene parsing, masks of 150 classes, crops of 512; ADEChallengeData2016 below the data root",
+        Size(20_210, 150, 512, dense=True),
+        ("ADEChallengeData2016/images/training",),
+    ),
+    "camvid": Dataset(
+        lambda request: scenes.list_camvid(request.path),
+        "CamVid street scenes, masks of 11 classes; camvid or CamVid below the data root",
+        Size(367, 11, 352, dense=True),  # the usual crop of its 480 × 360
+        ("camvid/train", "CamVid/train"),
+    ),
+    "folder": Dataset(
         _folder, "folder:PATH, your own images: train/<class>/…, val/<class>/…, or train/images with train/masks"
     ),
-    "groups": Source(_groups, "groups:PATH, images with a second fact each, as Waterbirds has them: metadata.csv"),
+    "groups": Dataset(
+        lambda request: list_groups(request.path),
+        "groups:PATH, images with a second fact each, as Waterbirds has them: metadata.csv",
+    ),
 }

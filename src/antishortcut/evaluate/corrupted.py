@@ -49,7 +49,7 @@ class Corruptions:
     @cached_property
     def _home(self) -> Path:
         """Where copies made here are kept, by what they are copies of."""
-        return self.bench.runs / "shifted" / f"corruptions-{set_mark(self._originals)}"
+        return self.bench.runs / "shifted" / f"corruptions-{made.FROST}-{set_mark(self._originals)}"
 
     @cached_property
     def copies(self) -> made.Copies:

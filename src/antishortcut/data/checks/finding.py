@@ -92,7 +92,10 @@ def usual_side(finding: Finding) -> int:
     if finding.base is None or finding.dense or not isinstance(train, FileSet):
         return finding.image_size
     step = max(len(train) // LOOKED_AT, 1)
-    shorter = [min(size) for path in train.paths[::step] if (size := size_of(path)) is not None]
+    shorter = []
+    for path in train.paths[::step]:
+        with suppress(UserError):
+            shorter.append(min(size_of(path)))
     middle = statistics.median(shorter) if shorter else SIDES[-1]
     return max((side for side in SIDES if side <= middle), default=SIDES[0])
 

@@ -10,16 +10,16 @@ Nineteen corruptions at five severities, whole chunks of images at a time, the s
 from .chunks import corrupt
 from .constants import ALL, CHUNK, CORRUPTIONS, EXTRA, GROUPS, SEVERITIES, TABLES, VERSION, table_of
 from .contact import contact_sheet, striking
-from .copying import write_copies
-from .frost import Frost, grown_frost, read_frost
-from .opening import Copies, find_copies, open_copies, open_folder_copies
-from .workers import clean_chunk
+from .frost import FROST, Frost, grown_frost, read_frost
+from .generate import clean_chunk, write_copies
+from .opening import Copies, find_copies, open_copies
 
 __all__ = [
     "ALL",
     "CHUNK",
     "CORRUPTIONS",
     "EXTRA",
+    "FROST",
     "GROUPS",
     "SEVERITIES",
     "TABLES",
@@ -32,7 +32,6 @@ __all__ = [
     "find_copies",
     "grown_frost",
     "open_copies",
-    "open_folder_copies",
     "read_frost",
     "striking",
     "table_of",

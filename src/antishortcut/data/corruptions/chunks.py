@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError, near
-from ..threads import one_thread
+from ..loading import one_thread
 from . import blur, digital, noise, weather
 from .constants import ALL, CHUNK, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
 from .frost import Frost, grown_frost
@@ -116,8 +116,12 @@ def corrupt(
     Draws depend on (VERSION, seed, corruption, severity, chunk) and on the place in the chunk. More images than a chunk
     holds run on into the following chunks. Without `frost` textures, those made by `grown_frost` are taken.
     """
-    _check(images, name, severity)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or images.shape[1] != images.shape[2]:
+        raise UserError(f"expected bytes of shape (N, S, S, 3), not {images.dtype} of shape {images.shape}")
+    if severity not in SEVERITIES:
+        raise UserError(f"severities are 1 to 5, not {severity}")
     side = images.shape[1]
+    check(name, side)
     table, size = table_of(side), CHUNK[table_of(side)]
     made = np.empty(images.shape, dtype=np.uint8)
     for start in range(0, len(images), size):
@@ -128,12 +132,8 @@ def corrupt(
     return made
 
 
-def _check(images: Bytes, name: str, severity: int) -> None:
+def check(name: str, side: int) -> None:
     if name not in ALL:
         raise UserError(f"no corruption {name!r}{near(name, ALL)}")
-    if severity not in SEVERITIES:
-        raise UserError(f"severities are 1 to 5, not {severity}")
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or images.shape[1] != images.shape[2]:
-        raise UserError(f"expected bytes of shape (N, S, S, 3), not {images.dtype} of shape {images.shape}")
-    if images.shape[1] < SMALLEST:
-        raise UserError(f"images of {images.shape[1]} pixels are too small to corrupt; {SMALLEST} is the least")
+    if side < SMALLEST:
+        raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")

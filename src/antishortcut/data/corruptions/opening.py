@@ -20,9 +20,9 @@ from ...errors import UserError, near
 from ...types import AnySet, FileSet
 from ..copies import as_set, read_images, read_labels
 from ..layouts import SUFFIXES
-from ..pictures import opened, reason
+from ..pictures import size_of
 from .constants import ALL, CORRUPTIONS, SEVERITIES
-from .places import FACTS, LABELS, MAKING, read_facts
+from .generate import FACTS, LABELS, MAKING, read_facts
 
 WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
@@ -46,8 +46,6 @@ class Copies:
         """The images of one corruption at one severity; nothing is read before it is used."""
         if name not in self.names:
             raise UserError(f"{self.folder} has no corruption {name!r}{near(name, self.names)}")
-        if severity not in SEVERITIES:
-            raise UserError(f"severities are 1 to 5, not {severity}")
         return self.read(name, severity)
 
 
@@ -57,14 +55,12 @@ def find_copies(folder: Path, classes: Sequence[str], *, needed: Sequence[str] =
         raise UserError(f"no folder {folder} of corrupted images")
     files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in ALL)))
     if not files and any(_home(folder, name) is not None for name in ALL):
-        return open_folder_copies(folder, tuple(classes), needed=needed)
+        return _open_folders(folder, tuple(classes), needed)
     return open_copies(folder, len(classes), needed=needed)
 
 
 def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
     """The .npy files of CIFAR-C's layout; without facts.json they are taken for the released ones."""
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder} of corrupted images")
     facts = read_facts(folder / FACTS)
     if facts is None and (folder / MAKING).exists():
         raise UserError(f"the copies in {folder} are not finished; run asd corrupt again with the same settings")
@@ -131,14 +127,12 @@ def _content(path: Path, size: int, time: int) -> str:
         return seen.hexdigest()
 
 
-def open_folder_copies(folder: Path, classes: tuple[str, ...], *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
+def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str]) -> Copies:
     """The folders of ImageNet-C and Tiny-ImageNet-C: <corruption>/<severity>/<class>/<image>, or one level deeper.
 
     Labels are places in `classes`; images of other classes are left out. Only one corruption is listed at once: the
-    others must hold the same files, which is seen when they are opened.
+    others must hold the same files, which is checked when they are opened.
     """
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder} of corrupted images")
     homes = {name: home for name in ALL if (home := _home(folder, name)) is not None}
     names = _present(folder, list(homes), needed)
     for name, severity in ((name, severity) for name in names for severity in SEVERITIES):
@@ -156,9 +150,9 @@ def open_folder_copies(folder: Path, classes: tuple[str, ...], *, needed: Sequen
             raise UserError(f"{where} has other images than {names[0]}: {classes[place]}/{file} is in one of them only")
         return FileSet(tuple(where / classes[place] / file for place, file in found), label)
 
-    sample = [homes[names[0]] / "1" / classes[place] / file for place, file in first]
+    sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
     mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
-    return Copies(folder, "official", names, len(first), _side(sample[0]), label, mark, {}, read)
+    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read)
 
 
 def _home(folder: Path, name: str) -> Path | None:
@@ -189,11 +183,3 @@ def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], cl
             sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
             seen.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
     return seen.hexdigest()[:16]
-
-
-def _side(path: Path) -> int:
-    try:
-        with opened(path) as picture:
-            return min(picture.size)
-    except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(f"cannot read the image {path} ({reason(error)}); fetch it again") from None
