@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, make_method
+from antishortcut.methods.kd import kd_loss
 from antishortcut.models import build, probe
 from antishortcut.step import Step, joined
 from antishortcut.tasks import Classification
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.processes import in_two
-from tests.test_subspace import close, seeds, several
+from tests.test_subspace import close, normal, seeds, several
 
 NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
 PAIRS = [  # of the paper, those whose stages differ in number or size
@@ -112,55 +113,21 @@ def test_any_shapes_are_finite_or_a_clear_error(
     assert all(torch.isfinite(gradient).all() for gradient in given_gradients)
 
 
-@by_name
-@pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("trouble", ["zero student", "zero teacher", "constant", "huge teacher", "equal rows", "equal"])
-def test_odd_features_stay_finite(name: str, rows: int, trouble: str) -> None:
-    stages: list[Stage] = [(3, 8, 8), (3, 4, 4), (4, 2, 2), (4, 1, 1)]
-    sizes = sizes_of(stages, stages)
-
-    def changed(seen: Features, scale: float, shift: float = 0.0) -> Features:
-        maps = tuple(scale * stage + shift for stage in seen.stages)
-        return replace(seen, embedding=scale * seen.embedding + shift, stages=maps)
-
-    student, final = (maps_of(sizes.student, rows, seed, torch.float32) for seed in (0, 9))
-    if trouble == "zero student" or trouble == "constant":
-        student = changed(student, 0.0, 3.0 * (trouble == "constant"))
-    if trouble == "zero teacher" or trouble == "constant":
-        final = changed(final, 0.0, 3.0 * (trouble == "constant"))
-    if trouble == "huge teacher":
-        final = changed(final, 1e12)
-    if trouble == "equal rows":
-        student = replace(student, stages=tuple(stage[:1].repeat(rows, 1, 1, 1) for stage in student.stages))
-    if trouble == "equal":
-        final = student
-    student = leaf(
-        Features(student.logits.clone(), student.embedding.clone(), tuple(s.clone() for s in student.stages))
-    )
-    method = make_method(name, sizes, {})
-    for _ in range(2):
-        terms = terms_of(method, student, final)
-        assert all(torch.isfinite(value) for value in terms.values()), terms
-        torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    for x in (student.logits, student.embedding, *student.stages):
-        assert x.grad is None or torch.isfinite(x.grad).all()
-
-
-@by_name
-def test_no_gradient_flows_to_the_teacher(name: str) -> None:
-    sizes = sizes_of([(2, 4, 4)] * 3, [(3, 4, 4)] * 3)
-    student, final = (leaf(maps_of(s, 2, 0, torch.float32)) for s in (sizes.student, sizes.teachers["final"]))
-    torch.autograd.backward(torch.stack(list(terms_of(make_method(name, sizes, {}), student, final).values())).sum())
-    assert student.stages[2].grad is not None
-    assert all(x.grad is None for x in (final.logits, final.embedding, *final.stages))
-
-
-@by_name
-def test_a_network_without_maps_is_named(name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"method '{name.replace('+', '.')}': .*the teacher 0; name modules that give maps"
-    ):
-        make_method(name, sizes_of([(4, 4, 4)] * 4, []), {})  # a vision transformer has no stages
+@pytest.mark.parametrize("name", ["fitnets", "at", "afdcd", "ufd"])
+def test_kd_is_added(name: str) -> None:
+    """Also where logits are rows of sampled pixels and stages whole maps of fewer images, as in segmentation."""
+    sizes = sizes_of([(2, 4, 4)] * 3, [(4, 4, 4)] * 3)
+    method, without = (make_method(name, sizes, {"kd": kd, "kd_temperature": 2.0}).double() for kd in (0.5, 0.0))
+    without.load_state_dict(method.state_dict())
+    student, final = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
+    pixels = [Features(normal(10, 2, seed=i), normal(10, 3), seen.stages) for i, seen in enumerate((student, final))]
+    torch.manual_seed(0)
+    terms = terms_of(method, *pixels)
+    close(terms.pop("kd"), 0.5 * kd_loss(pixels[0].logits, pixels[1].logits, 2.0))
+    torch.manual_seed(0)
+    for key, value in terms_of(without, student, final).items():
+        close(terms.pop(key), value, 0.0)  # a mean over images, not over rows
+    assert not terms
 
 
 ROWS = (3, 2)  # of each process

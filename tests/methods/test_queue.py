@@ -41,15 +41,6 @@ def test_queue_is_first_in_first_out() -> None:
     assert torch.equal(loss.queue, newest_first[:5])
 
 
-def test_queue_does_not_change_in_evaluation() -> None:
-    loss = ASDLoss(4, 4, queue=8, warmup=0, directions=2)
-    loss(*features(3, 4), epoch=0)
-    before = copy.deepcopy(loss.eval().state_dict())
-    values = [float(loss(*features(3, 4, seed=1), epoch=0)["tc"]) for _ in range(2)]
-    assert values[0] == values[1]
-    assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
-
-
 def used_negatives(loss: ASDLoss, monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
     """Grows by an entry a call: for each row, the samples among its queued negatives (finals must be one-hot)."""
     calls: list[list[list[int]]] = []

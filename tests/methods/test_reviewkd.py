@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
-from antishortcut.methods import make_method
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
@@ -219,13 +217,3 @@ def test_a_row_alone_uses_running_statistics() -> None:
     assert torch.isfinite(student.embedding.grad).all()
     tracked = [int(norm.num_batches_tracked) for norm in method.modules() if isinstance(norm, nn.BatchNorm2d)]  # type: ignore[arg-type]
     assert tracked == [0, 0] + [1] * (len(tracked) - 2)  # the embedding is one pixel, the maps have more
-
-
-@pytest.mark.parametrize("stages", [(0, 3), (3, 0)])
-def test_missing_stages_are_explained(stages: tuple[int, int]) -> None:
-    ours, theirs = (STUDENT[:count] for count in stages)
-    said = f"'reviewkd': needs feature maps of both networks: the student has {stages[0]} stages .* teacher {stages[1]}"
-    with pytest.raises(UserError, match=said):
-        make_method("reviewkd", sizes_of(ours, theirs), {})
-    with pytest.raises(UserError, match="'reviewkd': width is 0; it must be at least 1"):
-        make_method("reviewkd", sizes_of(STUDENT, STUDENT), {"width": 0})
