@@ -183,7 +183,7 @@ def test_total_is_the_loop() -> None:
     """kd + β α_tc tc + γ α_ss ss over several steps, the queue included."""
     options: dict[str, Any] = {"kd": 0.7, "kd_temperature": 3.0, "tc": 0.6, "ss": 1.5, "temperature": 0.2}
     method = ASD(sizes(), **options, margin=0.15, directions=2, queue=7, warmup=8)
-    queue: list[tuple[int, Row]] = []  # sample and feature, newest first
+    queue: list[tuple[int, Row]] = []  # sample and feature, oldest first
     for step, epoch in enumerate((0.0, 2.0, 4.5, 8.0, 30.0)):
         student, final, early = features(4, 6, seed=step)
         logits, targets = normal(4, 5, seed=step + 70).float(), normal(4, 5, seed=step + 90).float()
@@ -202,7 +202,7 @@ def test_total_is_the_loop() -> None:
         close([float(terms[name]) for name in slow], list(slow.values()), 1e-5)
         close(sum(terms.values()), sum(slow.values()), 2e-5)
         seen = [(i, slow_unit(row)) for i, row in zip(index.tolist(), final.tolist(), strict=True)]
-        queue = (seen + queue)[:7]
+        queue = (queue + seen)[-7:]
 
 
 @pytest.mark.parametrize(

@@ -3,28 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method
+from antishortcut.methods import make_method
 from antishortcut.methods.kd import kd_loss
 from antishortcut.models import build, probe
-from antishortcut.step import Step, joined
+from antishortcut.step import Step
 from antishortcut.tasks import Classification
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
-from tests.processes import in_two
 from tests.test_subspace import close, normal, seeds, several
 
 NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
@@ -128,53 +124,3 @@ def test_kd_is_added(name: str) -> None:
     for key, value in terms_of(without, student, final).items():
         close(terms.pop(key), value, 0.0)  # a mean over images, not over rows
     assert not terms
-
-
-ROWS = (3, 2)  # of each process
-SIZES = sizes_of([(3, 4, 4), (3, 4, 4), (4, 2, 2)], [(3, 4, 4), (4, 4, 4), (5, 3, 3)])
-Found = dict[str, dict[str, Any]]
-
-
-def trained(rank: int | None) -> Found:
-    """Terms and gradients, averaged over processes as DDP does; rank None is a process alone with all rows."""
-
-    def share(seen: Features) -> Features:
-        part = slice(None) if rank is None else slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
-        return Features(seen.logits[part], seen.embedding[part], tuple(stage[part] for stage in seen.stages))
-
-    found: Found = {}
-    for name in NAMES:
-        torch.manual_seed(0)
-        method = METHODS[name](SIZES).double()
-        gain = nn.Parameter(torch.ones((), dtype=torch.float64))  # stands for the student's weights
-        whole, final = share(maps_of(SIZES.student, sum(ROWS))), share(maps_of(SIZES.teachers["final"], sum(ROWS), 9))
-        student = Features(
-            gain * whole.logits, gain.exp() * whole.embedding, tuple(gain.sin() + s for s in whole.stages)
-        )
-        targets: Mapping[str, Features]
-        rows, targets, batch = joined(student, {"final": final}, numbered(len(whole.logits)))
-        terms = cast(Method, method).terms(rows, targets, batch, 1000.0)
-        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), [gain, *method.parameters()])
-        for gradient in gradients if rank is not None else ():
-            dist.all_reduce(gradient)
-            gradient /= len(ROWS)
-        found[name] = {"terms": {k: v.item() for k, v in terms.items()}, "gradients": gradients}
-        found[name]["state"] = {key: value.clone() for key, value in method.state_dict().items()}
-    return found
-
-
-def work(rank: int, folder: Path) -> None:
-    torch.save(trained(rank), folder / f"{rank}.pt")
-
-
-def test_two_processes_are_one_with_the_joint_batch(tmp_path: Path) -> None:
-    in_two(work, tmp_path)
-    alone = trained(None)
-    for rank in range(2):
-        together: Found = torch.load(tmp_path / f"{rank}.pt")
-        for name in NAMES:
-            assert together[name]["terms"] == pytest.approx(alone[name]["terms"], rel=1e-10)
-            for ours, theirs in zip(together[name]["gradients"], alone[name]["gradients"], strict=True):
-                close(ours, theirs, 1e-8, relative=1e-8)
-            for key, value in alone[name]["state"].items():
-                close(together[name]["state"][key], value)

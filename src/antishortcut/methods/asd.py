@@ -187,30 +187,31 @@ class ASDLoss(nn.Module):
         return terms
 
     def _negatives(self, batch: int, index: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The part of the queue that cannot hold the current samples, and which of its places a row must ignore."""
+        """The newest rows of the queue that cannot be of the current samples, and which of them a row must ignore."""
         reach = len(self.queue)
         if self.examples is not None:  # within one pass over the data the last N − B samples are all others
             reach = min(reach, max(self.examples - batch, 0))
         if reach == 0:
             return None, None
-        places = self.queue_index[:reach]
-        ignore = (places == EMPTY).expand(batch, reach)
+        # newest batch first: the order in which negatives were summed before the queue dropped single rows
+        queue, numbers = (torch.cat(rows[-reach:].split(batch)[::-1]) for rows in (self.queue, self.queue_index))
+        ignore = (numbers == EMPTY).expand(batch, reach)
         if index is not None:
-            ignore = ignore | (places == index[:, None])  # (B, reach)
-        return self.queue[:reach], ignore
+            ignore = ignore | (numbers == index[:, None])  # (B, reach)
+        return queue, ignore
 
-    @torch.inference_mode(False)  # what is remembered must serve a step with gradients
+    @torch.inference_mode(False)  # the queue must serve a later step with gradients
     @torch.no_grad()
     def _enqueue(self, final: Tensor, index: Tensor | None) -> None:
-        """The batch goes in front, the oldest fall off. New tensors: the old queue may be part of a pending graph."""
-        places = len(self.queue)
-        if places == 0:
+        """Append the batch; the oldest rows fall off. New tensors: the old queue may be part of a pending graph."""
+        size = len(self.queue)
+        if size == 0:
             return
         if index is None:
             index = torch.full((len(final),), UNKNOWN, device=self.queue_index.device)
-        rows, numbers = unit(final)[:places].to(self.queue), index[:places].to(self.queue_index)
-        self.queue = torch.cat([rows, self.queue[: places - len(rows)]])
-        self.queue_index = torch.cat([numbers, self.queue_index[: places - len(numbers)]])
+        rows, numbers = unit(final)[-size:].to(self.queue), index[-size:].to(self.queue_index)
+        self.queue = torch.cat([self.queue[len(rows) :], rows])
+        self.queue_index = torch.cat([self.queue_index[len(rows) :], numbers])
 
 
 class ASD(nn.Module):
