@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from antishortcut.methods import options_of
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
+from antishortcut.run import load_recipe
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
 from tests.test_subspace import close, normal, seeds, several
@@ -217,3 +219,9 @@ def test_a_row_alone_uses_running_statistics() -> None:
     assert torch.isfinite(student.embedding.grad).all()
     tracked = [int(norm.num_batches_tracked) for norm in method.modules() if isinstance(norm, nn.BatchNorm2d)]  # type: ignore[arg-type]
     assert tracked == [0, 0] + [1] * (len(tracked) - 2)  # the embedding is one pixel, the maps have more
+
+
+def test_recipes_carry_the_published_weight() -> None:
+    """Of the paper's pairs that the authors' script has, only P9 departs from 5: ResNet-32x4 → ShuffleNetV2."""
+    weights = {n: options_of("reviewkd", load_recipe(f"P{n}").methods.get("reviewkd", {}))["weight"] for n in (2, 9)}
+    assert weights == {2: 5.0, 9: 8.0}
