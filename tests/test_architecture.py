@@ -75,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
         "train", "resume", "fabric", "mixing", "given", "machine",
     },
     "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
-    "targets": {"folder", "types", "data", "methods", "teachers"},
+    "targets": {"folder", "types", "data", "methods", "teachers", "mechanism"},
     "bench": {"run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
     "job": {"run"},
     "paper": {"run", "job"},
@@ -93,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
 }  # fmt: skip
 TORCH_FREE = [
     "settings", "run", "machine", "folder", "stats", "schedule", "console", "errors", "report", "job", "paper.printed",
-    "suites", "launch", "cost", "cli", "doctor", "exits",
+    "suites", "launch", "cost", "cli", "doctor", "exits", "evaluate",
 ]  # fmt: skip
 
 
