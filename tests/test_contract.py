@@ -61,52 +61,35 @@ class Setting:
         return found
 
 
-CASES = [
-    pytest.param(
-        (name, pair, precision),
-        id=f"{name}-{pair}-{precision}",
-        # slow where there are no instructions for it, and no other way for another pair
-        marks=[pytest.mark.slow] if precision == "bfloat16" and pair != "other-width" else [],
-    )
-    for name in METHODS
-    for pair in PAIRS
-    for precision in ("float32", "bfloat16")
-]
+by_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(params=CASES)
-def setting(request: pytest.FixtureRequest) -> Setting:
-    name, pair, precision = request.param
-    return Setting(name, pair, precision=precision)
-
-
-def test_terms_are_finite_named_scalars(setting: Setting) -> None:
-    terms = setting.terms()
-    assert "task" in terms
-    for name, value in terms.items():
-        assert isinstance(name, str)
-        assert value.shape == ()
-        assert value.dtype == torch.float32
-        assert torch.isfinite(value)
-
-
-def test_gradient_reaches_student_and_heads_and_no_teacher(setting: Setting) -> None:
+@by_method
+@pytest.mark.parametrize(("pair", "precision"), [*((pair, "float32") for pair in PAIRS), ("other-width", "bfloat16")])
+def test_terms_are_finite_scalars_and_their_gradient_reaches_student_and_heads_and_no_teacher(
+    name: str, pair: str, precision: str
+) -> None:
+    setting = Setting(name, pair, precision=precision)
+    own = {id(p) for p in setting.method.parameters()} | {id(b) for b in setting.method.buffers()}
     for network in setting.teachers.values():
         network.requires_grad_(True)  # a method must not pass gradient even if the caller forgot to freeze
-    torch.autograd.backward(setting.loss())
-    for name, parameter in setting.step.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
+        assert not own & {id(p) for p in network.parameters()}  # teachers are no part of a method
+    terms = setting.terms()
+    assert "task" in terms
+    for key, value in terms.items():
+        assert (value.shape, value.dtype) == ((), torch.float32), key
+        assert torch.isfinite(value), key
+    torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    for key, parameter in setting.step.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in setting.student.parameters())
     assert all(p.grad is None for network in setting.teachers.values() for p in network.parameters())
 
 
-def test_teachers_are_no_part_of_a_method(setting: Setting) -> None:
-    own = {id(p) for p in setting.method.parameters()} | {id(b) for b in setting.method.buffers()}
-    assert not own & {id(p) for network in setting.teachers.values() for p in network.parameters()}
-
-
-def test_state_changes_only_in_training_mode(setting: Setting) -> None:
+@by_method
+def test_state_changes_only_in_training_mode(name: str) -> None:
+    setting = Setting(name, "other-width")
     before = copy.deepcopy(setting.method.state_dict())
     setting.step.eval()
     setting.loss()
@@ -114,7 +97,9 @@ def test_state_changes_only_in_training_mode(setting: Setting) -> None:
         assert torch.equal(value, before[key]), key
 
 
-def test_ten_steps_on_one_batch_lower_the_loss(setting: Setting) -> None:
+@by_method
+def test_ten_steps_on_one_batch_lower_the_loss(name: str) -> None:
+    setting = Setting(name, "other-width")
     setting.loss()  # fill what a method fills, then hold it
     setting.method.eval()
     setting.student.train()
@@ -127,7 +112,10 @@ def test_ten_steps_on_one_batch_lower_the_loss(setting: Setting) -> None:
     assert setting.loss().item() < first
 
 
-def test_a_method_resumes_bit_for_bit(setting: Setting) -> None:
+@by_method
+def test_a_method_resumes_bit_for_bit(name: str) -> None:
+    setting = Setting(name, "other-width")
+
     def go(step: Step, optimizer: torch.optim.Optimizer, numbers: range) -> None:
         for number in numbers:
             torch.manual_seed(number)
@@ -150,8 +138,8 @@ def test_a_method_resumes_bit_for_bit(setting: Setting) -> None:
     second = optimizer(fresh)
     second.load_state_dict(saved_optimizer)
     go(fresh, second, range(3, 6))
-    for (name, one), two in zip(setting.step.state_dict().items(), fresh.state_dict().values(), strict=True):
-        assert torch.equal(one, two), name
+    for (key, one), two in zip(setting.step.state_dict().items(), fresh.state_dict().values(), strict=True):
+        assert torch.equal(one, two), key
 
 
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
@@ -167,27 +155,38 @@ def scaled(seen: Features, factor: float) -> Features:
     return Features(seen.logits, grown[0], tuple(grown[1:]))
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("trouble", ["one row", "equal teachers", "zero features", "huge features", "one class seen"])
+def first_row(seen: Features) -> Features:
+    """Every row as the first one."""
+    rows = [x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (seen.logits, seen.embedding)]
+    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in seen.stages)
+    return Features(rows[0], rows[1], tuple(maps))
+
+
+TROUBLE = ["one row", "equal teachers", "equal rows", "zero features", "huge features", "tiny features", "one class"]
+
+
+@by_method
+@pytest.mark.parametrize("trouble", TROUBLE)
 def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
     rows = 1 if trouble == "one row" else 8
     setting = Setting(name, "other-width", rows)
     student = odd_features(setting.student, rows, requires_grad=True)
     teachers = {role: odd_features(network, rows) for role, network in setting.teachers.items()}
     batch = setting.batch
+    factor = {"zero features": 0.0, "huge features": 1e6, "tiny features": 1e-15}.get(trouble)
+    if factor is not None:
+        student = student if factor > 1 else scaled(student, factor)
+        teachers = {role: scaled(outputs, factor) for role, outputs in teachers.items()}
     if trouble == "equal teachers" and teachers:
         teachers = dict.fromkeys(teachers, next(iter(teachers.values())))
-    if trouble == "zero features":
-        student = scaled(student, 0.0)
-        teachers = {role: scaled(seen, 0.0) for role, seen in teachers.items()}
-    if trouble == "huge features":
-        teachers = {role: scaled(seen, 1e6) for role, seen in teachers.items()}
-    if trouble == "one class seen":
+    if trouble == "equal rows":
+        student, teachers = first_row(student), {role: first_row(outputs) for role, outputs in teachers.items()}
+    if trouble == "one class":
         batch = replace(batch, label=torch.zeros(rows, dtype=torch.int64))
     for _ in range(2):  # the second time with a queue or bank that has seen the first
         terms = cast(Method, setting.method).terms(student, teachers, batch, PAST_WARMUP)
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
             torch.autograd.backward(torch.stack(list(terms.values())).sum())
-            for rows_ in (student.logits, student.embedding, *student.stages):
-                assert rows_.grad is None or torch.isfinite(rows_.grad).all()
+            for tensor in (student.logits, student.embedding, *student.stages):
+                assert tensor.grad is None or torch.isfinite(tensor.grad).all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antishortcut.cli.options import MEASURED
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS, Bench, Subject, evaluate
@@ -29,6 +28,9 @@ def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
         assert scores[name]["values"]["accuracy"] == pytest.approx(hits / len(images))
         assert scores[name]["fingerprint"] == sets.fingerprint
         assert scores[name]["count"] == 100
+    assert set(scores["conflict"]["values"]) <= EVALUATIONS["clean"].metrics.keys()
+    baselines = {"projection_random", "robust_random", "head_random"}
+    assert set(scores["mechanism"]["values"]["raw"]) - baselines <= EVALUATIONS["mechanism"].metrics.keys()
     assert folder.result()["last"]["accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"])
     values = scores["mechanism"]["values"]
     assert values["raw"]["projection_random"] == pytest.approx(0.5)  # √(4/16)
@@ -59,10 +61,6 @@ def test_other_widths_are_compared_through_the_ridge_map_alone(recipe: Recipe, s
     run = distill(narrow, shop, method="asd", seed=1, suite="s")
     scores = evaluate(Folder(run.folder(shop.runs)), Bench(shop.sets(recipe.data), shop.runs), ["mechanism"])
     assert set(scores["mechanism"]["values"]) == {"aligned", "projector"}
-
-
-def test_the_command_knows_the_evaluations_without_torch() -> None:
-    assert set(MEASURED) == set(EVALUATIONS)
 
 
 def test_mistakes(recipe: Recipe, shop: Workshop) -> None:

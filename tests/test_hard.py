@@ -78,14 +78,6 @@ def test_every_student_of_a_teacher_is_judged_by_the_same_images(recipe: Recipe,
     assert shares[0] != by_hand(run, shop, sets.tests["iid"], "75%")["hard_share"]  # the other state has its own
 
 
-def test_it_is_not_scored_twice(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    folder, bench = Folder(run.folder(shop.runs)), Bench(shop.sets(recipe.data), shop.runs)
-    first = evaluate(folder, bench, ["hard"])
-    monkeypatch.setattr(Subject, "outputs", None)
-    assert evaluate(folder, bench, ["hard"]) == first
-
-
 def test_a_teacher_has_no_early_state_to_be_compared_with(recipe: Recipe, shop: Workshop) -> None:
     folder = Folder(teach(recipe, shop).folder(shop.runs))
     with pytest.raises(UserError, match="is a teacher"):

@@ -213,16 +213,16 @@ def test_the_evaluations_that_need_images_are_known(recipe: Recipe, shop: Worksh
     bench = Bench(shop.sets(recipe.data), shop.runs, tmp_path)
     for name, folder in GIVEN.items():
         with pytest.raises(UserError, match=r"^no (folder|stylised copies)"):
-            list(EVALUATIONS[name](bench))
+            list(EVALUATIONS[name].run(bench))
         (tmp_path / folder.format(data="cues")).mkdir()
         with pytest.raises(UserError, match=r"^(?!no (folder|stylised copies))"):  # now it is looked into
-            list(EVALUATIONS[name](bench))
+            list(EVALUATIONS[name].run(bench))
 
 
 def test_the_command_that_makes_copies_can_be_pasted(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
     bench = Bench(replace(shop.sets(recipe.data), name="folder:my photos"), shop.runs, tmp_path)
     with pytest.raises(UserError, match=r"asd stylize 'folder:my photos' OUT --train"):
-        list(EVALUATIONS["stylized"](bench))
+        list(EVALUATIONS["stylized"].run(bench))
 
 
 def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:

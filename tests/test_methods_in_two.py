@@ -31,9 +31,9 @@ def share(seen: Features, rank: int | None, requires_grad: bool = False) -> Feat
 
 
 def examine(name: str, rank: int | None) -> Found:
-    """Terms and gradients of one method, averaged over processes as DDP does. Heads use their running statistics."""
+    """Terms and gradients of one method, averaged over processes as DDP does."""
     setting = Setting(name, "other-stages", ROWS)
-    setting.method.eval()  # a head may see local maps, and batch norm across processes does not exist on a CPU
+    setting.method.train(name != "byot")  # its heads see local maps, whose batch statistics differ
     student = share(odd_features(setting.student, ROWS), rank, requires_grad=True)
     teachers = {role: share(odd_features(network, ROWS), rank) for role, network in setting.teachers.items()}
     whole = setting.batch

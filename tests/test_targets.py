@@ -44,10 +44,6 @@ def test_a_target_moves_where_early_was_surer() -> None:
     assert found.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
 
 
-def test_without_a_mistake_of_early_there_is_no_hard_accuracy() -> None:
-    assert signs(sure([0]), sure([0]), torch.tensor([0]), 1.0).hard_accuracy is None
-
-
 def test_the_largest_strength_stops_where_targets_lose_too_much() -> None:
     rows = [{"strength": s, "final_accuracy": 0.95, "target_accuracy": a} for s, a in ((2, 0.9), (0, 0.95), (1, 0.93))]
     assert largest(rows) == 1.0

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.data import Loader
 from antishortcut.data.dense import wants_labels
 from antishortcut.data.parts import limited
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
+from antishortcut.mechanism.features import predict
 from antishortcut.methods.contrast import contrast_logits
 from antishortcut.teachers import Trajectory, network_of
-from antishortcut.types import AnySet, Sets
+from antishortcut.types import Sets
 
 IMAGES = 5_000  # at most
 LOST = 0.03  # share of T_final's accuracy that targets may lose: up to there students lost none (docs/contrast.md)
@@ -88,7 +88,8 @@ def measure(
     seen = {}
     for state in (*wanted, "final"):
         trajectory.fill(network, state)
-        seen[state] = _logits(network.eval(), images, sets.image_size)
+        outputs = predict({"": network}, images, sets.image_size)
+        seen[state] = torch.cat([each[""].logits for each, _ in outputs])
     rows = [
         {"state": state, "strength": strength} | asdict(signs(seen["final"], seen[state], images.label, strength))
         for state in wanted
@@ -106,9 +107,3 @@ def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
             break
         kept = float(row["strength"])
     return kept
-
-
-@torch.no_grad()
-def _logits(network: torch.nn.Module, images: AnySet, size: int) -> Tensor:
-    loader = Loader(images, batch=256, seed=0, image_size=size, augment="none", shuffle=False)
-    return torch.cat([network(batch.image).logits for batch in loader.epoch(0)])

@@ -55,21 +55,6 @@ def test_moments_of_parts_add_up(count: int, at: int, seed: int) -> None:
         close(other.early.mean, whole.early.mean, 1e-12)
 
 
-def test_adding_changes_neither_part() -> None:
-    a, b = Moments.of([three(9, 3)]), Moments.of([three(5, 3, seed=9)])
-    held = [tensor for m in (a, b) for tensor in (m.final.mean, m.final.centred)]
-    before = [tensor.clone() for tensor in held]
-    total = a + b
-    total.update(three(4, 3))
-    assert [m.count for m in (a, b, total)] == [9, 5, 18]
-    assert all(torch.equal(x, y) for x, y in zip(held, before, strict=True))
-    assert a.final.mean is held[0]
-    with pytest.raises(ValueError, match="features among rows"):
-        a + Moments(4)
-    with pytest.raises(ValueError, match="features among rows"):
-        a.update(three(4, 2))
-
-
 def test_a_large_mean_does_not_eat_a_small_variance() -> None:
     rows = 1e-3 * normal(400, 3)
     scatter = Moments.of([{"final": rows + 1e6, "early": rows + 1e6}]).final
@@ -184,20 +169,3 @@ def test_equal_states_have_no_direction_but_principal_components() -> None:
     assert found.shortcut_final.values() == {"mean": None, "each": [], "random": None}
     assert found.final_early.mean == pytest.approx(0, abs=1e-6)
     assert moments.moved().values() == {"count": 20, "width": 4, "size": 0.0, "common": None}
-
-
-def test_constant_features_have_no_principal_component() -> None:
-    rows = (normal(1, 3) * torch.tensor([1.0, 7.0, 1e4])).repeat(301, 1)  # whose mean is them only up to rounding
-    moments = Moments.of([{"final": rows, "early": 2 * rows}])
-    assert moments.pca("final", 2).shape == (3, 0)
-    assert moments.shortcut(2).shape == (3, 1)  # all moved alike: the mean is the direction
-    assert moments.spectrum(centred=True) == (0.0, 0.0, 0.0)
-    assert moments.moved().common == pytest.approx(1)
-
-
-def test_what_no_caller_should_ask_for() -> None:
-    moments = Moments.of([three(5, 3)])
-    with pytest.raises(ValueError, match="at least 1"):
-        moments.shortcut(0)
-    with pytest.raises(ValueError, match="not kept"):
-        moments.pca("student")  # type: ignore[arg-type]

@@ -97,19 +97,6 @@ def test_growth_equals_its_loop_in_any_chunking(at: list[int], seed: int) -> Non
     close(found.between_reference, [found.between[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
 
 
-def test_angles_shrink_as_batches_grow() -> None:
-    final = normal(4096, 24)
-    early = final + normal(4096, 24, seed=1) * torch.tensor([3.0] * 2 + [1.0] * 22)
-    stream = Chunks({"final": final, "early": early}, size=500, seed=0)
-    found = growth(stream, Moments.of(stream).shortcut(2), batch_sizes(4096, 16))
-    assert growth(stream, Moments.of(stream).shortcut(2), (64, 16, 64)).batch == (16, 64)
-    assert found.batch == (16, 32, 64, 128, 256, 512, 1024, 2048)
-    assert list(found.to_whole) == sorted(found.to_whole, reverse=True)
-    assert list(found.between) == sorted(found.between, reverse=True)
-    assert all(to < between for to, between in zip(found.to_whole, found.between, strict=True))
-    assert found.between[-1] == pytest.approx(found.between_reference[-1], rel=0.5)  # near 1/√B, where angles are small
-
-
 def test_no_large_matrix_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     eigh = torch.linalg.eigh
@@ -139,10 +126,3 @@ def test_states_that_do_not_differ_or_hardly(k: int) -> None:
     assert found[1]["to_whole"] == found[1]["between"] == [None] * 3
     assert found[3]["batches"] == [10, 7, 1, 0]
     assert found[3]["to_whole"][3] is found[3]["between"][2] is None
-
-
-def test_what_growth_needs() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        growth([three(9, 3)], orthonormal(3, 1), ())
-    with pytest.raises(ValueError, match="rows of 3"):
-        growth([three(9, 3)], orthonormal(4, 1), (2,))

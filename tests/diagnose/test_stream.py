@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antishortcut.diagnose import Chunks, Found, Moments, Stream, parts, pick, plain, project
 from antishortcut.diagnose.found import BINS, Tally
-from antishortcut.diagnose.stream import BLOCK, blocks
+from antishortcut.diagnose.stream import blocks
 from antishortcut.errors import UserError
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 
@@ -45,12 +45,6 @@ def test_blocks_are_the_rows_however_they_were_cut(count: int, at: list[int], si
     assert all(len(final) == len(student) <= size for final, student in found)
     assert torch.equal(torch.cat([final for final, _ in found]), features["final"])
     assert torch.equal(torch.cat([student for _, student in found]), features["student"])
-
-
-def test_blocks_are_double_and_small() -> None:
-    found = list(blocks([{"rows": torch.ones(3 * BLOCK + 1, 2)}], "rows"))
-    assert [len(rows) for (rows,) in found] == [BLOCK, BLOCK, BLOCK, 1]
-    assert all(rows.dtype == torch.float64 for (rows,) in found)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +95,6 @@ def test_parts_are_disjoint_equal_and_seeded(count: int, number: int, seed: int)
     assert torch.equal(found, parts(count, number, seed))
     sizes = torch.bincount(found + 1, minlength=number + 1).tolist()
     assert sizes == [count % number, *[count // number] * number]
-
-
-def test_too_few_rows_for_the_parts() -> None:
-    with pytest.raises(ValueError, match="cannot be split"):
-        parts(5, 10)
 
 
 @several

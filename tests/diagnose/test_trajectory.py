@@ -42,22 +42,6 @@ def test_energy_by_hand() -> None:
     assert energy(rows, torch.eye(3)).mean == pytest.approx(1)
 
 
-def test_a_whole_trajectory_in_one_pass() -> None:
-    states = {f"epoch {i}": normal(20, 5, seed=i) for i in range(3)}
-    bases = {"shortcut": orthonormal(5, 2), "robust": orthonormal(5, 3, seed=1)}
-    found = energies(cut(states, [9]), bases, tuple(states))
-    for state, rows in states.items():
-        for name, basis in bases.items():
-            assert found[state][name].mean == pytest.approx(energy(rows, basis).mean, abs=1e-12)
-
-
-@several
-@given(scale=st.floats(1e-3, 1e3), seed=seeds)
-def test_energy_does_not_depend_on_rotation_or_scale(scale: float, seed: int) -> None:
-    rows, basis, turn = normal(15, 4, seed=seed), orthonormal(4, 2, seed=seed + 1), orthonormal(4, 4, seed=seed + 2)
-    assert energy(scale * rows @ turn, turn.T @ basis).mean == pytest.approx(energy(rows, basis).mean, abs=1e-10)
-
-
 def test_reuse_is_the_energy_of_each_direction_without_a_second_pass() -> None:
     features, basis = three(40, 5), orthonormal(5, 3)
     found = reuse(Moments.of(cut(features, [13])), basis)

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from antishortcut.methods import asd
 from antishortcut.methods.asd import ASD, ASDLoss, Projector
-from antishortcut.methods.basis import Source
+from antishortcut.methods.norm import BatchNorm1d
 from antishortcut.types import Batch, Features
-from tests.methods.test_asd import chunks, dot, double, features, gradients, mean, sizes, slow_contrast, slow_unit
+from tests.methods.test_asd import dot, double, features, gradients, mean, sizes, slow_contrast, slow_unit
 from tests.test_subspace import close, normal, span
 
 
@@ -59,7 +58,7 @@ def test_switches(tc: float, ss: float, temporal: bool, names: set[str], roles: 
 def test_projector_is_the_papers() -> None:
     projector = Projector(3, 5).double()
     parts = list(projector.children())
-    assert [type(part) for part in parts] == [nn.Linear, nn.BatchNorm1d, nn.Linear]
+    assert [type(part) for part in parts] == [nn.Linear, BatchNorm1d, nn.Linear]
     shapes = {name: tuple(p.shape) for name, p in projector.named_parameters() if "bias" not in name}
     assert shapes == {"first.weight": (5, 3), "norm.weight": (5,), "last.weight": (5, 5)}
     rows = normal(7, 3)
@@ -67,15 +66,6 @@ def test_projector_is_the_papers() -> None:
     close(projector(rows), twin(rows), 1e-12)
     close(projector.eval()(rows), twin.eval()(rows), 1e-12)
     assert not torch.allclose(projector(rows), projector.train()(rows))
-
-
-@pytest.mark.parametrize(("d", "wide"), [(6, 6), (3, 6), (8, 6)])
-def test_students_of_the_same_width_need_no_projector(d: int, wide: int) -> None:
-    loss, rows = ASDLoss(d, wide), normal(4, d, dtype=torch.float32)
-    assert (loss.projector is None) == (d == wide) == (not list(loss.parameters()))
-    assert loss.project(rows).shape == (4, wide)
-    if d == wide:
-        assert loss.project(rows) is rows
 
 
 def test_a_single_row_passes_the_projector_in_training() -> None:
@@ -90,36 +80,6 @@ def test_a_single_row_passes_the_projector_in_training() -> None:
     close(out, projector.eval()(row), 1e-6)
 
 
-DEGENERATE: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]] = {
-    "early = final": lambda s, f, e: (s, f, f),
-    "zero student": lambda s, f, e: (0 * s, f, e),
-    "zero teachers": lambda s, f, e: (s, 0 * f, 0 * e),
-    "zero everything": lambda s, f, e: (0 * s, 0 * f, 0 * e),
-    "zero early": lambda s, f, e: (s, f, 0 * e),
-    "rank one": lambda s, f, e: (s, f.round(), f.round() + torch.arange(5.0)[:, None] * torch.arange(6.0)),
-    "one row": lambda s, f, e: (s[:1], f[:1], e[:1]),
-    "equal rows": lambda s, f, e: (s[:1].repeat(5, 1), f[:1].repeat(5, 1), e[:1].repeat(5, 1)),
-    "huge": lambda s, f, e: (1e15 * s, 1e15 * f, 1e15 * e),
-    "tiny": lambda s, f, e: (1e-15 * s, 1e-15 * f, 1e-15 * e),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*fewer than the 4")
-@pytest.mark.parametrize("case", DEGENERATE)
-@pytest.mark.parametrize("d", [6, 3], ids=["identity", "projector"])
-@pytest.mark.parametrize("subspace", ["batch", "running"])
-def test_degenerate_input_gives_finite_terms_and_gradients(case: str, d: int, subspace: Source) -> None:
-    student, final, early = DEGENERATE[case](*features(5, d, 6))
-    student.requires_grad_()
-    loss = ASDLoss(d, 6, warmup=0, subspace=subspace)
-    for _ in range(2):  # the second time with a queue
-        terms = loss(student, final, early, epoch=0)
-        found = gradients(terms["tc"] + terms["ss"], student, *loss.parameters())
-        assert all(torch.isfinite(x).all() for x in (*terms.values(), *found))
-    if case in ("early = final", "zero teachers", "zero everything"):
-        assert terms["ss"] == 0
-
-
 def test_equal_checkpoints_are_mentioned_once() -> None:
     student, final, _ = features(5, 6)
     student.requires_grad_()
@@ -132,35 +92,17 @@ def test_equal_checkpoints_are_mentioned_once() -> None:
     assert not gradients(terms[0]["ss"], student)[0].any()
 
 
-def test_a_short_last_batch_is_not_blamed_on_the_checkpoints() -> None:
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        ASDLoss(6, 6)(*features(3, 6), epoch=0)  # 3 rows cannot show 4 directions
-    assert not [w for w in said if "checkpoints" in str(w.message)]
-
-
 @pytest.mark.filterwarnings("ignore:.*fewer than the 4")
 def test_one_displaced_direction_is_suppressed_alone() -> None:
-    student, final, early = DEGENERATE["rank one"](*features(5, 6))
+    student, final, _ = features(5, 6)
+    final = final.round()
+    early = final + torch.arange(5.0)[:, None] * torch.arange(6.0)
     line = slow_unit(list(range(6)))
     loss = ASDLoss(6, 6, warmup=0)
     assert loss.basis is not None
     close(span(loss.basis(early, final)), span(double([line]).T), 1e-6)
     expected = mean([max(0.0, abs(dot(slow_unit(row), line)) - 0.1) for row in student.tolist()])
     close(loss(student, final, early, epoch=0)["ss"], expected, 1e-6)
-
-
-@pytest.mark.parametrize("d", [6, 3], ids=["identity", "projector"])
-def test_gradient_reaches_student_and_projector_and_no_teacher(d: int) -> None:
-    student, final, early = (rows.requires_grad_() for rows in features(5, d, 6))
-    loss = ASDLoss(d, 6, warmup=0)
-    weights = [p for p in loss.parameters() if p.dim() == 2]  # a bias before batch norm has no gradient
-    for _ in range(2):
-        for term in loss(student, final, early, epoch=0).values():
-            assert all(g.any() for g in torch.autograd.grad(term, [student, *weights], retain_graph=True))
-            found = torch.autograd.grad(term, [final, early], allow_unused=True, retain_graph=True)
-            assert [g is None for g in found] == [True, True]
-    assert not loss.queue.requires_grad
 
 
 @pytest.mark.parametrize("d", [6, 3], ids=["identity", "projector"])
@@ -179,25 +121,6 @@ def test_autocast_does_not_reach_inside(d: int) -> None:
 
 
 # --- in somebody's loop ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("d", [8, 5], ids=["identity", "projector"])
-def test_the_drop_in_loop_trains(d: int) -> None:
-    torch.manual_seed(0)
-    images, final, early = features(64, 12, 8)
-    final, early = images[:, :8] + 0.1 * final, images[:, 4:] + 0.1 * early  # both can be read from the images
-    student, loss = nn.Linear(12, d), ASDLoss(d, 8, queue=32, warmup=0, examples=64)
-    optimizer = torch.optim.SGD([*student.parameters(), *loss.parameters()], lr=0.05, momentum=0.9)
-    history = []
-    for epoch in range(12):
-        for chunk in chunks(torch.arange(64), 16):
-            terms = loss(student(images[chunk]), final[chunk], early[chunk], epoch=epoch, index=chunk)
-            total = torch.stack(list(terms.values())).sum()
-            optimizer.zero_grad()
-            total.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            history.append(total.item())
-    assert mean(history[-4:]) < 0.8 * mean(history[4:8])  # from the second epoch on the queue is full
 
 
 @pytest.mark.parametrize("subspace", ["batch", "running", "dataset"])

@@ -70,30 +70,6 @@ def test_dataset_takes_the_moment_of_all_rows(select: Select) -> None:
     close(basis.displacement, slow_moment(early - final), 1e-6)
 
 
-@pytest.mark.parametrize("source", ["running", "dataset"])
-def test_evaluation_changes_nothing(source: Source) -> None:
-    basis = ShortcutBasis(D, K, source=source, momentum=0.5, refresh=1)
-    basis.prepare(pairs(1))
-    first, second = pairs(2, seed=7)
-    answer = basis(*first)
-    basis.eval()
-    before = {name: value.clone() for name, value in basis.state_dict().items()}
-    assert torch.equal(basis(*second), answer)
-    assert all(torch.equal(before[name], value) for name, value in basis.state_dict().items())
-
-
-@pytest.mark.parametrize("select", ["displaced", "abandoned"])
-def test_running_state_resumes_bit_for_bit(select: Select) -> None:
-    seen: list[Pair] = [(early.float(), final.float()) for early, final in pairs(7)]
-    whole, stopped, resumed = (ShortcutBasis(D, K, source="running", select=select, refresh=2) for _ in range(3))
-    for pair in seen[:3]:
-        whole(*pair), stopped(*pair)
-    resumed.load_state_dict(stopped.state_dict())
-    for pair in seen[3:]:
-        assert torch.equal(whole(*pair), resumed(*pair))
-    assert set(whole.state_dict()) == {"displacement", "final", "kept", "steps"}
-
-
 @pytest.mark.parametrize("source", ["batch", "running"])
 def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
     basis = ShortcutBasis(D, K, source=source, refresh=1)
@@ -115,22 +91,6 @@ def test_running_in_single_precision_does_not_take_rounding_for_a_direction() ->
     with pytest.warns(UserWarning, match=" 1 of 2 directions"):
         answers = [basis(normal(32, 1, seed=s, dtype=torch.float32) @ line.T, torch.zeros(32, D)) for s in range(5)]
     close(span(answers[-1]), span(line), 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"source": "batch", "select": "abandoned"}, "running"),
-        ({"source": "batches"}, "unknown subspace 'batches'; there are batch, running, dataset"),
-        ({"select": "forgotten"}, "unknown select 'forgotten'; there are displaced, abandoned"),
-        ({"directions": 0}, "at least 1"),
-        ({"refresh": 0}, "at least 1"),
-        ({"momentum": 1.0}, "momentum"),
-    ],
-)
-def test_what_cannot_work_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ShortcutBasis(D, **{"directions": K} | wrong)
 
 
 def test_preparing_needs_features() -> None:

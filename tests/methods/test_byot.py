@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
-from antishortcut.methods import make_method
 from antishortcut.methods.byot import BYOT, Branch, byot_terms
 from antishortcut.models import build, probe
 from antishortcut.step import Step
@@ -120,44 +118,6 @@ def test_method_weighs_its_terms() -> None:
     assert list(terms) == ["ce", "self", "hint"]
     close(torch.stack(list(terms.values())), [0.6 * ce, 0.4 * kd, 0.5 * hint])
     assert (method.roles, method.taps, method.task_weight) == ((), ("stages",), 1.0)
-
-
-@several
-@given(
-    rows=st.sampled_from([1, 2, 5]),
-    maps=st.sampled_from([MAPS, ((4, 2, 2), (4, 1, 1), (8, 1, 1)), ((4, 1, 1), (4, 1, 1))]),
-    trouble=st.sampled_from(["none", "zero", "constant", "huge logits"]),
-    training=st.booleans(),
-)
-def test_odd_input_stays_finite(
-    rows: int, maps: tuple[tuple[int, int, int], ...], trouble: str, training: bool
-) -> None:
-    """A single row of 1 × 1 maps has no batch statistics; dead or constant maps no variance."""
-    torch.manual_seed(0)
-    method = BYOT(sizes(*maps)).train(training)
-    student = student_of(maps, rows)
-    if trouble in ("zero", "constant"):
-        stages = tuple(torch.full_like(s, float(trouble == "constant"), requires_grad=True) for s in student.stages)
-        student = Features(student.logits, student.embedding, stages)
-    if trouble == "huge logits":
-        student = Features(student.logits * 1e8, student.embedding, student.stages)
-    for _ in range(2):
-        terms = method.terms(student, {}, a_batch(rows), 0.0)
-        assert all(torch.isfinite(value) for value in terms.values()), terms
-        torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    assert all(stage.grad is None or torch.isfinite(stage.grad).all() for stage in student.stages)
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in method.parameters())
-
-
-@pytest.mark.parametrize("maps", [(), MAPS[:1]], ids=["none", "one"])
-def test_a_student_without_shallow_stages_is_refused(maps: tuple[tuple[int, int, int], ...]) -> None:
-    with pytest.raises(UserError, match=rf"'byot'.*at least two stages.*has {len(maps)}"):
-        make_method("byot", sizes(*maps), {})
-
-
-def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
-        BYOT(sizes(*MAPS), alpha=1.5)
 
 
 @pytest.mark.parametrize("name", ["resnet8", "wrn-10-1", "vgg8", "mobilenet-v2", "shufflenet-v2-x0.5", "cnn-8"])

@@ -238,34 +238,3 @@ def test_banks_change_in_place_and_the_gradient_is_that_of_the_banks_before() ->
     ours = torch.autograd.grad(3 * loss, list(method.parameters()))
     for a, b in zip(ours, theirs, strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
-
-
-def test_nothing_is_differentiated_where_no_gradient_is_wanted() -> None:
-    torch.manual_seed(0)
-    method = CRD(sizes(), negatives=7).eval()
-    torch.manual_seed(1)
-    expected = method.terms(*batch(4), 0.0)["crd"]
-    torch.manual_seed(1)
-    with torch.no_grad():
-        assert torch.equal(method.terms(*batch(4), 0.0)["crd"], expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"memory": "disk"}, "memory"), ({"negatives": 0}, "at least 1"), ({"temperature": 0.0}, "positive")],
-)
-def test_what_cannot_work_is_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        CRD(sizes(), **options)  # type: ignore[arg-type]
-
-
-def test_one_class_has_no_negatives() -> None:
-    with pytest.raises(ValueError, match="two classes"):
-        CRD(sizes(classes=1))
-
-
-def test_two_classes_and_one_row_are_finite() -> None:
-    torch.manual_seed(0)
-    method = CRD(sizes(classes=2), negatives=10)
-    student, teachers, data = batch(1)
-    assert torch.isfinite(method.terms(student, teachers, Batch(data.image, data.index % 2, data.index), 0.0)["crd"])

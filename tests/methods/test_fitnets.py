@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
-from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.methods.fitnets import FitNets, hint_loss, regressor
-from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.test_subspace import close, normal, seeds, several
 
@@ -148,51 +144,3 @@ def test_relu_is_what_keeps_signed_hints_out_of_reach() -> None:
     maps = torch.randn(4, 3, 4, 4)
     assert FitNets(sizes, hint=0).regress(maps).min() == 0
     assert FitNets(sizes, hint=0, relu=False).regress(maps).min() < 0
-
-
-def test_kd_is_added() -> None:
-    sizes = sizes_of([(2, 2, 2)] * 3, [(2, 2, 2)] * 3)
-    student, teacher = maps_of(sizes.student, 3), maps_of(sizes.teachers["final"], 3, seed=9)
-    assert options_of("fitnets+kd", {}) == options_of("fitnets", {}) | {"kd": 1.0}
-    method = FitNets(sizes, kd=0.5, kd_temperature=2.0, task_weight=0.1).double()
-    terms = method.terms(student, {"final": teacher}, numbered(3), 0.0)
-    close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 2.0))
-    assert (method.task_weight, method.roles, method.taps) == (0.1, ("final",), ("stages",))
-
-
-@pytest.mark.parametrize("kind", ["random", "zero", "constant"])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_pixel_and_a_row_are_enough(rows: int, kind: str) -> None:
-    sizes = sizes_of([(3, 1, 1)] * 3, [(4, 1, 1)] * 3)
-    method = FitNets(sizes)
-    scale, shift = {"random": (1.0, 0.0), "zero": (0.0, 0.0), "constant": (0.0, 3.0)}[kind]
-    maps = (scale * torch.randn(rows, 3, 1, 1) + shift).requires_grad_()
-    student = Features(torch.zeros(rows, 2), torch.zeros(rows, 3), (maps,) * 3)
-    teacher = maps_of(sizes.teachers["final"], rows, dtype=torch.float32)
-    term = method.terms(student, {"final": teacher}, numbered(rows), 0.0)["hint"]
-    torch.autograd.backward(term)
-    assert torch.isfinite(term)
-    assert maps.grad is not None
-    assert torch.isfinite(maps.grad).all()
-    assert method.norm.num_batches_tracked == (0 if rows == 1 else 1)  # one value: running statistics, unchanged
-
-
-@pytest.mark.parametrize(
-    ("stages", "given", "said"),
-    [
-        ((0, 4), {}, "'fitnets': hint = 2 is not a stage of both networks: the student has 0 stages .* teacher 4"),
-        ((4, 0), {}, "the student has 4 stages of feature maps, the teacher 0"),
-        ((5, 3), {"hint": 3}, "hint = 3 is not a stage of both .* teacher 3; choose hint = 2 or less"),
-        ((5, 3), {"hint": -4}, "hint = -4 is not a stage of both"),
-    ],
-)
-def test_missing_stages_are_explained(stages: tuple[int, int], given: dict[str, Any], said: str) -> None:
-    ours, theirs = ([(2, 2, 2)] * count for count in stages)
-    with pytest.raises(UserError, match=said):
-        make_method("fitnets", sizes_of(ours, theirs), given)
-
-
-def test_the_last_stage_is_minus_one() -> None:
-    method = FitNets(sizes_of([(2, 4, 4), (3, 2, 2)], [(2, 4, 4), (2, 3, 3), (5, 2, 2)]), hint=-1)
-    assert method.regress(torch.randn(2, 3, 2, 2)).shape == (2, 5, 2, 2)
-    assert roles_of("fitnets", options_of("fitnets", {"hint": -1})) == ("final",)

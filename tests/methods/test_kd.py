@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method, options_of
+from antishortcut.methods import METHODS, options_of
 from antishortcut.methods.ce import CE
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.types import Batch, Features, Shape, Sizes
@@ -56,34 +55,6 @@ def test_agrees_with_the_loop(b: int, c: int, temperature: float, seed: int) -> 
     close(kd_loss(teacher, teacher, temperature), 0.0, 1e-14)
 
 
-def test_rows_that_are_not_the_same_number_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"of the student are \(3, 2\), of the teacher \(1, 2\)"):
-        kd_loss(torch.zeros(3, 2), torch.zeros(1, 2), 4.0)
-
-
-@pytest.mark.parametrize("temperature", [0, 0.0, -4.0, math.nan, math.inf])
-def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
-    said = rf"^temperature is {temperature}; it must be above 0, and finite$"
-    with pytest.raises(ValueError, match=said):
-        kd_loss(torch.zeros(3, 2), torch.zeros(3, 2), temperature)
-    with pytest.raises(ValueError, match=said):
-        KD(SIZES, temperature=temperature)
-
-
-@pytest.mark.parametrize("name", ["kd", "asd", "ckptkd"])
-def test_a_temperature_in_a_recipe_is_told_to_its_person(name: str) -> None:
-    """Where the method is made, or by the loss itself where the method has left it to that."""
-    option = "kd_temperature" if name == "asd" else "temperature"
-    sizes = replace(SIZES, labels=torch.zeros(100, dtype=torch.int64), teachers={**SIZES.teachers, "chosen": Shape(8)})
-
-    def used() -> None:
-        made: Any = make_method(name, sizes, {option: -1.0})
-        made.terms(logits_only(normal(3, 5)), {"chosen": logits_only(normal(3, 5))}, numbered(3), epoch=0.0)
-
-    with pytest.raises(UserError, match=rf"{option} is -1\.0; it must be above 0"):
-        used()
-
-
 def test_a_learned_temperature_is_a_tensor() -> None:
     student, teacher = normal(3, 5), normal(3, 5, seed=1)
     learned = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
@@ -91,20 +62,6 @@ def test_a_learned_temperature_is_a_tensor() -> None:
     close(loss, slow_kd(student, teacher, 2.0))
     assert torch.autograd.grad(loss, learned)[0] != 0
     kd_loss(student.to("meta"), teacher.to("meta"), cast(Any, learned.to("meta")))  # its value is not asked for
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher", "kind", "said"),
-    [
-        (torch.zeros(3, 2).numpy(), torch.zeros(3, 2), TypeError, "student is of type ndarray; it must be a tensor"),
-        (torch.zeros(3, 2), [[0.0, 0.0]] * 3, TypeError, "teacher is of type list; it must be a tensor"),
-        (torch.zeros(3), torch.zeros(3), ValueError, r"student has shape \(3,\); logits must be \(rows, classes\)"),
-        (torch.zeros(3, 2), torch.zeros(3, 2, device="meta"), ValueError, "teacher is on meta, student on cpu"),
-    ],
-)
-def test_what_is_no_logits_is_refused(student: Any, teacher: Any, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
-        kd_loss(student, teacher, 4.0)
 
 
 def test_two_classes_by_hand() -> None:

@@ -3,28 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method
+from antishortcut.methods import make_method
+from antishortcut.methods.kd import kd_loss
 from antishortcut.models import build, probe
-from antishortcut.step import Step, joined
+from antishortcut.step import Step
 from antishortcut.tasks import Classification
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
-from tests.processes import in_two
-from tests.test_subspace import close, seeds, several
+from tests.test_subspace import close, normal, seeds, several
 
 NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
 PAIRS = [  # of the paper, those whose stages differ in number or size
@@ -112,102 +109,18 @@ def test_any_shapes_are_finite_or_a_clear_error(
     assert all(torch.isfinite(gradient).all() for gradient in given_gradients)
 
 
-@by_name
-@pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("trouble", ["zero student", "zero teacher", "constant", "huge teacher", "equal rows", "equal"])
-def test_odd_features_stay_finite(name: str, rows: int, trouble: str) -> None:
-    stages: list[Stage] = [(3, 8, 8), (3, 4, 4), (4, 2, 2), (4, 1, 1)]
-    sizes = sizes_of(stages, stages)
-
-    def changed(seen: Features, scale: float, shift: float = 0.0) -> Features:
-        maps = tuple(scale * stage + shift for stage in seen.stages)
-        return replace(seen, embedding=scale * seen.embedding + shift, stages=maps)
-
-    student, final = (maps_of(sizes.student, rows, seed, torch.float32) for seed in (0, 9))
-    if trouble == "zero student" or trouble == "constant":
-        student = changed(student, 0.0, 3.0 * (trouble == "constant"))
-    if trouble == "zero teacher" or trouble == "constant":
-        final = changed(final, 0.0, 3.0 * (trouble == "constant"))
-    if trouble == "huge teacher":
-        final = changed(final, 1e12)
-    if trouble == "equal rows":
-        student = replace(student, stages=tuple(stage[:1].repeat(rows, 1, 1, 1) for stage in student.stages))
-    if trouble == "equal":
-        final = student
-    student = leaf(
-        Features(student.logits.clone(), student.embedding.clone(), tuple(s.clone() for s in student.stages))
-    )
-    method = make_method(name, sizes, {})
-    for _ in range(2):
-        terms = terms_of(method, student, final)
-        assert all(torch.isfinite(value) for value in terms.values()), terms
-        torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    for x in (student.logits, student.embedding, *student.stages):
-        assert x.grad is None or torch.isfinite(x.grad).all()
-
-
-@by_name
-def test_no_gradient_flows_to_the_teacher(name: str) -> None:
-    sizes = sizes_of([(2, 4, 4)] * 3, [(3, 4, 4)] * 3)
-    student, final = (leaf(maps_of(s, 2, 0, torch.float32)) for s in (sizes.student, sizes.teachers["final"]))
-    torch.autograd.backward(torch.stack(list(terms_of(make_method(name, sizes, {}), student, final).values())).sum())
-    assert student.stages[2].grad is not None
-    assert all(x.grad is None for x in (final.logits, final.embedding, *final.stages))
-
-
-@by_name
-def test_a_network_without_maps_is_named(name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"method '{name.replace('+', '.')}': .*the teacher 0; name modules that give maps"
-    ):
-        make_method(name, sizes_of([(4, 4, 4)] * 4, []), {})  # a vision transformer has no stages
-
-
-ROWS = (3, 2)  # of each process
-SIZES = sizes_of([(3, 4, 4), (3, 4, 4), (4, 2, 2)], [(3, 4, 4), (4, 4, 4), (5, 3, 3)])
-Found = dict[str, dict[str, Any]]
-
-
-def trained(rank: int | None) -> Found:
-    """Terms and gradients, averaged over processes as DDP does; rank None is a process alone with all rows."""
-
-    def share(seen: Features) -> Features:
-        part = slice(None) if rank is None else slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
-        return Features(seen.logits[part], seen.embedding[part], tuple(stage[part] for stage in seen.stages))
-
-    found: Found = {}
-    for name in NAMES:
-        torch.manual_seed(0)
-        method = METHODS[name](SIZES).double()
-        gain = nn.Parameter(torch.ones((), dtype=torch.float64))  # stands for the student's weights
-        whole, final = share(maps_of(SIZES.student, sum(ROWS))), share(maps_of(SIZES.teachers["final"], sum(ROWS), 9))
-        student = Features(
-            gain * whole.logits, gain.exp() * whole.embedding, tuple(gain.sin() + s for s in whole.stages)
-        )
-        targets: Mapping[str, Features]
-        rows, targets, batch = joined(student, {"final": final}, numbered(len(whole.logits)))
-        terms = cast(Method, method).terms(rows, targets, batch, 1000.0)
-        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), [gain, *method.parameters()])
-        for gradient in gradients if rank is not None else ():
-            dist.all_reduce(gradient)
-            gradient /= len(ROWS)
-        found[name] = {"terms": {k: v.item() for k, v in terms.items()}, "gradients": gradients}
-        found[name]["state"] = {key: value.clone() for key, value in method.state_dict().items()}
-    return found
-
-
-def work(rank: int, folder: Path) -> None:
-    torch.save(trained(rank), folder / f"{rank}.pt")
-
-
-def test_two_processes_are_one_with_the_joint_batch(tmp_path: Path) -> None:
-    in_two(work, tmp_path)
-    alone = trained(None)
-    for rank in range(2):
-        together: Found = torch.load(tmp_path / f"{rank}.pt")
-        for name in NAMES:
-            assert together[name]["terms"] == pytest.approx(alone[name]["terms"], rel=1e-10)
-            for ours, theirs in zip(together[name]["gradients"], alone[name]["gradients"], strict=True):
-                close(ours, theirs, 1e-8, relative=1e-8)
-            for key, value in alone[name]["state"].items():
-                close(together[name]["state"][key], value)
+@pytest.mark.parametrize("name", ["fitnets", "at", "afdcd", "ufd"])
+def test_kd_is_added(name: str) -> None:
+    """Also where logits are rows of sampled pixels and stages whole maps of fewer images, as in segmentation."""
+    sizes = sizes_of([(2, 4, 4)] * 3, [(4, 4, 4)] * 3)
+    method, without = (make_method(name, sizes, {"kd": kd, "kd_temperature": 2.0}).double() for kd in (0.5, 0.0))
+    without.load_state_dict(method.state_dict())
+    student, final = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
+    pixels = [Features(normal(10, 2, seed=i), normal(10, 3), seen.stages) for i, seen in enumerate((student, final))]
+    torch.manual_seed(0)
+    terms = terms_of(method, *pixels)
+    close(terms.pop("kd"), 0.5 * kd_loss(pixels[0].logits, pixels[1].logits, 2.0))
+    torch.manual_seed(0)
+    for key, value in terms_of(without, student, final).items():
+        close(terms.pop(key), value, 0.0)  # a mean over images, not over rows
+    assert not terms

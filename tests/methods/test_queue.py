@@ -32,22 +32,27 @@ def test_queue_starts_empty_and_takes_a_batch_after_its_loss() -> None:
     close(loss(*second, epoch=0)["tc"], 0.8 * mean(slow_contrast(*second, seen)), 1e-5)
 
 
-def test_queue_is_first_in_first_out() -> None:
-    loss = ASDLoss(4, 4, queue=5, ss=0)
-    batches = [features(2, 4, seed=step) for step in range(4)]
-    for batch in batches:
-        loss(*batch, epoch=0)
-    newest_first = torch.cat([unit(final) for _, final, _ in reversed(batches)])
-    assert torch.equal(loss.queue, newest_first[:5])
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 7])
+def test_single_rows_are_first_in_first_out(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """Whether the queue of 6 is a multiple of the batch or not, and where the batch is the larger."""
+    loss, one_hot = ASDLoss(40, 40, queue=6, ss=0), torch.eye(40)
+    calls, past = used_negatives(loss, monkeypatch), list[int]()
+    for chunk in chunks(torch.arange(40), batch):  # the last one may be shorter
+        loss(one_hot[chunk], one_hot[chunk], one_hot[chunk].roll(1, 1), epoch=0, index=chunk)
+        assert all(sorted(negatives) == past[-6:] for negatives in calls[-1])
+        past += chunk.tolist()
+    assert torch.equal(loss.queue, one_hot[-6:])
+    assert loss.queue_index.tolist() == past[-6:]
 
 
-def test_queue_does_not_change_in_evaluation() -> None:
-    loss = ASDLoss(4, 4, queue=8, warmup=0, directions=2)
-    loss(*features(3, 4), epoch=0)
-    before = copy.deepcopy(loss.eval().state_dict())
-    values = [float(loss(*features(3, 4, seed=1), epoch=0)["tc"]) for _ in range(2)]
-    assert values[0] == values[1]
-    assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
+def test_negatives_are_summed_newest_batch_first() -> None:
+    loss = ASDLoss(4, 4, queue=6, ss=0)
+    batches = [features(2, 4, seed=step)[1] for step in range(3)]
+    for final in batches:
+        loss(final, final, -final, epoch=0)
+    queue, _ = loss._negatives(2, None)
+    assert queue is not None
+    assert torch.equal(queue, torch.cat([unit(final) for final in reversed(batches)]))
 
 
 def used_negatives(loss: ASDLoss, monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
@@ -94,9 +99,9 @@ def test_in_any_order_a_samples_own_past_is_no_negative(monkeypatch: pytest.Monk
             loss(one_hot[chunk], one_hot[chunk], one_hot[chunk].roll(1, 1), epoch=epoch, index=chunk)
             reach = 20 if examples is None else n - len(chunk)
             for own, negatives in zip(chunk.tolist(), calls[-1], strict=True):
-                assert negatives == [sample for sample in past[:reach] if sample != own]
-                repeats += own in past[:reach]
-            past = (chunk.tolist() + past)[:20]
+                assert sorted(negatives) == sorted(sample for sample in past[-reach:] if sample != own)
+                repeats += own in past[-reach:]
+            past = (past + chunk.tolist())[-20:]
     assert repeats > 0  # the case did occur
 
 

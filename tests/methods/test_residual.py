@@ -23,7 +23,7 @@ from antishortcut.models import build
 from antishortcut.run import Recipe
 from antishortcut.step import Step
 from antishortcut.tasks import Classification
-from antishortcut.types import Batch, Features, Views
+from antishortcut.types import Batch, Features
 from antishortcut.workflow import Workshop, distill
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
@@ -148,22 +148,6 @@ def test_without_strength_it_is_kd() -> None:
         assert torch.equal(one, two)
 
 
-def test_only_methods_that_view_are_asked_for_it() -> None:
-    assert isinstance(Residual(SIZES), Views)
-    assert not isinstance(KD(SIZES), Views)
-
-
-def test_gradient_reaches_the_student_alone() -> None:
-    student, (batch, teachers) = Fixed(normal(6, 5, seed=9)), given_batch()
-    for seen in teachers.values():
-        seen.logits.requires_grad_()
-    terms = Step(student, Residual(SIZES), Classification())(batch, teachers, 0.0)
-    torch.autograd.backward(terms["task"] + terms["kd"])
-    assert student.logits.grad is not None
-    assert student.logits.grad.abs().sum() > 0
-    assert all(seen.logits.grad is None for seen in teachers.values())
-
-
 def test_the_student_itself_stays_as_it_is() -> None:
     torch.manual_seed(0)
     student = build("cnn-2-16", 5).eval()
@@ -183,9 +167,3 @@ def test_a_trained_student_is_scored_without_the_early_state(recipe: Recipe, sho
         plain = float((network(batch.image).logits.argmax(1) == batch.label).double().mean())
     assert scores["iid"]["values"]["accuracy"] == pytest.approx(plain)
     assert folder.result()["last"]["accuracy"] == pytest.approx(plain)  # the loop judges it so as well
-
-
-@pytest.mark.parametrize("wrong", [{"strength": -0.1}, {"temperature": 0.0}, {"floor": 0.0}])
-def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Residual(SIZES, **wrong)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
-from antishortcut.methods import make_method
+from antishortcut.methods import options_of
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
+from antishortcut.run import load_recipe
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
 from tests.test_subspace import close, normal, seeds, several
@@ -221,11 +221,7 @@ def test_a_row_alone_uses_running_statistics() -> None:
     assert tracked == [0, 0] + [1] * (len(tracked) - 2)  # the embedding is one pixel, the maps have more
 
 
-@pytest.mark.parametrize("stages", [(0, 3), (3, 0)])
-def test_missing_stages_are_explained(stages: tuple[int, int]) -> None:
-    ours, theirs = (STUDENT[:count] for count in stages)
-    said = f"'reviewkd': needs feature maps of both networks: the student has {stages[0]} stages .* teacher {stages[1]}"
-    with pytest.raises(UserError, match=said):
-        make_method("reviewkd", sizes_of(ours, theirs), {})
-    with pytest.raises(UserError, match="'reviewkd': width is 0; it must be at least 1"):
-        make_method("reviewkd", sizes_of(STUDENT, STUDENT), {"width": 0})
+def test_recipes_carry_the_published_weight() -> None:
+    """Of the paper's pairs that the authors' script has, only P9 departs from 5: ResNet-32x4 → ShuffleNetV2."""
+    weights = {n: options_of("reviewkd", load_recipe(f"P{n}").methods.get("reviewkd", {}))["weight"] for n in (2, 9)}
+    assert weights == {2: 5.0, 9: 8.0}

@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 from scipy import fft
 from torch import Tensor
 
-from antishortcut.errors import UserError
-from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.ufd import UFD, channel_distance, decouple, misread, spatial_distance
-from antishortcut.types import Features, Projects
-from tests.methods.test_afdcd import conv, identity, slow_bilinear, slow_relu
+from tests.methods.test_afdcd import conv, slow_bilinear, slow_relu
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.methods.test_reviewkd import Maps, slow_conv
 from tests.test_subspace import close, normal, seeds, several
@@ -195,18 +192,6 @@ def test_method_agrees_with_the_transform(case: str, published: bool) -> None:
     close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 1.0))
 
 
-def test_a_student_that_has_the_teachers_map_pays_nothing() -> None:
-    sizes = sizes_of([(4, 5, 3)], [(4, 5, 3)])
-    method = UFD(sizes).double()
-    identity(method.align, *(branch[i] for branch in (method.spatial, method.channel) for i in (0, 2)))
-    seen = maps_of(sizes.student, 2)
-    seen = Features(seen.logits, seen.embedding, (seen.stages[0].abs(),))  # the projectors' ReLU lets it through
-    terms = method.terms(seen, {"final": seen}, numbered(2), 0.0)
-    assert all(abs(value.item()) < 1e-12 for value in terms.values()), terms
-    method.published_channel = True
-    assert method.terms(seen, {"final": seen}, numbered(2), 0.0)["channel_dc"] > 1e-4  # though the maps are equal
-
-
 @pytest.mark.parametrize("term", ["spatial_dc", "spatial_ac", "channel_dc", "channel_ac"])
 def test_gradient_reaches_its_branch_and_the_student(term: str) -> None:
     torch.manual_seed(0)
@@ -224,73 +209,3 @@ def test_gradient_reaches_its_branch_and_the_student(term: str) -> None:
             assert torch.isfinite(parameter.grad).all(), name
         else:
             assert parameter.grad is None or parameter.grad.abs().sum() == 0, name  # the projectors are apart
-
-
-@several
-@given(
-    ours=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
-    theirs=st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
-    rows=st.integers(1, 2),
-    scale=st.sampled_from([0.0, 1e-6, 1.0, 1e12]),
-    published=st.booleans(),
-    seed=seeds,
-)
-def test_any_shapes_are_finite(ours: Stage, theirs: Stage, rows: int, scale: float, published: bool, seed: int) -> None:
-    torch.manual_seed(seed)
-    sizes = sizes_of([ours], [theirs])
-    method = UFD(sizes, published_channel=published)
-    student, teacher = (maps_of(s, rows, seed, torch.float32) for s in (sizes.student, sizes.teachers["final"]))
-    maps = student.stages[0].requires_grad_()
-    teacher = Features(teacher.logits, teacher.embedding, (scale * teacher.stages[0],))
-    terms = method.terms(student, {"final": teacher}, numbered(rows), 0.0)
-    assert all(torch.isfinite(value) for value in terms.values()), terms
-    torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    assert maps.grad is not None
-    assert torch.isfinite(maps.grad).all()
-
-
-@pytest.mark.parametrize(
-    ("stages", "given", "said"),
-    [
-        (
-            (0, 1),
-            {},
-            "'ufd': stage = -1 is not a stage .* student has 0 stages .* teacher 1; name .*student.stages",
-        ),
-        ((1, 0), {}, "the student has 1 stages of feature maps, the teacher 0; name .*teacher.stages"),
-        ((3, 2), {"stage": 2}, "stage = 2 is not a stage of both"),
-        ((3, 2), {"stage": -3}, "stage = -3 is not a stage of both"),
-    ],
-)
-def test_missing_stages_are_explained(stages: tuple[int, int], given: dict[str, Any], said: str) -> None:
-    ours, theirs = ([(2, 2, 2)] * count for count in stages)
-    with pytest.raises(UserError, match=said):
-        make_method("ufd", sizes_of(ours, theirs), given)
-
-
-def test_settings_of_ade20k() -> None:
-    options = options_of("ufd", {})
-    assert [options[name] for name in ("spatial_dc", "spatial_ac", "channel_dc", "channel_ac")] == [
-        0.004, 0.0012, 0.001, 0.002,
-    ]  # fmt: skip
-    assert (options["kd"], options["kd_temperature"], options["task_weight"], options["stage"]) == (0.5, 1.0, 1.0, -1)
-    assert options["published_channel"] is False
-    assert roles_of("ufd", options) == ("final",)
-    sizes = sizes_of([(2, 2, 2)], [(2, 2, 2)])
-    student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
-    method = UFD(sizes, kd=0.0).double()
-    assert "kd" not in method.terms(student, {"final": teacher}, numbered(2), 0.0)
-    assert not isinstance(method, Projects)  # its heads are for maps, not for embeddings
-
-
-def test_rows_of_pixels_and_maps_of_images_go_together() -> None:
-    """In segmentation logits are rows of sampled pixels, stages whole maps of fewer images."""
-    sizes = sizes_of([(2, 4, 4)], [(3, 4, 4)])
-    student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
-    rows = [Features(normal(10, 2, seed=i), normal(10, 3), seen.stages) for i, seen in enumerate((student, teacher))]
-    method = UFD(sizes).double()
-    dense = method.terms(rows[0], {"final": rows[1]}, numbered(10), 0.0)
-    plain = method.terms(student, {"final": teacher}, numbered(2), 0.0)
-    close(dense.pop("kd"), 0.5 * kd_loss(rows[0].logits, rows[1].logits, 1.0))
-    for name, value in dense.items():
-        close(value, plain[name], 0.0)  # a mean over images, not over rows

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.audit.words import findings, notes
 from antishortcut.data import order
@@ -30,9 +30,9 @@ from antishortcut.diagnose import (
 from antishortcut.diagnose.trajectory import LEFT, Select
 from antishortcut.errors import UserError, near
 from antishortcut.mechanism.directions import ENDS, K, describe, geometry, head, kinds, meaning, stability
-from antishortcut.mechanism.features import features
+from antishortcut.mechanism.features import features, predictions
 from antishortcut.models import Network
-from antishortcut.types import AnySet, Features, FileSet, Sets
+from antishortcut.types import AnySet, FileSet, Sets
 
 VERSION = 1  # of audit.json
 POOL = 5_000  # images of each set, unless told (S-Sec. A.3)
@@ -133,37 +133,21 @@ def part(images: AnySet, count: int) -> tuple[AnySet, Tensor]:
     return take(images, places), places
 
 
-class Heard(nn.Module):
-    """A network that remembers its answers, in the order of the images."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network, self.answers, self.outputs = network.eval(), list[Tensor](), 0
-
-    def forward(self, image: Tensor) -> Features:
-        seen: Features = self.network(image)
-        self.outputs = seen.logits.shape[1]
-        self.answers.append(seen.logits.argmax(dim=1).cpu())
-        return seen
-
-
 def look(
     networks: Mapping[str, Network], pool: AnySet, sets: Sets, device: str, quiet: bool
 ) -> tuple[dict[str, Tensor], dict[str, float | None]]:
     """Features of the pool in every network, and its accuracy; None where its outputs are not the data's classes."""
-    heard = {name: Heard(network) for name, network in networks.items()}
-    seen = features(cast(Mapping[str, Network], heard), pool, sets.image_size, device, "states", quiet)
-    _sound(seen)
-    right = {
-        name: float((torch.cat(each.answers) == pool.label).double().mean())
-        if each.outputs == len(sets.classes)
-        else None
-        for name, each in heard.items()
-    }
-    widths = {name: rows.shape[1] for name, rows in seen.items() if name != "student"}
+    results = predictions(networks, pool, sets.image_size, device, "states", quiet)
+    rows = {name: result.features for name, result in results.items()}
+    _sound(rows)
+    widths = {name: each.shape[1] for name, each in rows.items() if name != "student"}
     if len(set(widths.values())) > 1:
         raise UserError(f"the states have features of different widths, {widths}: they are not of one model")
-    return seen, right
+    accuracy = {
+        name: float((result.label == pool.label).double().mean()) if result.classes == len(sets.classes) else None
+        for name, result in results.items()
+    }
+    return rows, accuracy
 
 
 def _sound(rows: Rows) -> None:

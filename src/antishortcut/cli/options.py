@@ -16,23 +16,10 @@ if TYPE_CHECKING:
 
 from antishortcut.cli import complete
 from antishortcut.errors import UserError, near, printable
+from antishortcut.evaluate import EVALUATIONS
 from antishortcut.files import expanded
 
-# what evaluate.EVALUATIONS measure, written out so that --help needs no torch; a test compares the names
-MEASURED = {
-    "clean": "every test set of the data, scored as its task says: accuracy, or mean IoU",
-    "corruptions": "error on the test images under 15 corruptions at 5 severities, official copies or made here",
-    "stylized": "copies made by asd stylize: accuracy, and how often the class of the style is said",
-    "cue-conflict": "images with the shape of one class and the texture of another: how often which is said",
-    "imagenet-r": "paintings, toys and cartoons of ImageNet's classes, those that the student has",
-    "imagenet-a": "photographs that ImageNet's networks got wrong, of the classes that the student has",
-    "groups": "accuracy of the worst group, where every image has a second fact besides its class",
-    "attack": "accuracy under a small adversarial change, which no method here aims at",
-    "hard": "accuracy on the images that the early teacher gets wrong, and on the others",
-    "mechanism": "where the student's features stand between early and final teacher, and how sure that is",
-    "scenes": "segmentation to look at: images, truth, predictions; agreement of student and teacher",
-    "cost": "parameters, size on disk and milliseconds an image, beside the teacher's",
-}
+MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
 
 RecipeArg = Annotated[
     str,

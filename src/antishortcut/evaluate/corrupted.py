@@ -15,7 +15,7 @@ from antishortcut.data import corruptions as made
 from antishortcut.data.parts import limited, set_mark
 from antishortcut.data.pictures import decode
 from antishortcut.errors import UserError
-from antishortcut.evaluate.subject import Bench, Examination, Subject, mark
+from antishortcut.evaluate.subject import Bench, Examination, Subject
 from antishortcut.folder import Folder, write_json
 from antishortcut.scorers import accuracy, corruption_error
 from antishortcut.types import AnySet, FileSet
@@ -120,13 +120,12 @@ def _complete(score: Mapping[str, Any]) -> bool:
     )
 
 
-def relate(folder: Folder, reference: Folder, state: str = "final") -> None:
+def relate(folder: Folder, reference: Folder) -> None:
     """Add to a run's corruption score the error relative to a reference run's, as Hendrycks & Dietterich 2019 do.
 
     mCE = mean over corruptions of Σ_severities error / Σ_severities error of the reference, and the same at severity 5.
     """
-    title = "corruptions" + mark(state)
-    own, other = folder.score(title), reference.score("corruptions")
+    own, other = folder.score("corruptions"), reference.score("corruptions")
     if own is None or other is None:
         raise UserError(f"{(folder if own is None else reference).path} has no corruption score yet")
     for score, place in ((own, folder), (other, reference)):
@@ -144,4 +143,4 @@ def relate(folder: Folder, reference: Folder, state: str = "final") -> None:
         "mce_relative_5": sum(ours[-1] / theirs[-1] for ours, theirs in pairs) / len(pairs),
     }
     own["reference"] = {"run": str(reference.path), "hash": reference.read()[0].hash}
-    write_json(folder.path / "scores" / f"{title}.json", own)
+    write_json(folder.path / "scores" / "corruptions.json", own)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject, mark
+from antishortcut.evaluate.subject import Bench, Examination, Scored, Subject
 from antishortcut.folder import Folder
 from antishortcut.machine import processor
 from antishortcut.models import Network
@@ -98,7 +98,7 @@ def _weights(folder: Folder, state: str) -> Path:
 
 
 def _measured_here(subject: Subject) -> bool:
-    known = subject.folder.score(NAME + mark(subject.state)) or {"values": {}}
+    known = subject.folder.score(NAME + subject.mark) or {"values": {}}
     compared = _teachers(subject) is None or f"{TEACHER}ms" in known["values"]
     return compared and known.get("machine") == _machine(subject.device)
 

@@ -96,8 +96,8 @@ def _shown(subject: Subject, teacher: Network, name: str, place: Path) -> float:
     colours = palette(len(sets.classes))
     folder = subject.folder.path / place.with_suffix("")
     same = count = 0
-    for (student, batch), (other, _) in zip(subject.stream(images), subject.stream(images, teacher), strict=True):
-        guess, theirs = (_classes(seen, batch) for seen in (student, other))  # (B, H, W)
+    for outputs, batch in subject.predict({"student": subject.network, "teacher": teacher}, images):
+        guess, theirs = (_classes(outputs[role], batch) for role in ("student", "teacher"))  # (B, H, W)
         known = batch.label != VOID
         same, count = same + int(((guess == theirs) & known).sum()), count + int(known.sum())
         for at in [place for place, number in enumerate(batch.index.tolist()) if number in shown]:
@@ -136,11 +136,11 @@ def locations(subject: Subject, teacher: Network, pool: AnySet) -> dict[str, Ten
     kept: dict[str, list[Tensor]] = {"teacher": [], "student": [], "label": [], "image": []}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        for (own, batch), (other, _) in zip(subject.stream(pool), subject.stream(pool, teacher), strict=True):
+        for outputs, batch in subject.predict({"student": subject.network, "teacher": teacher}, pool):
             for at in range(len(batch.index)):
                 one = slice(at, at + 1)
                 alone = Batch(batch.image[one], batch.label[one], batch.index[one])
-                ours, theirs = (Features(each.logits[one], each.embedding[one]) for each in (own, other))
+                ours, theirs = (Features(each.logits[one], each.embedding[one]) for each in outputs.values())
                 student, seen, joint = task.rows(ours, {"final": theirs}, alone)
                 few = places(joint.label, SHOWN, SAME)
                 kept["student"].append(student.embedding[few].float())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,17 +46,13 @@ def _stylized(copies: Stylized, content: AnySet, subject: Subject) -> Mapping[st
     return {"count": len(copies.images), "values": values, "source": "generated", "facts": dict(copies.facts)}
 
 
-def renditions(name: str) -> Callable[[Bench], Iterator[Examination]]:
+def renditions(name: str, bench: Bench) -> Iterator[Examination]:
     """ImageNet-R or ImageNet-A: all classes as the paper scores them, and only those the set has."""
-
-    def opened(bench: Bench) -> Iterator[Examination]:
-        place = bench.place(name, name)
-        if place is None:
-            raise UserError(f"no folder {bench.root / name}; unpack {name} there, or add --at {name}=FOLDER")
-        shift = open_renditions(name, place, bench.wnids)
-        yield Scored(name, _joint(bench, shift.fingerprint), partial(_renditions, shift))
-
-    return opened
+    place = bench.place(name, name)
+    if place is None:
+        raise UserError(f"no folder {bench.root / name}; unpack {name} there, or add --at {name}=FOLDER")
+    shift = open_renditions(name, place, bench.wnids)
+    yield Scored(name, _joint(bench, shift.fingerprint), partial(_renditions, shift))
 
 
 def _renditions(shift: Shift, subject: Subject) -> Mapping[str, Any]:

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from antishortcut.data import Loader, order
+from antishortcut.data import order
 from antishortcut.data.dense import wants_labels
 from antishortcut.data.layouts import tiny_wnids
 from antishortcut.data.parts import limited, take
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.mechanism.features import features
+from antishortcut.mechanism.features import features, predict
 from antishortcut.models import Network
 from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
@@ -92,21 +92,25 @@ class Subject:
         if self.run.fingerprint != bench.sets.fingerprint:
             raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
 
+    @property
+    def mark(self) -> str:
+        """Behind the name of a score: scores of an earlier state of a teacher are kept as <set>@<state>."""
+        return "" if self.state == "final" else f"@{self.state}"
+
     @cached_property
     def network(self) -> Network:
         """Loaded when the first score is wanted: a repeated evaluation touches no weights."""
         return _network(self.run, self.folder, self.bench.sets, self.state).eval()
 
-    @torch.no_grad()
     def stream(self, images: AnySet, network: Network | None = None) -> Iterator[tuple[Features, Batch]]:
         """What the network says of a set, batch by batch in its order; another network than its own when given."""
-        network = (network or self.network).to(self.device)
-        size = self.bench.sets.image_size
-        together = task_of(self.bench.sets).together
-        loader = Loader(images, batch=together, seed=0, image_size=size, augment="none", shuffle=False)
-        for batch in loader.epoch(0):
-            seen = network(batch.image.to(self.device))
-            yield Features(seen.logits.cpu(), seen.embedding.cpu()), batch
+        for outputs, batch in self.predict({"": network or self.network}, images):
+            yield outputs[""], batch
+
+    def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
+        """Outputs of several networks for a set, batch by batch in its order."""
+        sets = self.bench.sets
+        return predict(networks, images, sets.image_size, device=self.device, batch=task_of(sets).together)
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
@@ -124,7 +128,7 @@ class Subject:
         name, images = self.bench.headline
         if of is not None and of is not images:
             return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
-        known = self.folder.score(name + mark(self.state))
+        known = self.folder.score(name + self.mark)
         if known is not None and known.get("fingerprint") == self.bench.sets.fingerprint:
             value = known["values"].get("accuracy")
             if isinstance(value, int | float) and 0 <= value <= 1:  # else its file is damaged
@@ -162,11 +166,6 @@ class Scored:
     fingerprint: str
     score: Callable[[Subject], Mapping[str, Any]]
     made: Callable[[Subject], bool] = lambda subject: True
-
-
-def mark(state: str) -> str:
-    """Scores of an earlier state of a teacher are kept as <set>@<state>."""
-    return "" if state == "final" else f"@{state}"
 
 
 def part(images: AnySet, count: int) -> AnySet:

@@ -1,10 +1,11 @@
-"""Embeddings of a set in several networks at once: images are read once, rows kept in memory or, if many, in a file."""
-# N images, D features
+"""Outputs of networks over a whole set: the loop that evaluation, audit and targets share."""
+# B batch, N images, D features
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,32 +15,59 @@ from antishortcut.console import Watch
 from antishortcut.data import Loader
 from antishortcut.data.dense import wants_labels
 from antishortcut.models import Network
-from antishortcut.types import AnySet
+from antishortcut.types import AnySet, Batch, Features
 
-IN_MEMORY = 2**29  # bytes of one network's rows; more lie in a temporary file that no one sees
+IN_MEMORY = 2**29  # bytes of one network's features; larger ones go to a temporary file
 BATCH = 256
 
 
 @torch.no_grad()
+def predict(
+    networks: Mapping[str, Network], images: AnySet, size: int, *, device: str = "cpu", batch: int = BATCH
+) -> Iterator[tuple[dict[str, Features], Batch]]:
+    """Logits and embeddings of every network in evaluation mode, on the CPU, batch by batch in the set's order."""
+    for network in networks.values():
+        network.to(device).eval()
+    loader = Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False)
+    for part in loader.epoch(0):
+        image = part.image.to(device)
+        outputs = {role: network(image) for role, network in networks.items()}
+        yield {role: Features(out.logits.cpu(), out.embedding.cpu()) for role, out in outputs.items()}, part
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of one network, for every image of a set."""
+
+    features: Tensor  # (N, D) float32
+    label: Tensor  # the predicted class. (N,)
+    classes: int
+
+
+def predictions(
+    networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
+) -> dict[str, Predictions]:
+    """What every network predicts for a set, in the set's order, images being read once."""
+    wants_labels("a comparison of features", images, of="image")
+    results: dict[str, Predictions] = {}
+    with Watch(title, -(-len(images) // BATCH), quiet) as watch:
+        for number, (outputs, batch) in enumerate(predict(networks, images, size, device=device), start=1):
+            for role, out in outputs.items():
+                if role not in results:
+                    room, label = _room(len(images), out.embedding.shape[1]), torch.empty(len(images)).long()
+                    results[role] = Predictions(room, label, out.logits.shape[1])
+                results[role].features[batch.index] = out.embedding.float()
+                results[role].label[batch.index] = out.logits.argmax(dim=1)
+            watch.update(number, {})
+    return results
+
+
 def features(
     networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
 ) -> dict[str, Tensor]:
-    """The embedding of every image in every network, in the set's order: {role: (N, D)}."""
-    wants_labels("a comparison of features", images, of="image")
-    loader = Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False)
-    kept: dict[str, Tensor] = {}
-    for network in networks.values():
-        network.to(device)
-    with Watch(title, len(loader), quiet) as watch:
-        for number, batch in enumerate(loader.epoch(0), start=1):
-            image = batch.image.to(device)
-            for role, network in networks.items():
-                rows = network(image).embedding.float().cpu()  # (B, D)
-                if role not in kept:
-                    kept[role] = _room(len(images), rows.shape[1])
-                kept[role][batch.index] = rows
-            watch.update(number, {})
-    return kept
+    """The embedding of every image in every network: {role: (N, D)}."""
+    results = predictions(networks, images, size, device, title, quiet)
+    return {role: result.features for role, result in results.items()}
 
 
 def _room(count: int, width: int) -> Tensor:

@@ -96,12 +96,20 @@ def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return cast(Method, make_method(name, sizes, options)).roles
 
 
+def _defaults(method: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Settings with their defaults; a method may take those of a loss it wraps, which it names in `settings_from`."""
+    loss = getattr(method, "settings_from", None)
+    inner = {} if loss is None else _defaults(loss)
+    parameters = inspect.signature(method).parameters.values()
+    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {key: value for key, value in (inner | own).items() if key not in ("examples", "sync")}
+
+
 def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting of a method: the given ones, and the defaults of the rest. A wrong name or type is an error."""
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
-    parameters = inspect.signature(METHODS[name]).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    defaults = _defaults(METHODS[name])
     for key, value in given.items():
         if key not in defaults:
             raise UserError(f"method {name!r} has no setting {key!r}{near(key, defaults)}")

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.methods.kd import kd_loss
 from antishortcut.parallel import gather, world
 from antishortcut.types import Batch, Features, Sizes
@@ -103,20 +104,9 @@ class AfDCD(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        check_stages(sizes, stage=stage)
+        check_settings(groups=groups, patch=patch, pool=pool, mask_ratio=mask_ratio, temperature=temperature)
         ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
-        fewest = min(len(ours), len(theirs))
-        if not -fewest <= stage < fewest:
-            raise ValueError(
-                f"stage = {stage} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
-                f"the teacher {len(theirs)}"
-            )
-        for name, value, least in (("groups", groups, 2), ("patch", patch, 1), ("pool", pool, 1)):
-            if value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if not 0 <= mask_ratio < 1:
-            raise ValueError(f"mask_ratio is {mask_ratio}; it must be at least 0 and below 1")
-        if not temperature > 0:
-            raise ValueError(f"temperature is {temperature}; it must be above 0")
         self.kd, self.fd, self.ctr, self.task_weight = kd, fd, ctr, task_weight
         self.kd_temperature, self.temperature, self.mask_ratio = kd_temperature, temperature, mask_ratio
         self.patch, self.pool, self.stage = patch, pool, stage

@@ -1,24 +1,22 @@
-"""Anti-shortcut distillation: pulled to the final teacher, pushed from its own early state.
-
-Temporal contrast (Eq. 5–6), shortcut suppression (Eq. 7), projector (Eq. 8), total and warm-up (Eq. 9–10).
-"""
+"""Anti-shortcut distillation: pulled to the final teacher, pushed away from its own early state (Eq. 4–10)."""
 # B batch, C classes, D teacher features, d student features, K directions, M queue
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.basis import Select, ShortcutBasis, Source
+from antishortcut.methods.checks import check_settings, check_tensors
 from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.norm import BatchNorm1d
 from antishortcut.parallel import gather
 from antishortcut.subspace import projection, unit
 from antishortcut.types import Batch, Features, Sizes
-
-EMPTY, UNKNOWN = -2, -1  # marks of a queue place: never filled; filled by a sample without a number
 
 
 def temporal_contrast(
@@ -47,13 +45,8 @@ def temporal_contrast(
 
 
 def suppression(student: Tensor, basis: Tensor, margin: float = 0.1) -> Tensor:
-    """L_SS (Eq. 7): mean over rows (B, D) of max(0, ‖h̄ᵀU‖ − ε) for an orthonormal basis (D, K)."""
+    """L_SS (Eq. 7): mean over rows (B, D) of max(0, ‖h̄ᵀU‖ − ε), U (D, K) being the top of E[Δh Δhᵀ] (Eq. 4)."""
     return F.relu(projection(student, basis) - margin).mean()
-
-
-def warm(epoch: float, warmup: float) -> float:
-    """β(t) = γ(t) = min(t / T_warmup, 1) (Eq. 10), in fractional epochs; full weight at once when T_warmup is 0."""
-    return 1.0 if warmup <= 0 else min(epoch / warmup, 1.0)
 
 
 class Projector(nn.Module):
@@ -62,25 +55,27 @@ class Projector(nn.Module):
     def __init__(self, student_dim: int, teacher_dim: int) -> None:
         super().__init__()
         self.first = nn.Linear(student_dim, teacher_dim)
-        self.norm = nn.BatchNorm1d(teacher_dim)
+        self.norm = BatchNorm1d(teacher_dim)
         self.last = nn.Linear(teacher_dim, teacher_dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        hidden = self.first(rows)  # (B, D)
-        if self.training and len(rows) == 1:  # a single row has no variance: use the running statistics
-            norm = self.norm
-            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        else:
-            hidden = self.norm(hidden)
-        out: Tensor = self.last(F.relu(hidden))
+        out: Tensor = self.last(F.relu(self.norm(self.first(rows))))
         return out
+
+
+def warm(epoch: float, warmup: float) -> float:
+    """β(t) = γ(t) = min(t / T_warmup, 1) (Eq. 10), in fractional epochs; full weight at once when T_warmup is 0."""
+    return 1.0 if warmup <= 0 else min(epoch / warmup, 1.0)
+
+
+EMPTY, UNKNOWN = -2, -1  # sample numbers of queue rows: never filled; filled without a number
 
 
 class ASDLoss(nn.Module):
     """The two losses of ASD as a drop-in module: `terms = asd(student, final, early, epoch=epoch)`.
 
     Takes embeddings (B, d), (B, D), (B, D) and returns weighted scalars {"tc": …, "ss": …}; add them to your own loss.
-    Hand its parameters to the optimiser too: it has a projector when the widths differ.
+    Give its parameters to the optimizer too: it has a projector when the widths differ.
 
     tc, ss: weights of the two losses, 0 switches one off. temperature: τ_c. margin: ε. directions: K. queue: M.
     warmup: epochs over which the weights rise from 0, 0 for none. temporal: False leaves the early feature out of L_TC.
@@ -113,35 +108,27 @@ class ASDLoss(nn.Module):
         sync: bool = False,
     ) -> None:
         super().__init__()
-        _check_whole(1, student_dim=student_dim, teacher_dim=teacher_dim)
-        _check_whole(0, queue=queue, examples=0 if examples is None else examples)
-        if ss != 0:
-            _check_whole(1, directions=directions, refresh=refresh)
-        if not 0 < temperature < float("inf"):  # NaN is refused too
-            raise ValueError(f"temperature is {temperature}; it must be above 0, and finite")
-        for name, value in (("margin", margin), ("warmup", warmup)):
-            if not value >= 0:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
+        check_settings(student_dim=student_dim, teacher_dim=teacher_dim, queue=queue, examples=examples or 0)
+        check_settings(temperature=temperature, margin=margin, warmup=warmup)
         self.tc, self.ss, self.temperature, self.margin, self.warmup = tc, ss, temperature, margin, warmup
-        self.temporal, self.examples, self.sync, self.widths = temporal, examples, sync, (student_dim, teacher_dim)
+        self.temporal, self.examples, self.sync = temporal, examples, sync
+        self.widths = {"student": student_dim, "final": teacher_dim, "early": teacher_dim}
         self.uses_early = ss != 0 or (tc != 0 and temporal)
-        needed = (tc != 0 or ss != 0) and student_dim != teacher_dim
-        self.projector = Projector(student_dim, teacher_dim) if needed else None
+        needs_projector = (tc != 0 or ss != 0) and student_dim != teacher_dim
+        self.projector = Projector(student_dim, teacher_dim) if needs_projector else None
         self.basis = (
             ShortcutBasis(teacher_dim, directions, source=subspace, select=select, momentum=momentum, refresh=refresh)
             if ss != 0
             else None
         )
-        places = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
-        self.keeps = needed or places > 0 or (ss != 0 and subspace != "batch")  # anything that lies on a device
-        self.register_buffer("queue", torch.zeros(places, teacher_dim))  # newest first. (M, D)
-        self.register_buffer("queue_index", torch.full((places,), EMPTY))  # the sample in each place. (M,)
+        size = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
+        self.register_buffer("queue", torch.zeros(size, teacher_dim))  # oldest first. (M, D)
+        self.register_buffer("queue_index", torch.full((size,), EMPTY))  # the sample in each row. (M,)
 
     def check(self, sizes: Sizes) -> None:
-        """The early state's features lie in the final one's space, where they are used."""
-        if not self.uses_early:
-            return
-        final, early = sizes.teachers["final"].embedding, sizes.teachers["early"].embedding
+        """Early and final features are compared, so they must be of one width."""
+        final = sizes.teachers["final"].embedding
+        early = sizes.teachers["early"].embedding if self.uses_early else final
         if early != final:
             raise ValueError(
                 f"the final state's features are {final} wide, the early state's {early}; it compares them, "
@@ -170,11 +157,11 @@ class ASDLoss(nn.Module):
         if early is None and self.uses_early:
             raise ValueError("early is None, but temporal contrast or suppression needs it")
         early = final if early is None or not self.uses_early else early
-        device = self.queue.device if self.keeps else None
-        _check({"student": student, "final": final, "early": early}, self.widths, device, index, epoch)
+        check_tensors(self.widths, index, student=student, final=final, early=early)
+        check_settings(epoch=epoch)
         with torch.autocast(student.device.type, enabled=False):  # τ = 0.07 magnifies bfloat16's rounding
-            own = self.queue.dtype  # float32, unless the module was cast
-            student, final, early = student.to(own), final.detach().to(own), early.detach().to(own)
+            dtype = self.queue.dtype  # float32, unless the module was cast
+            student, final, early = student.to(dtype), final.detach().to(dtype), early.detach().to(dtype)
             if self.sync:
                 student, final, early = gather(student), gather(final), gather(early)
                 index = None if index is None else gather(index)
@@ -200,83 +187,52 @@ class ASDLoss(nn.Module):
         return terms
 
     def _negatives(self, batch: int, index: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The part of the queue that cannot hold the current samples, and which of its places a row must ignore."""
+        """The newest rows of the queue that cannot be of the current samples, and which of them a row must ignore."""
         reach = len(self.queue)
         if self.examples is not None:  # within one pass over the data the last N − B samples are all others
             reach = min(reach, max(self.examples - batch, 0))
         if reach == 0:
             return None, None
-        places = self.queue_index[:reach]
-        ignore = (places == EMPTY).expand(batch, reach)
+        # newest batch first: the order in which negatives were summed before the queue dropped single rows
+        queue, numbers = (torch.cat(rows[-reach:].split(batch)[::-1]) for rows in (self.queue, self.queue_index))
+        ignore = (numbers == EMPTY).expand(batch, reach)
         if index is not None:
-            ignore = ignore | (places == index[:, None])  # (B, reach)
-        return self.queue[:reach], ignore
+            ignore = ignore | (numbers == index[:, None])  # (B, reach)
+        return queue, ignore
 
-    @torch.inference_mode(False)  # what is remembered must serve a step with gradients
+    @torch.inference_mode(False)  # the queue must serve a later step with gradients
     @torch.no_grad()
     def _enqueue(self, final: Tensor, index: Tensor | None) -> None:
-        """The batch goes in front, the oldest fall off. New tensors: the old queue may be part of a pending graph."""
-        places = len(self.queue)
-        if places == 0:
+        """Append the batch; the oldest rows fall off. New tensors: the old queue may be part of a pending graph."""
+        size = len(self.queue)
+        if size == 0:
             return
         if index is None:
             index = torch.full((len(final),), UNKNOWN, device=self.queue_index.device)
-        rows, numbers = unit(final)[:places].to(self.queue), index[:places].to(self.queue_index)
-        self.queue = torch.cat([rows, self.queue[: places - len(rows)]])
-        self.queue_index = torch.cat([numbers, self.queue_index[: places - len(numbers)]])
+        rows, numbers = unit(final)[-size:].to(self.queue), index[-size:].to(self.queue_index)
+        self.queue = torch.cat([self.queue[len(rows) :], rows])
+        self.queue_index = torch.cat([self.queue_index[len(rows) :], numbers])
 
 
 class ASD(nn.Module):
-    """CE + α_kd KD + β(t) α_tc L_TC + γ(t) α_ss L_SS (Eq. 9)."""
+    """CE + α_kd KD + β(t) α_tc L_TC + γ(t) α_ss L_SS (Eq. 9). `settings` are those of ASDLoss."""
 
     taps: tuple[str, ...] = ()
+    settings_from = ASDLoss
 
     def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        kd: float = 1.0,
-        kd_temperature: float = 4.0,
-        tc: float = 0.8,
-        ss: float = 1.0,
-        temperature: float = 0.07,
-        margin: float = 0.1,
-        directions: int = 4,
-        queue: int = 4096,
-        warmup: float = 20.0,
-        temporal: bool = True,
-        subspace: Source = "batch",
-        select: Select = "displaced",
-        momentum: float = 0.99,
-        refresh: int = 50,
-        task_weight: float = 1.0,
+        self, sizes: Sizes, *, kd: float = 1.0, kd_temperature: float = 4.0, task_weight: float = 1.0, **settings: Any
     ) -> None:
         super().__init__()
-        if kd != 0 and not kd_temperature > 0:
-            raise ValueError(f"kd_temperature is {kd_temperature}; it must be above 0")
+        check_settings(kd_temperature=kd_temperature)
         self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
-        self.loss = ASDLoss(
-            sizes.student.embedding,
-            sizes.teachers["final"].embedding,
-            tc=tc,
-            ss=ss,
-            temperature=temperature,
-            margin=margin,
-            directions=directions,
-            queue=queue,
-            warmup=warmup,
-            temporal=temporal,
-            subspace=subspace,
-            select=select,
-            momentum=momentum,
-            refresh=refresh,
-            examples=sizes.examples,
-        )
+        final = sizes.teachers["final"].embedding
+        self.loss = ASDLoss(sizes.student.embedding, final, examples=sizes.examples, **settings)
         self.loss.check(sizes)
         self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
-        self.loss.prepare((seen["final"].embedding, seen["early"].embedding) for seen in stream)
+        self.loss.prepare((outputs["final"].embedding, outputs["early"].embedding) for outputs in stream)
 
     def project(self, student: Tensor) -> Tensor:
         return self.loss.project(student)
@@ -291,63 +247,3 @@ class ASD(nn.Module):
             student.embedding, final.embedding, early, epoch=epoch, index=batch.index
         )
         return terms | features
-
-
-# --- what a loop of one's own may get wrong ----------------------------------------------------------------------
-
-WHOLE = "it must be a tensor of whole numbers, one a row"
-
-
-def _check(
-    features: Mapping[str, Tensor],
-    widths: tuple[int, int],
-    device: torch.device | None,
-    index: Tensor | None,
-    epoch: float,
-) -> None:
-    """Refuse what torch would broadcast, or speak of in its own words; of tensors no value is read: that is waiting.
-
-    features: student (B, d), final and early (B, D). widths: d and D. device: the loss's own, where it has one.
-    """
-    student = features["student"]
-    for name, rows in features.items():
-        side, width = ("student_dim", widths[0]) if name == "student" else ("teacher_dim", widths[1])
-        if not isinstance(rows, Tensor):
-            raise TypeError(f"{name} is of type {type(rows).__name__}; it must be a tensor of features (rows, {width})")
-        if rows.ndim != 2 or rows.shape[1] != width:
-            pool = ": pool maps to one vector a row first" if rows.ndim > 2 else ""
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}; it must be (rows, {width}), {side} wide{pool}")
-        if len(rows) != len(student):
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}, student {len(student)} rows; it must have as many")
-        if rows.device != student.device:
-            raise ValueError(f"{name} is on {rows.device}, student on {student.device}; they must be on one device")
-    if device not in (None, student.device):
-        raise ValueError(f"student is on {student.device}, the loss on {device}; move it: loss.to('{student.device}')")
-    if index is not None:
-        _check_index(index, student)
-    if not hasattr(epoch, "__float__"):
-        raise TypeError(f"epoch is of type {type(epoch).__name__}; it must be a number")
-    if not epoch >= 0:  # NaN is refused too
-        raise ValueError(f"epoch is {epoch}; it must be 0 or more: the epochs that are done")
-
-
-def _check_index(index: Tensor, student: Tensor) -> None:
-    if not isinstance(index, Tensor):
-        raise TypeError(f"index is of type {type(index).__name__}; {WHOLE}")
-    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise TypeError(f"index is of {index.dtype}; {WHOLE}")
-    if index.shape != student.shape[:1]:
-        raise ValueError(f"index has shape {tuple(index.shape)}, student {len(student)} rows; {WHOLE}")
-    if index.device != student.device:
-        raise ValueError(f"index is on {index.device}, student on {student.device}; they must be on one device")
-
-
-def _check_whole(least: int, **settings: int) -> None:
-    """Refuse sizes that are too small or no whole numbers; numpy's are some, True is none."""
-    for name, value in settings.items():
-        try:
-            fits = not isinstance(value, bool) and value.__index__() >= least
-        except (AttributeError, TypeError):
-            fits = False
-        if not fits:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")

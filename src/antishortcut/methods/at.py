@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
 from antishortcut.parallel import gather
 from antishortcut.subspace import unit
@@ -50,11 +51,7 @@ class AT(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        ours, theirs = len(sizes.student.stages), len(sizes.teachers["final"].stages)
-        if not (ours and theirs):
-            raise ValueError(
-                f"needs feature maps of both networks: the student has {ours} stages of them, the teacher {theirs}"
-            )
+        check_stages(sizes)
         self.weight, self.kd, self.kd_temperature, self.task_weight = weight, kd, kd_temperature, task_weight
 
     def terms(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
+from antishortcut.methods.checks import check_choice, check_settings
 from antishortcut.subspace import abandoned_directions, leading_eigenvectors, padded_directions, second_moment
 
 Source = Literal["batch", "running", "dataset"]
@@ -47,13 +48,11 @@ class ShortcutBasis(nn.Module):
         ridge: float = 0.01,
     ) -> None:
         super().__init__()
-        for name, value, known in (("subspace", source, get_args(Source)), ("select", select, get_args(Select))):
-            if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; there are {', '.join(known)}")
+        check_choice("subspace", source, get_args(Source))
+        check_choice("select", select, get_args(Select))
+        check_settings(directions=directions, refresh=refresh, momentum=momentum)
         if source == "batch" and select == "abandoned":
             raise ValueError("abandoned directions need full-rank moments: use subspace='running' or 'dataset'")
-        if directions < 1 or refresh < 1 or not 0 <= momentum < 1:
-            raise ValueError("directions and refresh must be at least 1, momentum in [0, 1)")
         self.directions, self.source, self.select = directions, source, select
         self.momentum, self.refresh, self.ridge = momentum, refresh, ridge
         self._told: set[bool] = set()

@@ -12,8 +12,9 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_labels, check_settings
 from antishortcut.methods.kd import kd_loss
-from antishortcut.methods.norm import BatchNorm
+from antishortcut.methods.norm import BatchNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
@@ -47,7 +48,7 @@ def shrink(channels: int, width: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, stride, padding=1, groups=channels, bias=False),
         nn.Conv2d(channels, width, 1, bias=False),
-        BatchNorm(width),
+        BatchNorm2d(width),
         nn.ReLU(),
     )
 
@@ -94,10 +95,8 @@ class BYOT(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if sizes.labels is None:
-            raise ValueError("needs one label for every image, not for every pixel")
-        if not 0 <= alpha <= 1 or temperature <= 0:
-            raise ValueError("alpha must lie between 0 and 1, temperature must be positive")
+        check_labels(sizes)
+        check_settings(alpha=alpha, temperature=temperature)
         maps = sizes.student.stages
         if len(maps) < 2:
             raise ValueError(f"it needs a student with at least two stages (feature maps); this one has {len(maps)}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_labels, check_settings
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
@@ -24,8 +25,8 @@ class CkptKD(nn.Module):
         self, sizes: Sizes, *, weight: float = 0.5, temperature: float = 5.0, task_weight: float = 0.5
     ) -> None:
         super().__init__()
-        if sizes.labels is None:
-            raise ValueError("needs one label for every image, not for every pixel")
+        check_labels(sizes)
+        check_settings(temperature=temperature)
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
     def terms(

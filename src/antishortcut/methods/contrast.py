@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.asd import ASDLoss
+from antishortcut.methods.checks import check_choice, check_settings, check_tensors
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
@@ -23,7 +24,7 @@ def contrast_logits(final: Tensor, early: Tensor | None, strength: float, floor:
     The floor bounds what a class can gain because the early state ruled it out: at most −λ · floor. Without an early
     state it is the uniform one, and the target is only sharper: (1 + λ) log p_F.
     """
-    _check(final=final, early=early)
+    check_tensors(final=final, early=final if early is None else early)
     target = (1 + strength) * F.log_softmax(final.detach(), dim=1)  # (B, C)
     if early is None:
         return target
@@ -40,7 +41,7 @@ def contrast_loss(
     floor: float = -8.0,
 ) -> Tensor:
     """τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)), mean over rows, from logits (B, C). For any loop."""
-    _check(student=student, final=final, early=early)
+    check_tensors(student=student, final=final, early=final if early is None else early)
     return kd_loss(student, contrast_logits(final, early, strength, floor), temperature)
 
 
@@ -69,10 +70,8 @@ class Contrast(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if not strength >= 0 or not temperature > 0 or not floor < 0:  # NaN is refused too
-            raise ValueError("strength must not be negative, temperature must be positive, floor negative")
-        if reference not in ("early", "uniform"):
-            raise ValueError(f"reference is 'early' or 'uniform', not {reference!r}")
+        check_settings(strength=strength, temperature=temperature, floor=floor)
+        check_choice("reference", reference, ("early", "uniform"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
         self.reference, self.task_weight = reference, task_weight
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
@@ -98,25 +97,9 @@ class Contrast(nn.Module):
     ) -> dict[str, Tensor]:
         final = teachers["final"]
         early = teachers["early"].logits if self.reference == "early" else None
-        how = {"strength": self.strength, "temperature": self.temperature, "floor": self.floor}
-        terms = {"contrast": self.weight * contrast_loss(student.logits, final.logits, early, **how)}
+        target = contrast_logits(final.logits, early, self.strength, self.floor)  # (B, C)
+        terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
         if self.features is not None:
-            near, far = final.embedding, teachers["early"].embedding
-            terms |= self.features(student.embedding, near, far, epoch=epoch, index=batch.index)
+            early_embedding = teachers["early"].embedding
+            terms |= self.features(student.embedding, final.embedding, early_embedding, epoch=epoch, index=batch.index)
         return terms
-
-
-def _check(**logits: Tensor | None) -> None:
-    """Refuse what torch would broadcast, or speak of in its own words; of tensors no value is read: that is waiting."""
-    first, like = next(iter(logits.items()))
-    for name, rows in logits.items():
-        if name == "early" and rows is None:
-            continue
-        if not isinstance(rows, Tensor) or not isinstance(like, Tensor):
-            raise TypeError(f"{name} is of type {type(rows).__name__}; it must be a tensor of logits (rows, classes)")
-        if rows.ndim < 2:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}; logits must be (rows, classes)")
-        if rows.shape != like.shape:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}, {first} {tuple(like.shape)}; they must be alike")
-        if rows.device != like.device:
-            raise ValueError(f"{name} is on {rows.device}, {first} on {like.device}; they must be on one device")

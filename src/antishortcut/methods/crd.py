@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_choice, check_labels, check_settings
 from antishortcut.methods.kd import kd_loss
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
@@ -114,19 +115,14 @@ class CRD(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if memory not in ("bank", "queue"):
-            raise ValueError(f"memory is 'bank' or 'queue', not {memory!r}")
-        if negatives < 1 or temperature <= 0 or not 0 <= momentum < 1:
-            raise ValueError("negatives must be at least 1, temperature positive, momentum in [0, 1)")
-        if width < 1:
-            raise ValueError(f"width is {width}; it must be at least 1")
-        if sizes.labels is None:
-            raise ValueError("needs one label for every image")
+        check_choice("memory", memory, ("bank", "queue"))
+        check_settings(negatives=negatives, temperature=temperature, momentum=momentum, width=width)
+        labels = check_labels(sizes)
         self.weight, self.temperature, self.momentum, self.memory = weight, temperature, momentum, memory
         self.kd, self.kd_temperature, self.task_weight, self.examples = kd, kd_temperature, task_weight, sizes.examples
         self.student_head = nn.Linear(sizes.student.embedding, width)
         self.teacher_head = nn.Linear(sizes.teachers["final"].embedding, width)
-        self.most = int(torch.bincount(sizes.labels).max())
+        self.most = int(torch.bincount(labels).max())
         others = sizes.examples - self.most  # of the largest class, fewest others
         self.negatives = min(negatives, others) if memory == "bank" else min(negatives, sizes.examples)
         if self.negatives < 1:
@@ -137,7 +133,7 @@ class CRD(nn.Module):
             self.register_buffer(name, torch.empty(rows, width).uniform_(-bound, bound))
         self.register_buffer("bank_label", torch.full((rows,), -1))  # of a queue's places; −1 is empty
         self.register_buffer("scale", torch.zeros(2))  # Z of both anchors, fixed by the first batch; 0 before
-        self.register_buffer("labels", sizes.labels.clone(), persistent=False)
+        self.register_buffer("labels", labels.clone(), persistent=False)
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float

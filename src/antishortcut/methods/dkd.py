@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.asd import warm
+from antishortcut.methods.checks import check_settings
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -60,8 +62,7 @@ class DKD(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if temperature <= 0 or warmup < 0:
-            raise ValueError("temperature must be positive, warmup not negative")
+        check_settings(temperature=temperature, warmup=warmup)
         self.alpha, self.beta, self.temperature = alpha, beta, temperature
         self.warmup, self.task_weight = warmup, task_weight
 
@@ -70,5 +71,5 @@ class DKD(nn.Module):
     ) -> dict[str, Tensor]:
         teacher = teachers["final"].logits.detach().to(student.logits)
         tckd, nckd = dkd_terms(student.logits, teacher, batch.label, self.temperature)
-        scale = 1.0 if self.warmup == 0 else min(epoch / self.warmup, 1.0)
+        scale = warm(epoch, self.warmup)
         return {"tckd": scale * self.alpha * tckd, "nckd": scale * self.beta * nckd}

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
-from antishortcut.methods.norm import BatchNorm
+from antishortcut.methods.norm import BatchNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
@@ -57,17 +58,12 @@ class FitNets(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        check_stages(sizes, hint=hint)
         ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
-        fewest = min(len(ours), len(theirs))
-        if not -fewest <= hint < fewest:
-            raise ValueError(
-                f"hint = {hint} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
-                f"the teacher {len(theirs)}{f'; choose hint = {fewest - 1} or less' * (fewest > 0)}"
-            )
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.conv = regressor(ours[hint], theirs[hint])
-        self.norm = BatchNorm(theirs[hint][0])
+        self.norm = BatchNorm2d(theirs[hint][0])
 
     def regress(self, maps: Tensor) -> Tensor:
         """The student's map (B, C_s, H_s, W_s) in the teacher's channels (B, C_t, H, W)."""

@@ -1,5 +1,4 @@
-"""Batch norm for the heads of methods."""
-# B batch, C channels, H × W pixels
+"""Batch norm that takes a single value per channel in training, by its running statistics: one has no variance."""
 
 from __future__ import annotations
 
@@ -7,10 +6,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm of maps (B, C, H, W) that takes a batch of one 1 × 1 map, too."""
+class _SingleValue(nn.modules.batchnorm._BatchNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.numel() == x.shape[1]:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        if self.training and maps.numel() == maps.shape[1]:  # a single value has no variance: the running statistics
-            return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(maps)
+
+class BatchNorm1d(_SingleValue, nn.BatchNorm1d):
+    """Of rows (B, C)."""
+
+
+class BatchNorm2d(_SingleValue, nn.BatchNorm2d):
+    """Of maps (B, C, H, W)."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_settings
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
@@ -34,8 +35,7 @@ class Residual(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if strength < 0 or temperature <= 0 or floor >= 0:
-            raise ValueError("strength must not be negative, temperature must be positive, floor negative")
+        check_settings(strength=strength, temperature=temperature, floor=floor)
         self.task_weight, self.strength, self.floor = task_weight, strength, floor
         self.weight, self.temperature = weight, temperature
 

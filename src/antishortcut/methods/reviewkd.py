@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.methods.norm import BatchNorm
+from antishortcut.methods.asd import warm
+from antishortcut.methods.checks import check_settings, check_stages
+from antishortcut.methods.norm import BatchNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Shape, Sizes
 
@@ -56,9 +58,9 @@ class Fusion(nn.Module):
         widen = nn.Conv2d(width, c_out, 3, padding=1, bias=False)
         for conv in (narrow, widen):
             nn.init.kaiming_uniform_(conv.weight, a=1)
-        self.narrow = nn.Sequential(narrow, BatchNorm(width))
+        self.narrow = nn.Sequential(narrow, BatchNorm2d(width))
         self.attend = None if first else nn.Conv2d(2 * width, 2, 1)
-        self.widen = nn.Sequential(widen, BatchNorm(c_out))
+        self.widen = nn.Sequential(widen, BatchNorm2d(c_out))
 
     def forward(self, maps: Tensor, deeper: Tensor | None, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Maps (B, C_in, H, W) and the deeper fused (B, M, h, w) → (B, C_out, *size), and the fused (B, M, *size)."""
@@ -87,13 +89,8 @@ class ReviewKD(nn.Module):
     ) -> None:
         super().__init__()
         student, teacher = sizes.student, sizes.teachers["final"]
-        if not (student.stages and teacher.stages):
-            raise ValueError(
-                f"needs feature maps of both networks: the student has {len(student.stages)} stages of them, "
-                f"the teacher {len(teacher.stages)}"
-            )
-        if width < 1:
-            raise ValueError(f"width is {width}; it must be at least 1")
+        check_stages(sizes)
+        check_settings(width=width, warmup=warmup)
         self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
         width = min(width, student.embedding)
         self.whole = not student.maps
@@ -113,5 +110,4 @@ class ReviewKD(nn.Module):
         for fusion, maps, target in zip(self.fusions, ours, theirs, strict=False):
             reviewed, fused = fusion(maps, fused, target.shape[2:])
             losses.append(context_loss(reviewed, target))
-        scale = 1.0 if self.warmup <= 0 else min(epoch / self.warmup, 1.0)
-        return {"review": scale * self.weight * torch.stack(losses).sum()}
+        return {"review": warm(epoch, self.warmup) * self.weight * torch.stack(losses).sum()}

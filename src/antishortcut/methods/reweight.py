@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_choice, check_settings
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -45,8 +46,8 @@ class Reweight(nn.Module):
         task_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        if scheme not in ("jtt", "lff") or factor <= 0 or temperature <= 0:
-            raise ValueError("scheme is jtt or lff, factor and temperature are positive")
+        check_choice("scheme", scheme, ("jtt", "lff"))
+        check_settings(factor=factor, temperature=temperature)
         self.scheme, self.factor, self.weight, self.temperature = scheme, factor, weight, temperature
         self.ce, self.task_weight = ce, task_weight
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_settings
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
@@ -27,6 +28,7 @@ class Snapshot(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        check_settings(temperature=temperature)
         self.roles: tuple[str, ...] = tuple(dict.fromkeys(name.strip() for name in states.split(",") if name.strip()))
         if not self.roles:
             raise ValueError("states names no teacher state, like '50%, 75%, final'")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
 from antishortcut.parallel import gather
 from antishortcut.subspace import unit
@@ -88,13 +89,8 @@ class UFD(nn.Module):
         task_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        check_stages(sizes, stage=stage)
         ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
-        fewest = min(len(ours), len(theirs))
-        if not -fewest <= stage < fewest:
-            raise ValueError(
-                f"stage = {stage} is not a stage of both networks: the student has {len(ours)} stages of feature maps, "
-                f"the teacher {len(theirs)}"
-            )
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.spatial_dc, self.spatial_ac = spatial_dc, spatial_ac
         self.channel_dc, self.channel_ac = channel_dc, channel_ac

@@ -1,0 +1,111 @@
+"""Checks of arguments, the same for every loss and method: one line says what is wrong and what it must be."""
+# B batch, C classes, D features
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antishortcut.errors import UserError
+from antishortcut.types import Sizes
+
+ABOVE_0 = (lambda value: 0 < value < math.inf, "above 0, and finite")
+NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
+SHARE = (lambda value: 0 <= value < 1, "at least 0 and below 1")
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # NaN is in none of them
+    "temperature": ABOVE_0,
+    "kd_temperature": ABOVE_0,
+    "tc_temperature": ABOVE_0,
+    "factor": ABOVE_0,
+    "strength": NOT_NEGATIVE,
+    "margin": NOT_NEGATIVE,
+    "warmup": NOT_NEGATIVE,
+    "epoch": NOT_NEGATIVE,
+    "momentum": SHARE,
+    "mask_ratio": SHARE,
+    "alpha": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "floor": (lambda value: value < 0, "below 0"),
+}
+LEAST = {"queue": 0, "examples": 0, "groups": 2}  # of whole numbers; of all others 1
+
+
+def check_settings(**settings: Any) -> None:
+    """Validate settings by their names: those of RANGES are numbers, all others whole numbers."""
+    for name, value in settings.items():
+        if name in RANGES:
+            fits, what = RANGES[name]
+            if not hasattr(value, "__float__"):
+                raise TypeError(f"{name} is of type {type(value).__name__}; it must be a number")
+            if not fits(value):
+                raise UserError(f"{name} is {value}; it must be {what}")
+        elif not _is_whole(value, LEAST.get(name, 1)):
+            raise UserError(f"{name} is {value!r}; it must be a whole number, {LEAST.get(name, 1)} or more")
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UserError(f"unknown {name} {value!r}; it must be {' or '.join(map(repr, known))}")
+
+
+def check_tensors(widths: Mapping[str, int] | None = None, index: Tensor | None = None, **tensors: Tensor) -> None:
+    """Validate types, shapes, dtypes and devices without synchronising. The first tensor is what the others must match.
+
+    widths: of features (B, D), by name, with equal B. Without it: logits (B, C) or maps of them, of one shape.
+    index: numbers of the samples (B,).
+    """
+    first, like = next(iter(tensors.items()))
+    for name, rows in tensors.items():
+        what = "logits (rows, classes)" if widths is None else f"features (rows, {widths[name]})"
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"{name} is of type {type(rows).__name__}; it must be a tensor of {what}")
+        if rows.ndim < 2 or (widths is not None and rows.shape[1:] != (widths[name],)):
+            pool = ": pool maps to one vector a row first" if widths is not None and rows.ndim > 2 else ""
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}; it must be {what}{pool}")
+        if rows.shape != like.shape and (widths is None or len(rows) != len(like)):
+            raise ValueError(f"{name} has shape {tuple(rows.shape)}, {first} {tuple(like.shape)}; they must match")
+        check_device(name, rows, first, like.device)
+    if index is not None:
+        what = "it must be a tensor of whole numbers, one a row"
+        if not isinstance(index, Tensor):
+            raise TypeError(f"index is of type {type(index).__name__}; {what}")
+        if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+            raise TypeError(f"index is of {index.dtype}; {what}")
+        if index.shape != like.shape[:1]:
+            raise ValueError(f"index has shape {tuple(index.shape)}, {first} {len(like)} rows; {what}")
+        check_device("index", index, first, like.device)
+
+
+def check_device(name: str, rows: Tensor, other: str, device: torch.device) -> None:
+    if rows.device != device:
+        raise ValueError(f"{name} is on {rows.device}, {other} on {device}; they must be on one device")
+
+
+def check_labels(sizes: Sizes) -> Tensor:
+    """The training labels, which segmentation has none of."""
+    if sizes.labels is None:
+        raise ValueError("needs one label for every image, not for every pixel")
+    return sizes.labels
+
+
+def check_stages(sizes: Sizes, **stage: int) -> None:
+    """Student and teacher must have feature maps, and the stage of this name if one is given."""
+    student, teacher = len(sizes.student.stages), len(sizes.teachers["final"].stages)
+    fewest = min(student, teacher)
+    counts = f"the student has {student} stages of feature maps, the teacher {teacher}"
+    if not fewest:
+        raise ValueError(f"needs feature maps of both networks: {counts}")
+    for name, value in stage.items():
+        if not -fewest <= value < fewest:
+            raise ValueError(f"{name} = {value} is not a stage of both networks: {counts}")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    """numpy's integers are whole numbers, True is none."""
+    try:
+        return not isinstance(value, bool) and value.__index__() >= least
+    except (AttributeError, TypeError):
+        return False
