@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "teachers": {"run", "folder", "types", "models", "data", "subspace", "frozen", "snapshots"},
     "cache": {"run", "folder", "teachers", "types"},
     "mixing": {"settings", "types", "data", "parallel"},
-    "memory": {"settings", "types", "machine", "optimiser", "parallel"},
+    "memory": {"settings", "types", "optimiser", "parallel"},
     "answers": {"run", "types", "data", "frozen", "teachers", "cache"},
     "train": {
         "run", "folder", "resume", "schedule", "console", "parallel", "step",
@@ -76,7 +76,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "export": {"run", "folder", "types", "models", "data", "teachers", "cost"},
     "targets": {"folder", "types", "data", "methods", "teachers"},
-    "bench": {"run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data"},
+    "bench": {
+        "run", "machine", "teachers", "types", "models", "methods", "step", "tasks", "frozen", "cache", "data", "cost", "fabric",
+    },
     "job": {"run"},
     "paper": {"run", "job"},
     "suites": {"run", "job", "paper"},
@@ -84,10 +86,7 @@ ALLOWED: dict[str, set[str]] = {
     "launch": {
         "run", "folder", "suites", "methods", "work", "workflow", "train", "machine", "signals", "exits", "console",
     },
-    "cost": {
-        "run", "folder", "job", "launch", "types", "data", "models", "methods", "tasks", "teachers", "fabric", "bench",
-        "frozen", "machine",
-    },
+    "cost": {"run", "folder", "job", "launch"},
     "demo": {"run", "folder", "evaluate", "workflow", "report"},
     "doctor": {"machine", "run", "frozen", "fabric"},
 }  # fmt: skip

@@ -24,8 +24,6 @@ from PIL import Image
 from safetensors.torch import save
 
 from antishortcut.cache import Rows
-from antishortcut.cost.kept import NAME as STEPS
-from antishortcut.cost.kept import Machine, Timing, add_timing, read_book
 from antishortcut.data import layouts, scenes
 from antishortcut.data.copies import read_images, read_labels
 from antishortcut.data.corruptions.places import differences
@@ -47,7 +45,7 @@ from antishortcut.report.scores import read_embedding, read_histograms
 from antishortcut.report.serve import HOST, Show, _Handler, _Server
 from antishortcut.report.table import Table
 from antishortcut.resume import load_state as load_resume
-from antishortcut.run import ModelSettings, TeacherSettings, load_recipe, shipped_recipes, teach_run
+from antishortcut.run import TeacherSettings, load_recipe, shipped_recipes, teach_run
 from antishortcut.snapshots import Snapshots
 from antishortcut.snapshots import load_state as load_snapshot
 from antishortcut.stylize.reading import open_stylized
@@ -191,7 +189,6 @@ def _runs(root: Path) -> Iterable[Target]:
     yield Target("states of a teacher from elsewhere", (listed,), at(root / "given" / "manifest.json", _given(root)))
     scored = tuple(path.read_bytes() for path in sorted((folder.path / "scores").glob("*.json")))
     yield Target("scores/<set>.json", scored, at(one.path / "scores" / "groups.json", one.scores))
-    yield Target("steps.json", (_steps(root / "book"),), at(root / "book" / STEPS, lambda: read_book(root / "book")))
     record = root / "export" / "export.json"
     yield Target(
         "export.json", (b'{"files": ["model.onnx"], "form": "onnx"}',), at(record, lambda: _ours(record.parent))
@@ -225,18 +222,6 @@ def _given(root: Path) -> Callable[[], object]:
         return [(state.step / found[-1].step, f"{state.step:08d}", _digest(state.file)) for state in found]
 
     return states
-
-
-def _steps(place: Path) -> bytes:
-    from antishortcut.cost.groups import Group
-    from antishortcut.cost.groups import Size as Sized
-
-    place.mkdir()
-    size = Sized(images=100, side=32, classes=10)
-    machine = Machine(device="cpu", threads=1, precision="32-true", torch="2")
-    group = Group(network=ModelSettings(name="vgg8"), batch=64, size=size)
-    add_timing(place, Timing(group=group, machine=machine, seconds=0.1, steps=5, at="2026-01-01"))
-    return (place / STEPS).read_bytes()
 
 
 def _report(root: Path) -> Iterable[Target]:

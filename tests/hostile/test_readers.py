@@ -21,7 +21,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 
 NAMES = (
     "recipe (TOML)", "overrides by --set", "run.json", "result.json", "metrics.jsonl", "manifest.json of a teacher",
-    "manifest.json of a loop", "states of a teacher from elsewhere", "scores/<set>.json", "steps.json", "export.json",
+    "manifest.json of a loop", "states of a teacher from elsewhere", "scores/<set>.json", "export.json",
     "key.json of teachers' outputs", "teachers' outputs", "report: run.json", "report: result.json",
     "report: metrics.jsonl", "report: scores/corruptions.json", "report: scores/groups.json",
     "report: artifacts/mechanism.json",

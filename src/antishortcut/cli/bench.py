@@ -12,7 +12,8 @@ from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, pr
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.bench import Images, Pair
+    from antishortcut.bench import Pair
+    from antishortcut.cost import Size
     from antishortcut.run import ModelSettings
 
 
@@ -22,9 +23,7 @@ def bench(
     ] = "wrn-40-2:wrn-16-2",
     methods: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated, or all.", autocompletion=complete.listed(lambda: complete.names("methods"))
-        ),
+        typer.Option(help="Comma-separated, or all.", autocompletion=complete.listed(lambda: complete.methods(""))),
     ] = "kd,asd,contrast",
     batch: Annotated[int | None, typer.Option(min=2, help="Images a step; 64, or the recipe's.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each method that are counted.")] = 20,
@@ -70,10 +69,10 @@ def bench(
         _show(f"{pair}, batch {told['batch']}, {where}", told)
 
 
-def _networks(pair: str) -> tuple[Pair, Images, int]:
+def _networks(pair: str) -> tuple[Pair, Size, int]:
     """Teacher and student, what they see, and the usual batch; of a recipe its own."""
-    from antishortcut.bench import CIFAR, Images, pair_of
-    from antishortcut.cost.groups import size_of
+    from antishortcut.bench import CIFAR, pair_of
+    from antishortcut.cost import size_of
     from antishortcut.run import load_recipe, shipped_recipes
 
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
@@ -83,7 +82,7 @@ def _networks(pair: str) -> tuple[Pair, Images, int]:
     if size is None or size.dense:
         raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
     teacher, student = (_weightless(model) for model in (recipe.teacher, recipe.student))
-    return (teacher, student), Images(size.classes, size.images, size.side), recipe.optim.batch
+    return (teacher, student), size, recipe.optim.batch
 
 
 def _weightless(model: ModelSettings) -> ModelSettings:

@@ -75,7 +75,7 @@ def stylize(
     from antishortcut.stylize import check_request, write_stylized
 
     use_threads(threads)
-    shop = workshop(runs, data_root, download, device, 1, "32-true", threads, 0, 60.0)
+    shop = workshop(runs, data_root, download, device=device, precision="32-true", threads=threads, workers=0)
     settings, place = _data(data), _place(device)
     request: dict[str, Any] = {"which": set_name, "styles": styles, "alpha": alpha, "seed": seed, "limit": limit}
     check_request(shop.sets(settings), out, **request)  # what cannot be is said before a stylizer is trained
