@@ -191,9 +191,11 @@ def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> l
             step = {"network": _network(own), "batch": own.batch or recipe.optim.batch}
             if key not in listed and own.final is None and there is None:
                 add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
-            if own.early == "rewind" and rewound not in listed and not _rewound(recipe, there, runs):
-                add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
-            listed |= {key, rewound}
+            listed.add(key)
+            if own.early == "rewind" and rewound not in listed:
+                listed.add(rewound)
+                if not _rewound(recipe, there, runs):
+                    add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
         if state(job, runs) != "finished":
             recipe, teacher = job.recipe, _network(job.recipe.teacher)
             other = None if job.other is None or _network(job.other) == teacher else _network(job.other)
