@@ -304,7 +304,9 @@ def test_an_error_over_several_devices_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_run_over_several_devices_does_not_inherit_ranks() -> None:
-    kept = environment({"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"})
+    kept = environment(
+        {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
+    )
     assert kept == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
 
 
