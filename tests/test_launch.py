@@ -298,8 +298,8 @@ def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest
     assert (asked["num_gpus"], asked["num_cpus"]) == (0.0, 2)
 
 
-def test_an_error_over_several_devices_comes_back(tmp_path: Path) -> None:
-    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu", devices=2))
+def test_an_error_in_the_process_of_a_run_comes_back(tmp_path: Path) -> None:
+    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu"))
     assert "nowhere" in Command(place, load_recipe("P2")).result()["error"]
 
 
