@@ -86,8 +86,8 @@ def show(
     if as_json:
         from antishortcut.methods import options_of
 
-        rows = [job.model_dump(mode="json") | {"resolved": options_of(job.method, _settings(job))} for job in jobs]
-        print_json({"runs": rows, "paper": paper and paper.as_json(), "cost": here.as_json()} if here else rows)
+        listed = [job.model_dump(mode="json") | {"resolved": options_of(job.method, _settings(job))} for job in jobs]
+        print_json({"runs": listed, "paper": paper and paper.as_json(), "cost": here.as_json()} if here else listed)
         return
     for suite in dict.fromkeys(job.suite for job in jobs):
         own = [job for job in jobs if job.suite == suite]

@@ -10,7 +10,7 @@ from typing import Any
 
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, Run, Value, rewind_run, teach_run
+from antishortcut.run import Execution, Recipe, Run, rewind_run, teach_run
 from antishortcut.suites import Job, folder_of
 
 Item = Recipe | Job  # a teacher to train, by its recipe, or a student
@@ -81,24 +81,27 @@ def another(job: Job, runs: Path) -> str:
         pairs |= {f"{section}.{key}": (getattr(one, key), value) for key, value in two}
     for key in ("student.weights", "student.digest"):  # the content counts, which is not read here
         pairs.pop(key)
-    if run.method == job.method:
-        options = _options(run, job)
-        pairs |= {f"method.{key}": (run.options.get(key), options.get(key)) for key in run.options | options}
-        pairs |= _teacher(run, job)
-    differences = [f"{key} {one} there, {two} here" for key, (one, two) in pairs.items() if one != two]
+    differences = _differences(pairs) or _differences(_options(run, job)) or _differences(_teacher(run, job))
     if not differences:
         return ""
     return f"{folder.path} holds another run ({'; '.join(differences[:3])}); use another --runs or remove that folder"
 
 
-def _options(run: Run, job: Job) -> dict[str, Value]:
+def _differences(pairs: Pairs) -> list[str]:
+    return [f"{key} {one} there, {two} here" for key, (one, two) in pairs.items() if one != two]
+
+
+def _options(run: Run, job: Job) -> Pairs:
     """The method's, with the defaults of what nobody set."""
     options = job.recipe.methods.get(job.method, {}) | job.options
-    if options.keys() == run.options.keys():
-        return options
-    from antishortcut.methods import options_of  # torch, and only where a run is to be compared with
+    if options.keys() != run.options.keys():
+        from antishortcut.methods import options_of  # torch, and only where a run is to be compared with
 
-    return options_of(job.method, options)
+        try:
+            options = options_of(job.method, options)
+        except UserError:  # reported when it is carried out
+            return {}
+    return {f"method.{key}": (run.options.get(key), options.get(key)) for key in run.options | options}
 
 
 def _teacher(run: Run, job: Job) -> Pairs:
