@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,11 +22,11 @@ from safetensors.torch import load_file
 
 from antishortcut import __version__
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder, InUse
+from antishortcut.folder import Folder
 from antishortcut.launch import cluster
-from antishortcut.launch.local import Processes, shared_out
+from antishortcut.launch.local import shared_out
 from antishortcut.launch.place import Place
-from antishortcut.run import Execution
+from antishortcut.run import load_recipe
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # a token in somebody's home would be asked of the second node and not given
 NAMES = ("kd", "contrast-1", "asd")
@@ -175,7 +175,7 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["", "local"])
 def test_an_address_that_would_start_a_cluster_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="is no cluster's"):
-        cluster._joined(address)
+        cluster._connect(address)
 
 
 @pytest.mark.slow
@@ -257,25 +257,18 @@ def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatc
     assert cluster._absolute(Place(Path("runs"), Path("mine")), 1).root == tmp_path / "mine"
 
 
-def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path) -> None:
-    folder, tries = Folder(tmp_path), list[int]()
-
-    def work() -> dict[str, object]:
-        tries.append(1)
-        if len(tries) == 2:
-            fcntl.flock(held, fcntl.LOCK_UN)
-        with folder.locked():
-            return {"there": True}
-
-    with (tmp_path / ".lock").open("a+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InUse):
-            cluster._patiently(work, patience=0.0)
-        assert cluster._patiently(work) == {"there": True}
-    assert len(tries) == 2
+def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [{"error": "in use", "busy": True}, {"error": "in use", "busy": True}, {"score": "val accuracy 0.5"}]
+    command = SimpleNamespace(result=lambda: results.pop(0))
+    monkeypatch.setattr(cluster, "Command", lambda *words, **more: command)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    (tmp_path / cluster.MARK.format(token="token")).touch()
+    words = (Place(tmp_path), "token", __version__, tmp_path, load_recipe("cues"))
+    assert cluster._work(*words, patience=0.0) == {"error": "in use", "busy": True}
+    assert cluster._work(*words) == {"score": "val accuracy 0.5"}
 
 
-def test_cards_are_shared_out_over_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_shared_out_over_slots(tmp_path: Path) -> None:
     none, two = tmp_path / "none", tmp_path / "two"
     for name in "ab":
         (two / name).mkdir(parents=True)
@@ -283,18 +276,6 @@ def test_cards_are_shared_out_over_processes(tmp_path: Path, monkeypatch: pytest
     assert shared_out(3, "cuda", {"CUDA_VISIBLE_DEVICES": "4, GPU-7"}, two) == ["4", "GPU-7", "4"]
     assert shared_out(3, "auto", {"CUDA_VISIBLE_DEVICES": ""}, two) == []
     assert shared_out(3, "auto", {}, none) == shared_out(3, "cpu", {}, two) == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
-    place = Place(tmp_path / "runs", execution=Execution.model_validate({"accelerator": "auto"}))
-    with Processes(place, 2) as engine:  # real processes: each takes one
-        asked = [engine._submit(_card, tmp_path / "met") for _ in range(2)]
-        assert sorted(ticket.result()["card"] for ticket in asked) == ["3", "5"]
-
-
-def _card(meeting: Path) -> dict[str, str | None]:
-    """Each stays until the other has come, so that none takes both questions."""
-    meeting.mkdir(exist_ok=True)
-    (meeting / str(os.getpid())).touch()
-    end = time.monotonic() + 120
-    while len(list(meeting.iterdir())) < 2 and time.monotonic() < end:
-        time.sleep(0.02)
-    return {"card": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    named = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert shared_out(3, "cuda", named, two, each=2) == ["0,1", "2,3", "0,1"]
+    assert shared_out(1, "cuda", named, two, each=8) == ["0,1,2,3"]  # Fabric says what is missing

@@ -22,7 +22,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.cost import measure
 from antishortcut.data import layouts
 from antishortcut.evaluate import latency
 from antishortcut.snapshots import Snapshots
@@ -194,7 +193,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "data")
     monkeypatch.setattr(latency, "interleaved", partial(latency.interleaved, rounds=1))  # times are not looked at
-    monkeypatch.setattr(measure, "STEPS", 1)
+    monkeypatch.setattr("antishortcut.bench.STEPS", 1)
     make_cifar(tmp_path / "data", per_class=4)
     for folder in ("photos", "data/birds"):
         for at in range(18):

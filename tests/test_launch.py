@@ -27,9 +27,8 @@ from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS, Bench, evaluate
 from antishortcut.folder import Folder, InUse
 from antishortcut.launch import Place, another, check_images, cluster, scored, state
-from antishortcut.launch.local import shared_out
 from antishortcut.launch.place import GIVEN, OTHERS
-from antishortcut.launch.several import Several, own
+from antishortcut.launch.task import Command, environment
 from antishortcut.run import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.suites import Job, open_suite
 from antishortcut.teachers import Trajectory
@@ -260,7 +259,7 @@ def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(UserError, match=r"no Ray cluster at .*; start one: ray start --head"):
-        cluster._joined(address)
+        cluster._connect(address)
 
 
 # --- several devices ---------------------------------------------------------------------------------------------
@@ -279,14 +278,6 @@ def test_devices_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert seen[0].execution.devices == 4
 
 
-def test_cards_are_shared_out_by_the_number_a_run_needs(tmp_path: Path) -> None:
-    named = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert shared_out(2, "cuda", named, tmp_path, each=2) == ["0,1", "2,3"]
-    assert shared_out(3, "cuda", named, tmp_path, each=2) == ["0,1", "2,3", "0,1"]
-    assert shared_out(1, "cuda", named, tmp_path, each=8) == ["0,1,2,3"]  # Fabric says what is missing
-    assert shared_out(2, "cuda", {"CUDA_VISIBLE_DEVICES": ""}, tmp_path, each=2) == []
-
-
 def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = dict[str, Any]()
 
@@ -297,7 +288,7 @@ def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest
     there = {"CPU": 8.0, "GPU": 4.0}
     nodes = [{"Alive": True, "Resources": there}]
     ray = SimpleNamespace(cluster_resources=lambda: there, nodes=lambda: nodes, remote=remote)
-    monkeypatch.setattr(cluster, "_joined", lambda address: ray)
+    monkeypatch.setattr(cluster, "_connect", lambda address: ray)
     place = Place(tmp_path, execution=Execution(accelerator="cuda", devices=4, threads=2))
     cluster.Cluster(place, "auto")
     assert (asked["num_gpus"], asked["num_cpus"]) == (4.0, 8)
@@ -307,14 +298,15 @@ def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest
     assert (asked["num_gpus"], asked["num_cpus"]) == (0.0, 2)
 
 
-def test_what_is_wrong_over_several_devices_comes_back(tmp_path: Path) -> None:
-    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu", devices=2))
-    found = Several(place).teach(load_recipe("P2"))
-    assert "nowhere" in found["error"]
+def test_an_error_in_the_process_of_a_run_comes_back(tmp_path: Path) -> None:
+    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu"))
+    assert "nowhere" in Command(place, load_recipe("P2")).result()["error"]
 
 
-def test_the_processes_of_a_run_count_themselves() -> None:
-    kept = own({"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"})
+def test_a_run_over_several_devices_does_not_inherit_ranks() -> None:
+    kept = environment(
+        {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
+    )
     assert kept == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
 
 

@@ -33,8 +33,8 @@ def test_a_missing_package_is_said_before_training(
 
 def test_an_unknown_log_is_one_line() -> None:
     with pytest.raises(UserError, match="--log: no log 'wand'; there are tensorboard, wandb"):
-        execution_of("cpu", 1, "auto", 1, "0", 1.0, log="wand")
-    assert execution_of("cpu", 1, "auto", 1, "0", 1.0, log="wandb, tensorboard").log == ("wandb", "tensorboard")
+        execution_of(log="wand")
+    assert execution_of(log="wandb, tensorboard").log == ("wandb", "tensorboard")
 
 
 class Failing:

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.cost.groups import KNOWN
+from antishortcut.cost import KNOWN
 from antishortcut.errors import UserError
 from antishortcut.evaluate import EVALUATIONS
 from antishortcut.job import Job, Suite, teacher_key

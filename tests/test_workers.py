@@ -33,11 +33,11 @@ def test_a_worker_for_every_core_or_thread_a_process_may_use(monkeypatch: pytest
 
 
 def test_the_option() -> None:
-    assert execution_of("cpu", 1, "auto", 0, "auto", 60).workers == "auto"
-    assert execution_of("cpu", 1, "auto", 0, "3", 60).workers == 3
+    assert execution_of(workers="auto").workers == "auto"
+    assert execution_of(workers="3").workers == 3
     for wrong in ("-1", "many", "1.5"):
         with pytest.raises(UserError, match=r"^--workers: Input should be") as caught:
-            execution_of("cpu", 1, "auto", 0, wrong, 60)
+            execution_of(workers=wrong)
         assert "\n" not in str(caught.value)
 
 

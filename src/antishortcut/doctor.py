@@ -1,6 +1,6 @@
-"""What there is to compute with and what a run would use of it; what is amiss, and what to do about it.
+"""What there is to compute with, what a run would use of it, and how to fix any problems.
 
-No torch until it is asked for: a torch that cannot be imported is one of the findings.
+Torch is imported late: a torch that cannot be imported is one of the findings.
 """
 
 from __future__ import annotations
@@ -8,251 +8,128 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import re
 import shutil
-import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from packaging.requirements import Requirement
 
 from antishortcut import __version__, machine
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line
 
-FIRST = ("torch", "torchvision", "timm", "lightning-fabric")  # the versions people are asked for
-IMPORTED = {"torch": "torch", "torchvision": "torchvision", "timm": "timm", "lightning-fabric": "lightning_fabric"}
-WATCHED = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ANTISHORTCUT_DATA", "ANTISHORTCUT_NATIVE")
-KNOWN = {  # what lies below the data root when a set is there
+IMPORTED = ("torch", "torchvision", "timm", "lightning_fabric")
+VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ANTISHORTCUT_DATA", "ANTISHORTCUT_NATIVE")
+KNOWN = {  # a file or folder below the data root that a data set has
     "cifar100": ("cifar-100-python/train",),
     "tiny-imagenet": ("tiny-imagenet-200/wnids.txt",),
     "imagenet100": tuple(f"{place}train/n01558993" for place in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
     "ade20k": ("ADEChallengeData2016/images/training",),
     "camvid": ("camvid/train", "CamVid/train"),
 }
-SHARED, DISK = 2**28, 5 * 2**30  # bytes below which a word is said
 GIB = 2**30
-_NEED = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([0-9.]+))?[^;]*(?:;.*extra == ['\"](\w+)['\"])?")
 
 
 def examine(data_root: Path | None = None) -> dict[str, Any]:
     """Everything, as JSON takes it: `warnings` say what to do, `broken` why asd cannot run."""
-    needs = _needs()
-    found: dict[str, Any] = {"versions": _versions(needs), "extras": _extras(needs), "broken": _broken(needs)}
-    warnings: list[str] = []
-    if not needs:
-        warnings.append("antishortcut is not installed, so nobody knows what it needs: pip install .")
-    found["devices"] = _devices()
-    if not found["broken"]:
-        found["devices"] |= _accelerators(warnings)
-        found["default"] = _default(warnings)
-    found["data"] = _data(data_root, warnings)
-    found["room"] = _room(found["data"]["root"], warnings)
-    found["environment"] = {name: os.environ[name] for name in sorted(_named(os.environ))}
-    _wonder(found["environment"], warnings)
-    return found | {"warnings": warnings}
+    broken, warnings = _broken(), list[str]()
+    root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+    sets = [name for name, marks in KNOWN.items() if any(_exists(root, mark) for mark in marks)]
+    if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
+        warnings.append(f"data root {root}: no such folder")
+    environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
+    warnings += [f"{name} is set, but means nothing" for name in environment if name not in VARIABLES]
+    return {
+        "versions": {"antishortcut": __version__, "python": platform.python_version()}
+        | {name: _installed(name) for name in ("torch", "torchvision", "timm", "lightning-fabric")},
+        "missing extras": _missing_extras(),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "processor": f"{machine.processor()}, {machine.cores()} of {os.cpu_count()} cores",
+        **({} if broken else _torch(warnings)),
+        "data root": str(root),
+        "data sets there": sets,
+        "disk free": _disk(warnings),
+        "environment": environment,
+        "warnings": warnings,
+        "broken": broken,
+    }
 
 
-def _named(environment: Iterable[str]) -> list[str]:
-    return [name for name in environment if name in WATCHED or name.startswith("ANTISHORTCUT_")]
+def _exists(root: Path, mark: str) -> bool:
+    """Below the root, or in it when the root is the data set's own folder."""
+    first, _, rest = mark.partition("/")
+    return (root / mark).exists() or (root.name == first and (root / rest).exists())
 
 
-class Need(NamedTuple):
-    name: str
-    least: str  # version, empty for any
-    extra: str  # that brings it, empty for what is always installed
+def _requirements() -> list[Requirement]:
+    return [Requirement(line) for line in requires("antishortcut") or []]
 
 
-def _needs() -> list[Need]:
-    """Packages, the least version, and the extra that brings them; empty when run from a folder of sources."""
-    try:
-        lines = requires("antishortcut") or []
-    except PackageNotFoundError:
-        return []
-    matches = [match for line in lines if (match := _NEED.match(line))]
-    return [Need(match[1], match[2] or "", match[3] or "") for match in matches if match[1] != "antishortcut"]
-
-
-def _versions(needs: list[Need]) -> dict[str, str | None]:
-    core = [name for name, _, extra in needs if not extra]
-    ours = {"python": platform.python_version(), "antishortcut": __version__}
-    return ours | {name: _there(name) for name in dict.fromkeys([*FIRST, *core])}
-
-
-def _there(name: str) -> str | None:
+def _installed(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def _extras(needs: list[Need]) -> dict[str, dict[str, Any]]:
-    """What each extra brings that is there or not, and the line that brings the rest. Not what developers need."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, _, extra in needs:
-        if extra and extra not in ("dev", "docs"):
-            line = f"pip install 'antishortcut[{extra}]'"
-            entry = found.setdefault(extra, {"there": [], "missing": [], "install": line})
-            entry["missing" if _there(name) is None else "there"].append(name)
-    return found
-
-
-def _broken(needs: list[Need]) -> list[str]:
-    """Why asd cannot run: a package that is not there, too old, or will not be imported."""
-    wrong = []
-    for name, least, extra in needs:
-        here = _there(name)
-        if extra:
-            continue
-        if here is None:
-            wrong.append(f"{name} is missing: pip install '{name}>={least}'")
-        elif least and _numbers(here) < _numbers(least):
-            wrong.append(f"{name} {here} is too old: pip install '{name}>={least}'")
-    for name, module in IMPORTED.items():
-        if any(line.startswith(f"{name} is missing") for line in wrong):
-            continue
+def _broken() -> list[str]:
+    """Packages that are missing, too old, or cannot be imported."""
+    problems = []
+    for need in _requirements():
+        if need.marker is None or need.marker.evaluate({"extra": ""}):
+            found = _installed(need.name)
+            if found is None or not need.specifier.contains(found, prereleases=True):
+                problems.append(f"{need.name} is {found or 'missing'}: pip install '{need.name}{need.specifier}'")
+    for name in IMPORTED:
         try:
-            importlib.import_module(module)
+            importlib.import_module(name)
         except Exception as error:  # a library that does not fit its neighbours can raise anything
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            wrong.append(f"{name} cannot be imported ({reason}): install torch and {name} anew, versions that fit")
-    return wrong
+            problems.append(f"{name} cannot be imported ({first_line(error)}): install versions that fit each other")
+    return problems
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """2.6.0+cpu → (2, 6, 0)."""
-    return tuple(int(number) for number in re.findall(r"\d+", text.partition("+")[0])[:3])
+def _missing_extras() -> dict[str, str]:
+    """Extras that are not installed, and the command that installs each."""
+    needs, missing = _requirements(), {}
+    for extra in metadata("antishortcut").get_all("Provides-Extra") or []:
+        names = [need.name for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
+        if extra not in ("dev", "docs") and any(_installed(name) is None for name in names):
+            missing[extra] = f"pip install 'antishortcut[{extra}]'"
+    return missing
 
 
-def _devices() -> dict[str, Any]:
-    return {
-        "cpu": machine.processor(),
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "cores": machine.cores(),
-        "cores_present": os.cpu_count(),
-        "cores_allowed": _quota(),  # by the container, which no count of cores shows
-        "memory_gib": _memory(),
-    }
-
-
-def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    try:
-        most, every = file.read_text().split()
-        return round(int(most) / int(every), 2)
-    except (OSError, ValueError):  # none, or "max"
-        return None
-
-
-def _memory() -> float | None:
-    """Of the machine, or what the container may have of it."""
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-    with suppress(OSError, ValueError):  # none, or "max"
-        whole = min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return round(whole / GIB, 1)
-
-
-def _accelerators(warnings: list[str]) -> dict[str, Any]:
-    import torch
-
-    cards = []
-    for number in range(torch.cuda.device_count()) if torch.cuda.is_available() else ():
-        facts = torch.cuda.get_device_properties(number)
-        cards.append({"name": facts.name, "memory_gib": round(facts.total_memory / GIB, 1)})
-    apple = torch.backends.mps.is_available()
-    if not cards and shutil.which("nvidia-smi"):
-        built = "was built without CUDA" if torch.version.cuda is None else "cannot reach it"
-        warnings.append(f"there is an NVIDIA driver, but torch {built}: install the build of pytorch.org/get-started")
-    return {"cuda": cards, "mps": apple}
-
-
-def _default(warnings: list[str]) -> dict[str, Any]:
-    """What a run takes when no flag says otherwise."""
+def _torch(warnings: list[str]) -> dict[str, Any]:
+    """Devices, and what a run takes when no flag says otherwise."""
     import torch
 
     from antishortcut.fabric import resolved
     from antishortcut.frozen import fastest, has_compiler
     from antishortcut.run import Execution
 
+    cards = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    device = torch.device(kind)
-    try:
-        chosen = resolved(Execution())
-        precision, teachers = chosen.precision, fastest(device)
-    except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
-        warnings.append(str(error))
-        precision, teachers, chosen = "32-true", "float32", Execution(workers=machine.workers())
-    compiler = has_compiler(device)
-    if not compiler:
-        warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
+    if not cards and shutil.which("nvidia-smi"):
+        warnings.append(
+            "there is an NVIDIA driver, but torch finds no GPU: install the build of pytorch.org/get-started"
+        )
     if kind == "cpu":
         warnings.append("no GPU: fine for asd demo, cues and the desk suites; suites of the paper would take weeks")
-    return {
-        "device": kind,
-        "student_precision": precision,
-        "teacher_precision": teachers,
-        "threads": torch.get_num_threads(),
-        "workers": chosen.workers,
-        "compiler": compiler,
-    }
-
-
-def _data(root: Path | None, warnings: list[str]) -> dict[str, Any]:
-    place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    there = {name: any(_below(place, mark) for mark in marks) for name, marks in KNOWN.items()}
-    if root is not None and not place.is_dir():
-        warnings.append(f"--data-root {place}: no such folder")
-    elif os.environ.get("ANTISHORTCUT_DATA") and not place.is_dir():
-        warnings.append(f"ANTISHORTCUT_DATA={place}: no such folder")
-    return {"root": str(place), "exists": place.is_dir(), "sets": there}
-
-
-def _below(root: Path, mark: str) -> bool:
-    """Below the root, or the root itself when the person pointed right at the set."""
-    home = root.parent if root.name == mark.partition("/")[0] else root
-    return (root / mark).exists() or (home / mark).exists()
-
-
-def _room(root: str, warnings: list[str]) -> dict[str, Any]:
-    """Free space where runs and data go, and for what processes hand to each other."""
-    free = {"here": _free(Path.cwd()), "data": _free(Path(root))}
-    shared = machine.shared_bytes()
-    for place, room in free.items():
-        if room is not None and room < DISK:
-            where = "here" if place == "here" else f"at {root}"
-            warnings.append(f"{room / GIB:.1f} GiB of disk free {where}: make room")
-    if shared is not None and shared < SHARED:
-        warnings.append(
-            f"{machine.SHARED} has {shared / 2**20:.0f} MiB free, so few workers can hand over batches: start the "
-            "container with --shm-size=8g (or --ipc=host)"
-        )
-    return {
-        "disk_gib": {place: None if room is None else round(room / GIB, 1) for place, room in free.items()},
-        "shared_gib": None if shared is None else round(shared / GIB, 2),
-    }
-
-
-def _free(place: Path) -> int | None:
-    """Of the disk a folder is on, or would be."""
+    if not has_compiler(torch.device(kind)):
+        warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
+    default: dict[str, Any] = {"device": kind, "threads": torch.get_num_threads()}
     try:
-        there = next((above for above in (place.resolve(), *place.resolve().parents) if above.exists()), None)
-        return None if there is None else shutil.disk_usage(there).free
-    except OSError:
-        return None
+        chosen = resolved(Execution())
+        default |= {"student precision": chosen.precision, "teacher precision": fastest(torch.device(kind))}
+        default["workers"] = chosen.workers
+    except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
+        warnings.append(str(error))
+    return {"GPUs": cards, "a run uses": default}
 
 
-def _wonder(environment: dict[str, str], warnings: list[str]) -> None:
-    """Settings of the machine that make runs slow or are likely slips."""
-    for name in environment:
-        if name.startswith("ANTISHORTCUT_") and name not in WATCHED:
-            warnings.append(f"{name} is set, but means nothing; known: ANTISHORTCUT_DATA, ANTISHORTCUT_NATIVE")
-    quota, cores = _quota(), machine.cores()
-    if quota is not None and quota + 0.5 < cores:
-        warnings.append(
-            f"{cores} cores are seen but the container may use {quota:g}: give --threads {max(round(quota), 1)} "
-            f"--workers {max(round(quota), 1)}"
-        )
-    if sys.platform != "linux":
-        warnings.append("images on disk are decoded without workers here; sets of up to 64 × 64 are in memory anyway")
+def _disk(warnings: list[str]) -> str:
+    free, shared = shutil.disk_usage(".").free, machine.shared_bytes()
+    if free < 5 * GIB:
+        warnings.append(f"{free / GIB:.1f} GiB of disk are free here: make room")
+    if shared is not None and shared < GIB / 4:
+        warnings.append("/dev/shm is small, so few workers can pass batches: start the container with --shm-size=8g")
+    return f"{free / GIB:.1f} GiB"

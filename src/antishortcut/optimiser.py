@@ -45,8 +45,3 @@ def spared(module: nn.Module) -> set[str]:
     ]
     vectors = {name for name, dimensions in names.items() if dimensions <= 1 or name.endswith(".bias")}
     return vectors | {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
-
-
-def bytes_per_parameter(optim: OptimSettings) -> int:
-    """What is kept of every float32 parameter besides itself: gradient, optimiser's state, running mean."""
-    return 4 * ((3 if optim.name == "adamw" else 2 if optim.momentum else 1) + (optim.ema > 0))

@@ -103,7 +103,6 @@ class Execution(Settings):
     save_every: float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
     parts: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
-    memory: Weight = 0.0  # GB that a process may take for parts = "auto"; 0: what is free
     log: tuple[str, ...] = ("tensorboard",)  # of LOGS; may be another when a run goes on
 
     @field_validator("log")

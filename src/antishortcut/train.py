@@ -152,8 +152,8 @@ class Training:
         parts, why = self.execution.parts, ""
         if parts == "auto":
             batch, asked = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
-            place = (self.execution, self.fabric.device)
-            parts, why = settle_parts(self.step, batch, asked, self.fabric.autocast, self.run.optim, *place)
+            device = self.fabric.device
+            parts, why = settle_parts(self.step, batch, asked, self.fabric.autocast, self.run.optim, device)
             self.execution = self.execution.model_copy(update={"parts": parts})
         return self.run.optim.accumulate * parts, why
 

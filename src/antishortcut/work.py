@@ -24,7 +24,7 @@ class Worker:
     at: dict[str, Path]
 
     def teach(self, recipe: Recipe) -> dict[str, Any]:
-        return self._told(Folder(teach(recipe, self.shop).folder(self.shop.runs)))
+        return self._result(Folder(teach(recipe, self.shop).folder(self.shop.runs)))
 
     def learn(self, job: Job) -> dict[str, Any]:
         *_, source = [teach(recipe, self.shop) for recipe in job.teachers]
@@ -42,7 +42,7 @@ class Worker:
         folder = Folder(run.folder(self.shop.runs))
         if first_process():  # where several share a run, one of them scores it
             evaluate(folder, self._bench(job), job.on, device=self.device)
-        return self._told(folder)
+        return self._result(folder)
 
     @property
     def device(self) -> str:
@@ -55,7 +55,7 @@ class Worker:
         bench = Bench(sets, shop.runs, at=self.at, limit=job.images)
         return bench if shop.root is None else replace(bench, root=shop.root)
 
-    def _told(self, folder: Folder) -> dict[str, Any]:
+    def _result(self, folder: Folder) -> dict[str, Any]:
         result, (name, value) = folder.result(), folder.headline()
-        told = f"{result.get('set', '?')} {name} {value:.3f}"
-        return {"run": str(folder.path), "told": told, "seconds": result.get("seconds", 0.0)}
+        score = f"{result.get('set', '?')} {name} {value:.3f}"
+        return {"run": str(folder.path), "score": score, "seconds": result.get("seconds", 0.0)}

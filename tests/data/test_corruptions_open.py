@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.data.contact_sheet import GAP, LINE, TILE
 from antishortcut.data.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
@@ -135,14 +134,3 @@ def test_released_folders_open(tmp_path: Path, grouped: bool) -> None:
         find_copies(tmp_path, classes)
     with pytest.raises(UserError, match="no folder"):
         find_copies(tmp_path / "nowhere", classes)
-
-
-def test_contact_sheet(tmp_path: Path, images: ImageSet) -> None:
-    write_copies(images, 32, tmp_path, names=("fog", "contrast"), quiet=True)
-    copies = open_copies(tmp_path, 10, needed=("fog", "contrast"))
-    sheet = contact_sheet(copies, clean_chunk(images, 32, 0)[4], 4)
-    assert sheet.width > 6 * TILE
-    corner = np.asarray(sheet)[-LINE - TILE : -LINE, -GAP - TILE : -GAP]  # the last corruption, severity 5
-    last = copies.part("contrast", 5)
-    assert isinstance(last, ImageSet)
-    assert np.array_equal(corner[::4, ::4], last.image[4].permute(1, 2, 0))

@@ -25,7 +25,7 @@ from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluate import _examine
 from antishortcut.evaluate.subject import Scored
 from antishortcut.folder import replacing
-from antishortcut.launch.task import told
+from antishortcut.launch.task import guarded
 from antishortcut.recipes import TEMPLATE
 from antishortcut.report import build
 from tests.browser.fake_runs import student
@@ -133,7 +133,7 @@ def test_short_memory_is_one_line(
     assert asd(monkeypatch, "teach", "cues") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("asd: memory is short (")
-    found = told(failing(error))["error"]
+    found = guarded(failing(error))["error"]
     assert found.startswith("memory is short (")
     assert capsys.readouterr().err == ""
 
@@ -146,7 +146,7 @@ def test_our_own_mistakes_keep_their_traceback(
     monkeypatch.setattr(sys, "argv", ["asd", "teach", "cues"])
     with pytest.raises(type(error)):
         main()
-    assert told(failing(error))["error"] == f"{type(error).__name__}: {error}"
+    assert guarded(failing(error))["error"] == f"{type(error).__name__}: {error}"
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -185,7 +185,7 @@ def test_where_somebody_may_not_write(tmp_path: Path) -> None:
 
 
 def test_a_worker_on_a_read_only_disk_says_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
+    found = guarded(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
     said = "runs/P2: Read-only file system; name another place, or have its disk mounted for writing"
     assert found == {"error": said}
     assert capsys.readouterr().err == ""

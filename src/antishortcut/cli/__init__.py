@@ -25,10 +25,8 @@ app = typer.Typer(
 )
 
 
-VERSION = "Print the version and exit."
-
-
 def _version(wanted: bool) -> None:
+    """Print the version and exit."""
     if wanted:
         from antishortcut import __version__
 
@@ -38,28 +36,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _asd(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=VERSION)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help=_version.__doc__)
+    ] = False,
 ) -> None:
     """Distil a vision model without handing down its shortcuts."""
 
 
-app.command()(runs.demo)
-app.command()(runs.init)
-app.command()(runs.teach)
-app.command()(runs.rewind)
-app.command()(runs.distill)
-app.command()(scores.evaluate)
-app.command()(scores.report)
-app.command()(audit.audit)
-app.command()(check.check)
-app.command()(corrupt.corrupt)
-app.command()(stylize.stylize)
-app.command()(export.export)
-app.command()(targets.targets)
-app.command()(bench.bench)
-app.add_typer(suite.app, name="suite")
-app.command()(doctor.doctor)
+for command in (
+    *(runs.demo, runs.init, runs.teach, runs.rewind, runs.distill, scores.evaluate, scores.report, audit.audit),
+    *(check.check, corrupt.corrupt, stylize.stylize, export.export, targets.targets, bench.bench, doctor.doctor),
+):
+    app.command()(command)
 app.command("list")(lists.list_)
+app.add_typer(suite.app, name="suite")
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, pr
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.bench import Images, Pair
-    from antishortcut.run import ModelSettings
+    from antishortcut.bench import Pair
+    from antishortcut.cost import Size
 
 
 def bench(
@@ -22,9 +22,7 @@ def bench(
     ] = "wrn-40-2:wrn-16-2",
     methods: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated, or all.", autocompletion=complete.listed(lambda: complete.names("methods"))
-        ),
+        typer.Option(help="Comma-separated, or all.", autocompletion=complete.listed(lambda: complete.methods(""))),
     ] = "kd,asd,contrast",
     batch: Annotated[int | None, typer.Option(min=2, help="Images a step; 64, or the recipe's.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each method that are counted.")] = 20,
@@ -41,7 +39,7 @@ def bench(
     """
     import torch
 
-    from antishortcut.bench import WARM
+    from antishortcut.bench import PARTS, WARM
     from antishortcut.bench import bench as measure
     from antishortcut.console import Watch
     from antishortcut.methods import METHODS
@@ -56,25 +54,29 @@ def bench(
     if compile not in ("on", "off", "auto"):
         raise UserError(f"--teacher-compile {compile}: on, off or auto")
     use_threads(threads)
-    who, size, usual = _networks(pair)
+    models, size, usual = _networks(pair)
     settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
-    found = {}
+    results = {}
     for where in there if device == "auto" else [device]:
         with Watch(f"bench {pair} on {where}", rounds + WARM) as watch:
-            found[where] = measure(who, names, device=where, tell=lambda n: watch.update(n, {}), **settings)
-    first, *others = found
+            results[where] = measure(models, names, device=where, tell=lambda n: watch.update(n, {}), **settings)
     if as_json:
-        print_json(found[first] | {where: found[where] for where in others})
+        first, *others = results
+        print_json(results[first] | {where: results[where] for where in others})
         return
-    for where, told in found.items():
-        _show(f"{pair}, batch {told['batch']}, {where}", told)
+    for where, result in results.items():
+        split, passes = result["split"], result["teacher_passes"]
+        rows = [(name, passes[name], ms, *split[name].values()) for name, ms in result["ms"].items()]
+        title = f"ms a step, {pair}, batch {result['batch']}, {where}, median of {rounds}"
+        table(title, ("method", "teacher passes", "step", *PARTS), rows)
+        table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
 
 
-def _networks(pair: str) -> tuple[Pair, Images, int]:
+def _networks(pair: str) -> tuple[Pair, Size, int]:
     """Teacher and student, what they see, and the usual batch; of a recipe its own."""
-    from antishortcut.bench import CIFAR, Images, pair_of
-    from antishortcut.cost.groups import size_of
-    from antishortcut.run import load_recipe, shipped_recipes
+    from antishortcut.bench import CIFAR, pair_of
+    from antishortcut.cost import size_of
+    from antishortcut.run import ModelSettings, load_recipe, shipped_recipes
 
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
         return pair_of(pair), CIFAR, 64
@@ -82,20 +84,8 @@ def _networks(pair: str) -> tuple[Pair, Images, int]:
     size = size_of(recipe.data, {})
     if size is None or size.dense:
         raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
-    teacher, student = (_weightless(model) for model in (recipe.teacher, recipe.student))
-    return (teacher, student), Images(size.classes, size.images, size.side), recipe.optim.batch
-
-
-def _weightless(model: ModelSettings) -> ModelSettings:
-    """Weights do not change what a step costs."""
-    return type(model).model_construct(name=model.name, stem=model.stem, embedding=model.embedding)
-
-
-def _show(title: str, found: dict[str, Any]) -> None:
-    from antishortcut.bench import PARTS
-
-    passes, split = found["teacher_passes"], found["split"]
-    rows = [(name, passes[name], ms, *split[name].values()) for name, ms in found["ms"].items()]
-    headings = ("method", "teacher passes", "step", *PARTS)
-    table(f"ms a step, {title}, median of {found['rounds']}", headings, rows)
-    table("ratios, round by round", ("", "ratio"), list(found["ratio"].items()))
+    teacher, student = (  # weights do not change what a step costs
+        ModelSettings(name=model.name, stem=model.stem, embedding=model.embedding)
+        for model in (recipe.teacher, recipe.student)
+    )
+    return (teacher, student), size, recipe.optim.batch

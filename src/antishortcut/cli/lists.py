@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
 from antishortcut.cli.options import MEASURED, JsonOption, print_json, table
 from antishortcut.errors import UserError, near
 
 Rows = list[dict[str, Any]]
 
 
-def _kinds(incomplete: str) -> list[str]:
-    return [name for name in KINDS if name.startswith(incomplete)]
-
-
 def list_(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, models, recipes, datasets, suites, augmentations or evaluations; nothing for how many.",
-            autocompletion=_kinds,
+            help="methods, models, recipes, datasets, suites, augmentations or evaluations; nothing for these.",
+            autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What there is, with a line on each."""
-    if what is None:
-        rows = _overview()
-    elif (kind := KINDS.get({"data": "datasets"}.get(what, what))) is not None:
-        rows = kind.rows()
+    name = {"data": "datasets"}.get(what or "", what)
+    if name is None:
+        rows = [{"what": kind, "shown by": f"asd list {kind}", "used by": use} for kind, (_, use) in KINDS.items()]
+    elif name in KINDS:
+        rows = KINDS[name][0]()
     else:
-        raise UserError(f"asd list knows no {what!r}{near(what, KINDS)}")
+        raise UserError(f"asd list knows no {what!r}{near(name, KINDS)}")
     if as_json:
         print_json(rows)
-        return
-    table(what or "what there is", list(rows[0]), [tuple(row.values()) for row in rows])
-
-
-def _overview() -> Rows:
-    """How many of each there are, how they are shown and where they are used. No torch."""
-    return [
-        {"what": name, "there are": len(kind.names()), "shown by": f"asd list {name}", "used by": kind.use}
-        for name, kind in KINDS.items()
-    ]
+    else:
+        table(what or "what there is", list(rows[0]), [tuple(row.values()) for row in rows])
 
 
 def _methods() -> Rows:
@@ -55,11 +42,11 @@ def _methods() -> Rows:
 
     rows = []
     for name, method in METHODS.items():
-        plain = getattr(method, "func", method)  # named variants are partials of their class
-        told = (sys.modules[plain.__module__].__doc__ or "").strip().splitlines()[0].rstrip(".")
+        module = getattr(method, "func", method).__module__  # named variants are partials of their class
+        line = (sys.modules[module].__doc__ or "").strip().splitlines()[0].rstrip(".")
         own = ", ".join(f"{key} = {value}" for key, value in getattr(method, "keywords", {}).items())
         states = ", ".join(roles_of(name, options_of(name, {}))) or "–"
-        rows.append({"name": name, "what": f"{told}; with {own}" if own else told, "teacher states": states})
+        rows.append({"name": name, "what": f"{line}; with {own}" if own else line, "teacher states": states})
     return rows
 
 
@@ -78,11 +65,11 @@ def _datasets() -> Rows:
 def _augmentations() -> Rows:
     from antishortcut.data import AUGMENTS
 
-    return [{"name": name, "what": told} for name, told in AUGMENTS.items()]
+    return [{"name": name, "what": line} for name, line in AUGMENTS.items()]
 
 
 def _evaluations() -> Rows:
-    return [{"name": name, "what": told} for name, told in MEASURED.items()]
+    return [{"name": name, "what": line} for name, line in MEASURED.items()]
 
 
 def _suites() -> Rows:
@@ -91,37 +78,28 @@ def _suites() -> Rows:
     return describe()
 
 
-def _suite_names() -> Sequence[str]:
-    return complete.suites("")
-
-
 def _recipes() -> Rows:
     from antishortcut.run import load_recipe, shipped_recipes
 
-    rows = []
-    for name in shipped_recipes():
-        recipe = load_recipe(name)
-        pair = f"{recipe.teacher.name} → {recipe.student.name}"
-        rows.append(
-            {"name": name, "pair": pair, "data": recipe.data.name, "length": recipe.length, "what": recipe.title}
-        )
-    return rows
+    return [
+        {
+            "name": name,
+            "pair": f"{recipe.teacher.name} → {recipe.student.name}",
+            "data": recipe.data.name,
+            "length": recipe.length,
+            "what": recipe.title,
+        }
+        for name in shipped_recipes()
+        for recipe in [load_recipe(name)]
+    ]
 
 
-class Kind(NamedTuple):
-    rows: Callable[[], Rows]
-    names: Callable[[], Sequence[str]]  # without torch
-    use: str
-
-
-KINDS = {
-    "methods": Kind(_methods, lambda: complete.names("methods"), "asd distill RECIPE --method NAME"),
-    "models": Kind(_models, lambda: complete.names("models"), "asd distill RECIPE --set student.name=NAME"),
-    "recipes": Kind(_recipes, complete.shipped, "asd distill NAME"),
-    "datasets": Kind(_datasets, lambda: complete.names("datasets"), "asd check NAME"),
-    "suites": Kind(_suites, _suite_names, "asd suite run NAME"),
-    "augmentations": Kind(
-        _augmentations, lambda: complete.names("augmentations"), "asd distill RECIPE --set data.augment=NAME"
-    ),
-    "evaluations": Kind(_evaluations, lambda: tuple(MEASURED), "asd evaluate RUN --on NAME"),
+KINDS = {  # what there is: its rows, and where its names are used
+    "methods": (_methods, "asd distill RECIPE --method NAME"),
+    "models": (_models, "asd distill RECIPE --set student.name=NAME"),
+    "recipes": (_recipes, "asd distill NAME"),
+    "datasets": (_datasets, "asd check NAME"),
+    "suites": (_suites, "asd suite run NAME"),
+    "augmentations": (_augmentations, "asd distill RECIPE --set data.augment=NAME"),
+    "evaluations": (_evaluations, "asd evaluate RUN --on NAME"),
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -30,91 +32,99 @@ RecipeArg = Annotated[
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override: key=value, may be repeated.")]
 RunsOption = Annotated[Path, typer.Option(help="Where run folders lie.")]
 RootOption = Annotated[Path | None, typer.Option(help="Where data sets lie [default: $ANTISHORTCUT_DATA or ./data].")]
+AtOption = Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, may be repeated.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch the data set where torchvision can.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-DevicesOption = Annotated[int, typer.Option(help="How many devices share each batch.")]
-NodesOption = Annotated[int, typer.Option(help="Machines with so many devices each, under torchrun or srun.")]
-PrecisionOption = Annotated[str, typer.Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
-TeacherOption = Annotated[
-    str, typer.Option("--teacher-precision", help="float32, bfloat16 or float16; auto: by device.")
-]
-TeacherCompileOption = Annotated[
-    str, typer.Option("--teacher-compile", help="on, off; auto: in long runs, when it is faster.")
-]
-CompileOption = Annotated[bool, typer.Option("--compile", help="Compile the student (torch.compile).")]
-ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
-WorkersOption = Annotated[str, typer.Option(help="Processes that decode images on disk; auto: one a core.")]
-SaveOption = Annotated[float, typer.Option(help="Seconds between resume states.")]
-PartsOption = Annotated[
-    str, typer.Option(help="Parts that each of optim.accumulate's is computed in; auto: as many as memory demands.")
-]
-MemoryOption = Annotated[float, typer.Option(help="GB a process may take for --parts auto; 0: what is free.")]
-LogOption = Annotated[str, typer.Option(help="Where numbers go besides the folder: tensorboard, wandb, or both.")]
-CacheOption = Annotated[
-    bool, typer.Option("--cache-teachers", help="Keep teachers' outputs on disk, for the next students of theirs.")
-]
-SharedCacheOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--cache-teachers/--no-cache-teachers",
-        help="Teachers' outputs on disk, for all students of theirs; unless said, if that takes little of it.",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the student.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+PrecisionOption = Annotated[str, typer.Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
+ThreadsOption = Annotated[int, typer.Option(help="CPU threads of each process, 0 for torch's choice.")]
+
+# how a training is computed: flag of the command → its type and default; see `with_execution`
+EXECUTION: dict[str, tuple[Any, Any]] = {
+    "device": (DeviceOption, "auto"),
+    "devices": (Annotated[int, typer.Option(help="How many devices share each batch.")], 1),
+    "nodes": (Annotated[int, typer.Option(help="Machines with so many devices each, under torchrun or srun.")], 1),
+    "precision": (PrecisionOption, "auto"),
+    "threads": (ThreadsOption, 0),
+    "workers": (Annotated[str, typer.Option(help="Processes that decode images on disk; auto: one a core.")], "auto"),
+    "save_every": (Annotated[float, typer.Option(help="Seconds between resume states.")], 60.0),
+    "parts": (
+        Annotated[
+            str | None,
+            typer.Option(
+                help="Micro-batches per accumulation step; auto: as memory demands [default: 1, auto without a recipe]."
+            ),
+        ],
+        None,
+    ),
+    "log": (
+        Annotated[str, typer.Option(help="Where numbers go besides the folder: tensorboard, wandb, or both.")],
+        "tensorboard",
+    ),
+    "cache_teachers": (
+        Annotated[
+            bool | None,
+            typer.Option(
+                "--cache-teachers/--no-cache-teachers",
+                help="Keep teachers' outputs on disk for their next students [default: in suites, if there is room].",
+            ),
+        ],
+        None,
+    ),
+    "teacher_precision": (Annotated[str, typer.Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),
+    "teacher_compile": (Annotated[str, typer.Option(help="on, off; auto: in long runs, when it is faster.")], "auto"),
+    "compile": (Annotated[bool, typer.Option("--compile", help="Compile the student (torch.compile).")], False),
+}
+TEACHING = ("cache_teachers", "teacher_precision", "teacher_compile", "compile")  # flags of students alone
 
 
-def workshop(runs: Path, data_root: Path | None, download: bool, *how: Any, **more: Any) -> Workshop:
-    from antishortcut.workflow import Workshop
-
-    return Workshop(runs, data_root, download, execution_of(*how, **more))
+Flags = dict[str, Any]
 
 
-def execution_of(
-    device: str,
-    devices: int,
-    precision: str,
-    threads: int,
-    workers: str,
-    save_every: float,
-    cache_teachers: bool | Literal["auto"] = False,
-    nodes: int = 1,
-    teacher_precision: str = "auto",
-    teacher_compile: str = "auto",
-    compile: bool = False,
-    *,
-    parts: str = "1",
-    memory: float = 0.0,
-    log: str = "tensorboard",
-) -> Execution:
-    """How runs are computed, from the flags."""
+def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with a parameter `execution: Flags` gets the flags of EXECUTION, but for some, in its place."""
+    flags = {name: flag for name, flag in EXECUTION.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def wrapped(**words: Any) -> None:
+            command(execution={name: words.pop(name) for name in flags}, **words)
+
+        own = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(command, eval_str=True).parameters.values()]
+        parameters = [parameter for parameter in own if parameter.name != "execution"]
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in flags.items()
+        ]
+        wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapped
+
+    return decorate
+
+
+def execution_of(**flags: Any) -> Execution:
+    """How runs are computed, from the flags; those that are None are as usual."""
     from pydantic import ValidationError
 
     from antishortcut.run import Execution
 
+    settings = {{"device": "accelerator"}.get(name, name): value for name, value in flags.items() if value is not None}
+    if "log" in settings:
+        settings["log"] = [name.strip() for name in settings["log"].split(",") if name.strip()]
     try:
-        return Execution.model_validate(
-            {
-                "accelerator": device,
-                "devices": devices,
-                "nodes": nodes,
-                "precision": precision,
-                "threads": threads,
-                "workers": workers,
-                "save_every": save_every,
-                "cache_teachers": cache_teachers,
-                "teacher_precision": teacher_precision,
-                "teacher_compile": teacher_compile,
-                "compile": compile,
-                "parts": parts,
-                "memory": memory,
-                "log": [name.strip() for name in log.split(",") if name.strip()],
-            }
-        )
+        return Execution.model_validate(settings)
     except ValidationError as error:
         problem = error.errors()[0]
         flag = {"accelerator": "device"}.get(str(problem["loc"][0]), str(problem["loc"][0]).replace("_", "-"))
         raise UserError(f"--{flag}: {problem['msg'].removeprefix('Value error, ')}") from None
+
+
+def workshop(runs: Path, data_root: Path | None, download: bool, **flags: Any) -> Workshop:
+    from antishortcut.workflow import Workshop
+
+    return Workshop(runs, data_root, download, execution_of(**flags))
 
 
 def use_threads(threads: int) -> None:

@@ -162,8 +162,8 @@ def estimate(recipe: Recipe, runs: Path, suite: str, method: str, seed: int, exe
     """Hours on this machine, from a few real steps; silence where they cannot be measured."""
     import torch
 
+    from antishortcut.bench import Stopwatch
     from antishortcut.cost import measured_cost
-    from antishortcut.cost.measure import Stopwatch
     from antishortcut.job import Job
 
     alone = execution.devices * execution.nodes == 1 and int(os.environ.get("WORLD_SIZE", "1") or 1) == 1
@@ -175,9 +175,8 @@ def estimate(recipe: Recipe, runs: Path, suite: str, method: str, seed: int, exe
         cost = measured_cost([job], runs, Stopwatch(execution))
     finally:
         torch.set_num_threads(threads)  # training has its own, or torch's
-    hours = cost.all.hours - cost.all.done_hours
-    if cost.rows and not cost.left_out and hours > SHOWN:
-        _tell(f"about {_span(hours)} here, reading of image files aside; --epochs N makes it shorter")
+    if not cost.left_out and cost.hours > SHOWN:
+        _tell(f"about {_span(cost.hours)} here, reading of image files aside; --epochs N makes it shorter")
 
 
 def _span(hours: float) -> str:

@@ -9,31 +9,21 @@ import typer
 
 from antishortcut.cli import complete
 from antishortcut.cli.options import (
-    CacheOption,
-    CompileOption,
-    DeviceOption,
-    DevicesOption,
+    TEACHING,
     DownloadOption,
+    Flags,
     JsonOption,
-    LogOption,
-    MemoryOption,
-    NodesOption,
-    PartsOption,
-    PrecisionOption,
     RecipeArg,
     RootOption,
     RunsOption,
-    SaveOption,
     SeedOption,
     SetOption,
-    TeacherCompileOption,
-    TeacherOption,
     ThreadsOption,
-    WorkersOption,
     check_threads,
     print_json,
     table,
     tell,
+    with_execution,
     workshop,
 )
 from antishortcut.errors import UserError, near
@@ -78,23 +68,16 @@ def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 
+@with_execution(*TEACHING)
 def teach(
     recipe: RecipeArg,
     set_: SetOption = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    devices: DevicesOption = 1,
-    nodes: NodesOption = 1,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    workers: WorkersOption = "auto",
-    save_every: SaveOption = 60.0,
-    parts: PartsOption = "1",
-    memory: MemoryOption = 0.0,
-    log: LogOption = "tensorboard",
     as_json: JsonOption = False,
+    *,
+    execution: Flags,
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
     from antishortcut.folder import Folder
@@ -102,12 +85,11 @@ def teach(
     from antishortcut.workflow import teach as teach_it
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    how = (device, devices, precision, threads, workers, save_every, False, nodes)
-    shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
-    run = teach_it(settings, shop)
+    run = teach_it(settings, workshop(runs, data_root, download, **execution))
     _show_trajectory(Folder(run.folder(runs)), as_json)
 
 
+@with_execution(*TEACHING)
 def rewind(
     teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
     epochs: Annotated[
@@ -118,17 +100,9 @@ def rewind(
     ] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
-    device: DeviceOption = "auto",
-    devices: DevicesOption = 1,
-    nodes: NodesOption = 1,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    workers: WorkersOption = "auto",
-    save_every: SaveOption = 60.0,
-    parts: PartsOption = "1",
-    memory: MemoryOption = 0.0,
-    log: LogOption = "tensorboard",
     as_json: JsonOption = False,
+    *,
+    execution: Flags,
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
     from antishortcut.folder import Folder
@@ -146,13 +120,13 @@ def rewind(
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
-    how = (device, devices, precision, threads, workers, save_every, False, nodes)
-    shop = workshop(runs, data_root, False, *how, parts=parts, memory=memory, log=log)
+    shop = workshop(runs, data_root, False, **execution)
     new = rewind_it(run, epochs, rate, shop)
     shop.say(f"Use it with --set teacher.early={new.hash}/final")
     _show_trajectory(Folder(new.folder(runs)), as_json)
 
 
+@with_execution()
 def distill(
     recipe: Annotated[
         str | None,
@@ -199,24 +173,9 @@ def distill(
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    devices: DevicesOption = 1,
-    nodes: NodesOption = 1,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    workers: WorkersOption = "auto",
-    save_every: SaveOption = 60.0,
-    parts: Annotated[
-        str | None,
-        typer.Option(help="Parts a batch is computed in; auto: as memory demands, so without a recipe [default: 1]."),
-    ] = None,
-    memory: MemoryOption = 0.0,
-    log: LogOption = "tensorboard",
-    cache_teachers: CacheOption = False,
-    teacher_precision: TeacherOption = "auto",
-    teacher_compile: TeacherCompileOption = "auto",
-    compile: CompileOption = False,
     as_json: JsonOption = False,
+    *,
+    execution: Flags,
 ) -> None:
     """Distil a student, by a recipe, or from your data and two networks. Trains the teacher first when it is not there.
 
@@ -228,10 +187,8 @@ def distill(
     from antishortcut.workflow import distill as distill_it
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    teachers = (cache_teachers, nodes, teacher_precision, teacher_compile, compile)
-    how = (device, devices, precision, threads, workers, save_every, *teachers)
-    parts = parts or ("auto" if recipe is None else "1")
-    shop = workshop(runs, data_root, download, *how, parts=parts, memory=memory, log=log)
+    parts = execution.pop("parts") or ("auto" if recipe is None else "1")
+    shop = workshop(runs, data_root, download, parts=parts, **execution)
     words = (data, teacher, student, final, early, epochs, pretrained)
     planned, name = recipe is None, _slug(name)  # before a plan is written
     if recipe is None:
@@ -249,7 +206,7 @@ def distill(
         own.estimate(settings, runs, place["suite"], method, seed, shop.execution)
     run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
     if planned:
-        own.measure(run, runs, data_root, device)
+        own.measure(run, runs, data_root, execution["device"])
     folder = Folder(run.folder(runs))
     result = folder.result()
     where, heads, rows = _ends(folder, result)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 from antishortcut.cli import complete
 from antishortcut.cli.options import (
     MEASURED,
+    AtOption,
     DeviceOption,
     JsonOption,
     RootOption,
@@ -37,7 +38,7 @@ def evaluate(
             autocompletion=complete.listed(lambda: MEASURED),
         ),
     ] = "clean",
-    at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, may be repeated.")] = None,
+    at: AtOption = None,
     reference: Annotated[
         Path | None, typer.Option(help="A run whose corruption error the others are relative to.")
     ] = None,

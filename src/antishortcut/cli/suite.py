@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antishortcut.cli import complete
 from antishortcut.cli.options import (
-    CompileOption,
+    AtOption,
     DeviceOption,
-    DevicesOption,
     DownloadOption,
+    Flags,
     JsonOption,
-    LogOption,
-    MemoryOption,
-    PartsOption,
     PrecisionOption,
     RootOption,
     RunsOption,
-    SaveOption,
     SetOption,
-    SharedCacheOption,
-    TeacherCompileOption,
-    TeacherOption,
     ThreadsOption,
-    WorkersOption,
     execution_of,
     places_of,
     print_json,
     table,
     tell,
+    with_execution,
 )
 from antishortcut.errors import UserError, near, printable
 
@@ -80,36 +73,43 @@ def show(
 
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
-    from antishortcut.cli.cost import known, listed, measured, print_cost
+    from antishortcut.cli import cost
     from antishortcut.paper.hours import reported_hours
 
     if not measure:
         given = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
         _idle("--measure", given)
     opened = _open(name, set_, only, seeds, scale)
-    jobs, hours = opened.jobs, reported_hours(opened)
-    cost = measured(opened, runs, execution_of(device, 1, precision, threads, "0", 0)) if measure else None
+    jobs, paper, here = opened.jobs, reported_hours(opened), None
+    if measure:
+        here = cost.measure(opened, runs, execution_of(device=device, precision=precision, threads=threads))
     if as_json:
-        shown = listed(jobs)
-        print_json({"runs": shown, "paper": hours and hours.as_json(), "cost": cost.as_json()} if cost else shown)
+        from antishortcut.methods import options_of
+
+        listed = [job.model_dump(mode="json") | {"resolved": options_of(job.method, _settings(job))} for job in jobs]
+        print_json({"runs": listed, "paper": paper and paper.as_json(), "cost": here.as_json()} if here else listed)
         return
     for suite in dict.fromkeys(job.suite for job in jobs):
-        here = [job for job in jobs if job.suite == suite]
-        recipe, names = here[0].recipe, [job.name for job in here]
+        own = [job for job in jobs if job.suite == suite]
+        recipe, names = own[0].recipe, [job.name for job in own]
         pair = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
-        first = {job.name: job for job in reversed(here)}
+        first = {job.name: job for job in reversed(own)}
         rows = [
             (name, first[name].method, _options(first[name]), _early(first[name]), names.count(name))
             for name in dict.fromkeys(names)
         ]
         table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
     tell(f"{len(jobs)} students")
-    if hours:
-        tell(hours)
-    print_cost(cost or known(opened, runs), name, scale)
+    if paper:
+        tell(paper)
+    if here:
+        cost.print_cost(here)
+    else:
+        tell(f"hours on this machine: asd suite show {name}{f' --scale {scale}' * (scale != 'paper')} --measure")
 
 
 @app.command()
+@with_execution("nodes")
 def run(
     name: NameArg,
     set_: SetOption = None,
@@ -127,24 +127,13 @@ def run(
         float | None,
         typer.Option(min=0, help="GPUs of a run on the cluster, 0.5 for two runs on one; --devices unless said."),
     ] = None,
-    at: Annotated[list[str] | None, typer.Option(help="Where images lie: NAME=FOLDER, which are scored too.")] = None,
+    at: AtOption = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    devices: DevicesOption = 1,
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
-    workers: WorkersOption = "auto",
-    save_every: SaveOption = 60.0,
-    parts: PartsOption = "1",
-    memory: MemoryOption = 0.0,
-    log: LogOption = "tensorboard",
-    cache_teachers: SharedCacheOption = None,
-    teacher_precision: TeacherOption = "auto",
-    teacher_compile: TeacherCompileOption = "auto",
-    compile: CompileOption = False,
     as_json: JsonOption = False,
+    *,
+    execution: Flags,
 ) -> None:
     """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
     from antishortcut.console import console
@@ -155,12 +144,9 @@ def run(
     if engine != "ray":
         _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
-    unasked: bool | Literal["auto"] = False if suite.timed else "auto"
-    cache = unasked if cache_teachers is None else cache_teachers
-    teachers = (cache, 1, teacher_precision, teacher_compile, compile)
-    how = (device, devices, precision, threads, workers, save_every, *teachers)
-    execution = execution_of(*how, parts=parts, memory=memory, log=log)
-    place = Place(runs, data_root, places_of(at or ()), execution, download)
+    if execution["cache_teachers"] is None:
+        execution["cache_teachers"] = False if suite.timed else "auto"
+    place = Place(runs, data_root, places_of(at or ()), execution_of(**execution), download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     check_images(todo, place)
     screen = console()
@@ -218,6 +204,10 @@ def status(
     table(name, ("suite", "name", *STATES), rows)
     trained = sum(found in ("finished", "not scored") for found in states.values())
     tell(f"{trained} of {len(jobs)} students are trained")
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    return job.recipe.methods.get(job.method, {}) | job.options
 
 
 def _options(job: Job) -> str:

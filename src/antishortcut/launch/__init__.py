@@ -1,8 +1,7 @@
 """Many runs: teachers first, students as soon as their teachers are there. No training in this process.
 
-Order and repetition need no book of their own: a finished run is known by its folder, an interrupted one goes on from
-its resume state, so the same command again does what is left. Where the work is done is an engine's business: processes
-of this machine, or a Ray cluster.
+Nothing is recorded beside the run folders: a finished run is known by its folder, an interrupted one resumes, so the
+same command again does what is left. An engine does the work: processes of this machine, or a Ray cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from antishortcut.launch.place import Done, Place, Say, another, check_images, finished, scored, state
-from antishortcut.run import Recipe
+from antishortcut.launch.place import Item, Place, Result, another, check_images, finished, scored, state
 from antishortcut.signals import AGAIN, Ended, handled
 from antishortcut.suites import Job, teacher_key
 
@@ -30,94 +28,82 @@ class Outcome:
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
-    """Does pieces of work somewhere. A ticket stands for one that was begun; leaving the engine waits for what runs."""
+    """Trains teachers and students somewhere. Leaving it waits for what runs."""
 
-    slots: int  # pieces at a time
+    slots: int  # how many at a time
 
-    def teach(self, recipe: Recipe) -> Any: ...
-    def learn(self, job: Job) -> Any: ...
+    def submit(self, item: Item) -> Any:
+        """Start on it; returns a ticket."""
+        ...
+
     def ready(self, tickets: Collection[Any]) -> list[Any]:
-        """Wait until one of them at least is done; those that are."""
+        """Wait until at least one is done; those that are."""
         ...
 
-    def told(self, ticket: Any) -> Done:
-        """What came of it: values, or "error", or "stopped"."""
-        ...
-
+    def result(self, ticket: Any) -> Result: ...
     def stop(self) -> None:
-        """Ask for an end: trainings save their state; asked again, they end at once."""
+        """Trainings save their state and end; called again, they end at once."""
         ...
 
 
-def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Say) -> Outcome:
-    """Do all jobs; what is wrong with one run stops no other."""
+def carry_out(jobs: Sequence[Job], place: Place, engine: Engine, say: Callable[[str], None]) -> Outcome:
+    """Do all jobs; one that fails stops no other."""
     failed = {job.title: why for job in jobs if (why := another(job, place.runs))}
     for why in failed.values():
         say(f"failed: {why}")
-    total, jobs = len(jobs), [job for job in jobs if job.title not in failed]
-    teachers = {teacher_key(recipe): recipe for job in jobs for recipe in job.teachers}
-    waiting = {job.title: {teacher_key(recipe) for recipe in job.teachers} for job in jobs}
-    by_title = {job.title: job for job in jobs}
-    done, stopped, code, started = 0, False, 130, time.monotonic()
-    todo = {job.title for job in jobs if not finished(job, place.runs)}  # the others take no time worth counting
-    many = len(todo)
-    with _interrupted() as asked, engine:
-        queue, running = list(teachers), dict[Any, str]()  # keys of teachers and titles of jobs; ticket → key or title
+    fit = [job for job in jobs if job.title not in failed]
+    todo = {job.title: job for job in fit if not finished(job, place.runs) or not scored(job, place.runs)}
+    teachers = {teacher_key(recipe): recipe for job in todo.values() for recipe in job.teachers}
+    waiting = {title: {teacher_key(recipe) for recipe in job.teachers} for title, job in todo.items()}
+    started, done = time.monotonic(), len(fit) - len(todo)
+    queue, running = list(teachers), dict[Any, str]()  # keys of teachers and titles of jobs
+    with _signals() as again, engine:
         try:
             while queue or running:
                 while queue and len(running) < engine.slots:
                     key = queue.pop(0)
-                    ticket = engine.learn(by_title[key]) if key in by_title else engine.teach(teachers[key])
-                    running[ticket] = key
+                    running[engine.submit(todo.get(key) or teachers[key])] = key
                 for ticket in engine.ready(running):
-                    key = running.pop(ticket)
-                    told = engine.told(ticket)
-                    if told.get("stopped"):
+                    key, result = running.pop(ticket), engine.result(ticket)
+                    if result.get("stopped"):
                         raise KeyboardInterrupt
-                    if "error" in told:
-                        lost = [key] if key in by_title else [t for t, need in waiting.items() if key in need]
-                        failed |= dict.fromkeys(lost, str(told["error"]))
-                        say(f"failed: {', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}: {told['error']}")
-                        waiting = {t: need for t, need in waiting.items() if t not in lost}
-                    elif key in by_title:
+                    if "error" in result:
+                        lost = [key] if key in todo else [title for title, need in waiting.items() if key in need]
+                        failed |= dict.fromkeys(lost, str(result["error"]))
+                        waiting = {title: need for title, need in waiting.items() if title not in lost}
+                        say(f"failed: {', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}: {result['error']}")
+                    elif key in todo:
                         done += 1
-                        todo -= {key, *failed}
-                        left = (time.monotonic() - started) / max(many - len(todo), 1) * len(todo)
-                        say(f"{done + len(failed)}/{total} {key}: {_line(told, left)}")
+                        left = len(jobs) - done - len(failed)
+                        minutes = (time.monotonic() - started) / (len(todo) - left) * left / 60
+                        line = f"{result['score']}, {result['seconds']:.0f} s; about {minutes:.0f} min left"
+                        say(f"{len(jobs) - left}/{len(jobs)} {key}: {line}")
                     else:
-                        say(f"teacher {told['run']}: {told['told']}")
+                        say(f"teacher {result['run']}: {result['score']}")
                         for need in waiting.values():
                             need.discard(key)
                 queue += [title for title, need in waiting.items() if not need]
                 waiting = {title: need for title, need in waiting.items() if need}
         except KeyboardInterrupt as signal:
-            stopped, code = True, getattr(signal, "code", code)
             say("stopping: runs save their state")
-            asked.then = engine.stop
+            again.append(engine.stop)
             engine.stop()
-    return Outcome(done, failed, stopped, code)
-
-
-def _line(told: Done, left: float) -> str:
-    return f"{told['told']}, {told['seconds']:.0f} s; about {left / 60:.0f} min left"
-
-
-class _Asked:
-    then: Callable[[], None] | None = None
-    at: float | None = None  # the first time
+            return Outcome(done, failed, True, getattr(signal, "code", 130))
+    return Outcome(done, failed, False)
 
 
 @contextmanager
-def _interrupted() -> Iterator[_Asked]:
-    """A signal that asks for an end is a KeyboardInterrupt the first time; later ones do what was put in `then`."""
-    asked = _Asked()
+def _signals() -> Iterator[list[Callable[[], None]]]:
+    """A stop signal is a KeyboardInterrupt the first time; later ones call what is in the list."""
+    first, again = list[float](), list[Callable[[], None]]()
 
-    def note(number: int, frame: object) -> None:
-        if asked.at is None:
-            asked.at = time.monotonic()
+    def handle(number: int, frame: object) -> None:
+        if not first:
+            first.append(time.monotonic())
             raise Ended(number)
-        if asked.then is not None and time.monotonic() - asked.at > AGAIN:
-            asked.then()
+        if time.monotonic() - first[0] > AGAIN:
+            for call in again:
+                call()
 
-    with handled(note):
-        yield asked
+    with handled(handle):
+        yield again

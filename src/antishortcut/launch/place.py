@@ -1,21 +1,23 @@
-"""Where a suite's runs lie, how they are computed, and how far they have come. Torch only to know methods' defaults."""
+"""Where a suite's runs lie, how they are computed, and how far they have come, read from their folders."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from antishortcut.errors import UserError
 from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, Run, Value, rewind_run, teach_run
+from antishortcut.run import Execution, Recipe, Run, rewind_run, teach_run
 from antishortcut.suites import Job, folder_of
 
-Say = Callable[[str], None]
-Kind = Literal["teach", "learn"]
-Done = dict[str, Any]  # what came of a piece of work, as plain values that travel between processes
+Item = Recipe | Job  # a teacher to train, by its recipe, or a student
+Result = dict[
+    str, Any
+]  # "run", "score", "seconds", or "error", or "stopped": plain values that travel between processes
+Pairs = dict[str, tuple[Any, Any]]  # setting → there, here
 
 # evaluations on images that nobody makes here, and the folder below the data root where they are looked for
 GIVEN = {
@@ -50,95 +52,6 @@ def scored(job: Job, runs: Path) -> bool:
     return all(bool(there.difference(OTHERS)) if name == "clean" else name in there for name in job.on)
 
 
-def check_images(jobs: Iterable[Job], place: Place) -> None:
-    """Images of evaluations that are not there are told before anything is trained."""
-    root = place.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    wanted: dict[tuple[str, Path], list[str]] = {}
-    for job in jobs:
-        for name in job.on:
-            if name in GIVEN and name not in place.at:
-                kind = job.recipe.data.name.partition(":")[0]
-                wanted.setdefault((name, root / GIVEN[name].format(data=kind)), []).append(job.title)
-    missing = {key: titles for key, titles in wanted.items() if not key[1].is_dir()}
-    if missing:
-        parts = [f"{name} (no folder {folder}; {len(titles)} runs)" for (name, folder), titles in missing.items()]
-        ways = " ".join(f"--at {name}=FOLDER" for name in dict.fromkeys(name for name, _ in missing))
-        made = "; asd stylize makes stylised copies" if any(name == "stylized" for name, _ in missing) else ""
-        raise UserError(f"images to score on are not there: {', '.join(parts)}; add {ways}{made}")
-
-
-def another(job: Job, runs: Path) -> str:
-    """In what the run in a job's folder is another, as far as can be told without its images; else nothing."""
-    folder = Folder(folder_of(job, runs))
-    if not (folder.path / "run.json").exists():
-        return ""
-    try:
-        there, _ = folder.read()
-    except UserError as error:
-        return str(error)
-    found = _unlike(_plain(there, job)) or _unlike(_settings(there, job)) or _unlike(_states(there, job))
-    if not found:
-        return ""
-    return f"{folder.path} holds another run ({'; '.join(found[:3])}); use another --runs or remove that folder"
-
-
-Pairs = dict[str, tuple[Any, Any]]  # setting → there, here
-
-
-def _unlike(pairs: Pairs) -> list[str]:
-    return [f"{name} {one} there, {two} here" for name, (one, two) in pairs.items() if one != two]
-
-
-def _plain(there: Run, job: Job) -> Pairs:
-    """What the recipe says itself. Of weights, their content counts, which is not read here."""
-    recipe = job.recipe
-    pairs: Pairs = {"length": (there.length, recipe.length), "method": (there.method, job.method)}
-    parts: dict[str, tuple[Any, Any, set[str]]] = {
-        "student": (there.model, recipe.student, {"weights", "digest"}),
-        "data": (there.data, recipe.data.model_copy(update={"views": recipe.views}), set()),
-        "optim": (there.optim, recipe.optim, set()),
-        "task": (there.task, recipe.task, set()),
-    }
-    for name, (one, two, aside) in parts.items():
-        keys = [key for key in type(one).model_fields if key not in aside]
-        pairs |= {f"{name}.{key}": (getattr(one, key), getattr(two, key)) for key in keys}
-    return pairs
-
-
-def _settings(there: Run, job: Job) -> Pairs:
-    """The method's, with the defaults of what nobody set."""
-    given: Mapping[str, Value] = job.recipe.methods.get(job.method, {}) | job.options
-    if given.keys() != there.options.keys():
-        from antishortcut.methods import options_of  # torch, and only where a run is to be compared with
-
-        try:
-            given = options_of(job.method, given)
-        except UserError:  # said when it is carried out
-            return {}
-    keys = [*there.options, *(key for key in given if key not in there.options)]
-    return {f"method.{key}": (there.options.get(key), given.get(key)) for key in keys}
-
-
-def _states(there: Run, job: Job) -> Pairs:
-    """The teacher, and its states that are learned from or compared with; a chosen one is known by its teacher."""
-    recipe = job.recipe
-    try:
-        teacher, source = (teach_run(own, there.fingerprint) for own in (recipe, job.teachers[-1]))
-    except UserError:  # weights that are not there
-        return {}
-    early = _early(recipe, teacher)
-    learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
-    states = {role: learned if role == "early" else role for role in there.roles if role != "chosen"}
-    pairs: Pairs = {"teacher": (there.teacher, teacher.hash), "early": (there.early, early)}
-    return pairs | {f"state {role}": (there.roles[role], state) for role, state in states.items()}
-
-
-def _early(recipe: Recipe, teacher: Run) -> str:
-    own = recipe.teacher
-    rewound = own.early == "rewind"
-    return f"{rewind_run(teacher, own.rewind_epochs, own.rewind_rate).hash}/final" if rewound else own.early_state
-
-
 def state(job: Job, runs: Path) -> str:
     """ "finished", "begun", "waiting", or "another" when the folder holds another run."""
     if another(job, runs):
@@ -146,3 +59,79 @@ def state(job: Job, runs: Path) -> str:
     if finished(job, runs):
         return "finished"
     return "begun" if (folder_of(job, runs) / "run.json").exists() else "waiting"
+
+
+def another(job: Job, runs: Path) -> str:
+    """Why the run in a job's folder is not this job's, as far as can be told without its images; else nothing."""
+    folder, recipe = Folder(folder_of(job, runs)), job.recipe
+    if not (folder.path / "run.json").exists():
+        return ""
+    try:
+        run, _ = folder.read()
+    except UserError as error:
+        return str(error)
+    sections = {
+        "student": (run.model, recipe.student),
+        "data": (run.data, recipe.data.model_copy(update={"views": recipe.views})),
+        "optim": (run.optim, recipe.optim),
+        "task": (run.task, recipe.task),
+    }
+    pairs: Pairs = {"length": (run.length, recipe.length), "method": (run.method, job.method)}
+    for section, (one, two) in sections.items():
+        pairs |= {f"{section}.{key}": (getattr(one, key), value) for key, value in two}
+    for key in ("student.weights", "student.digest"):  # the content counts, which is not read here
+        pairs.pop(key)
+    differences = _differences(pairs) or _differences(_options(run, job)) or _differences(_teacher(run, job))
+    if not differences:
+        return ""
+    return f"{folder.path} holds another run ({'; '.join(differences[:3])}); use another --runs or remove that folder"
+
+
+def _differences(pairs: Pairs) -> list[str]:
+    return [f"{key} {one} there, {two} here" for key, (one, two) in pairs.items() if one != two]
+
+
+def _options(run: Run, job: Job) -> Pairs:
+    """The method's, with the defaults of what nobody set."""
+    options = job.recipe.methods.get(job.method, {}) | job.options
+    if options.keys() != run.options.keys():
+        from antishortcut.methods import options_of  # torch, and only where a run is to be compared with
+
+        try:
+            options = options_of(job.method, options)
+        except UserError:  # reported when it is carried out
+            return {}
+    return {f"method.{key}": (run.options.get(key), options.get(key)) for key in run.options | options}
+
+
+def _teacher(run: Run, job: Job) -> Pairs:
+    """Its hash, and the states that are learned from or compared with; a chosen one is known by its teacher."""
+    own = job.recipe.teacher
+    try:
+        teacher, source = (teach_run(recipe, run.fingerprint) for recipe in (job.recipe, job.teachers[-1]))
+    except UserError:  # weights that are not there
+        return {}
+    early = own.early_state
+    if own.early == "rewind":
+        early = f"{rewind_run(teacher, own.rewind_epochs, own.rewind_rate).hash}/final"
+    learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
+    states = {role: learned if role == "early" else role for role in run.roles if role != "chosen"}
+    pairs: Pairs = {"teacher": (run.teacher, teacher.hash), "early": (run.early, early)}
+    return pairs | {f"state {role}": (run.roles[role], name) for role, name in states.items()}
+
+
+def check_images(jobs: Iterable[Job], place: Place) -> None:
+    """Images of evaluations that are missing are reported before anything is trained."""
+    root = place.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+    missing: dict[tuple[str, Path], int] = {}
+    for job in jobs:
+        for name in job.on:
+            if name in GIVEN and name not in place.at:
+                folder = root / GIVEN[name].format(data=job.recipe.data.name.partition(":")[0])
+                if not folder.is_dir():
+                    missing[name, folder] = missing.get((name, folder), 0) + 1
+    if missing:
+        lines = [f"{name} (no folder {folder}; {count} runs)" for (name, folder), count in missing.items()]
+        ways = " ".join(f"--at {name}=FOLDER" for name in dict.fromkeys(name for name, _ in missing))
+        hint = "; asd stylize makes stylised copies" if any(name == "stylized" for name, _ in missing) else ""
+        raise UserError(f"images to score on are not there: {', '.join(lines)}; add {ways}{hint}")
