@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from antishortcut.methods.kd import kd_loss as kd_loss
     from antishortcut.run import Run as Run
     from antishortcut.snapshots import Snapshots as Snapshots
-    from antishortcut.snapshots import Trajectory as Trajectory
     from antishortcut.snapshots import load_state as load_state
     from antishortcut.subspace import shortcut_subspace as shortcut_subspace
 
@@ -23,7 +22,6 @@ _PLACES = {
     "METHODS": "antishortcut.methods",
     "Run": "antishortcut.run",
     "Snapshots": "antishortcut.snapshots",
-    "Trajectory": "antishortcut.snapshots",
     "contrast_loss": "antishortcut.methods.contrast",
     "kd_loss": "antishortcut.methods.kd",
     "load_state": "antishortcut.snapshots",
@@ -34,7 +32,6 @@ __all__ = [
     "METHODS",
     "Run",
     "Snapshots",
-    "Trajectory",
     "contrast_loss",
     "kd_loss",
     "load_state",

@@ -307,7 +307,7 @@ class Stopwatch:
         return statistics.median(times) * group.batch / images
 
     def count(self, data: DataSettings) -> Size:
-        kind, _, path = data.name.partition(":")
+        kind = data.name.partition(":")[0]
         if kind not in WITH_PATH:
             raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
         sets, _ = find(data.name, None, seed=data.seed, options=data.options)

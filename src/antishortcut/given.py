@@ -21,7 +21,7 @@ from antishortcut.files import expanded, sha256
 from antishortcut.folder import Folder, read_json
 from antishortcut.models import Network, load_weights
 from antishortcut.run import Run, TeacherSettings
-from antishortcut.snapshots import checked
+from antishortcut.snapshots import check_entries
 from antishortcut.tasks import task_of
 from antishortcut.teachers import Trajectory, network_of
 from antishortcut.types import Sets
@@ -58,7 +58,7 @@ def _kept(folder: Path) -> Iterator[State]:
     manifest = folder / "manifest.json"
     tree = read_json(manifest)
     try:
-        for entry in sorted(checked(tree["states"]), key=lambda entry: int(entry["step"])):
+        for entry in sorted(check_entries(tree["states"]), key=lambda entry: int(entry["step"])):
             share = float(entry["fraction"])
             if not 0 <= share <= 1 or (entry["step"] == 0 and {"final", "100%"} & set(entry["labels"])):
                 raise ValueError("a share of training that is none, or an end before the first step")

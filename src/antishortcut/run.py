@@ -28,7 +28,7 @@ from antishortcut.settings import Settings as Settings
 from antishortcut.settings import TaskSettings as TaskSettings
 from antishortcut.settings import TeacherSettings as TeacherSettings
 
-SCHEMA = 1  # raise it when the meaning of a setting changes
+SCHEMA = 2  # raise it when the meaning of a setting changes
 DEEPEST = 16  # sections inside sections that --set may name
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights end
 Value = bool | int | float | str
@@ -97,21 +97,11 @@ class Run(Settings):
     @property
     def hash(self) -> str:
         """16 hex digits over everything that decides the result; the name and the folder do not."""
-        aside = {"suite", "name", "early", "keep"} | (
-            set() if self.roles else {"teacher"}
-        )  # of no effect on the result
-        if self.kind == "rewind":
-            aside.discard("teacher")
-        science = self.model_dump(mode="json", exclude=aside) | {"schema": SCHEMA}
+        exclude = {"suite", "name", "early", "keep"}  # without effect on the result
+        if not self.roles and self.kind != "rewind":
+            exclude.add("teacher")
+        science = self.model_dump(mode="json", exclude=exclude) | {"schema": SCHEMA}
         science["model"].pop("weights")  # its digest is there
-        science["optim"] = self.optim.science()
-        for name, default in (("iterations", 0), ("task", TaskSettings())):  # runs older than these keep their hash
-            if getattr(self, name) == default:
-                science.pop(name)
-        if self.data.views is None:
-            science["data"].pop("views")
-        for name in {"stages", "mean", "std", "size"} - self.model.given.keys():
-            science["model"].pop(name)
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -18,7 +18,6 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Processes = Annotated[int, Field(ge=0, le=PROCESSES)]
 Weight = Annotated[float, Field(ge=0, le=LARGEST)]
-YOUNGER = ("betas", "decay", "ema", "mixup", "cutmix")  # settings that came later: at their defaults not in the hash
 LOGS = ("tensorboard", "wandb")  # where the numbers of a training can go besides its folder
 
 
@@ -80,12 +79,6 @@ class OptimSettings(Settings):
     def mixes(self) -> bool:
         """Whether images are mixed with others of their batch."""
         return self.mixup > 0 or self.cutmix > 0
-
-    def science(self) -> dict[str, Any]:
-        """What the hash of a run covers: runs older than a setting keep theirs."""
-        plain = type(self)()
-        known = {name for name in YOUNGER if getattr(self, name) == getattr(plain, name)}
-        return self.model_dump(mode="json", exclude=known)
 
 
 class Execution(Settings):

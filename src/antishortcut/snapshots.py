@@ -1,13 +1,13 @@
-"""States of a teacher, kept from anyone's training loop, and read again. Needs torch and safetensors alone.
+"""Save snapshots of a teacher from any training loop, and load them again. Needs torch and safetensors alone.
 
     snapshots = Snapshots("teacher-states", total_steps=epochs * len(loader))
     …
         optimizer.step()
-        snapshots(teacher, step)  # how many steps are done
+        snapshots(teacher, step)  # number of finished optimizer steps
     …
     early.load_state_dict(load_state("teacher-states", "15%"))
 
-A folder holds manifest.json and snapshots/<state>.safetensors, laid out as those of `asd teach` are.
+The folder holds manifest.json and snapshots/<state>.safetensors, in the layout of `asd teach`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-import os
 import re
 import warnings
 from collections.abc import Iterable
@@ -30,160 +29,138 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from antishortcut.errors import UserError, first_line, near, shown
-from antishortcut.files import replacing, sha256, text
+from antishortcut.files import replacing, sha256
 
-KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # per cent of training: what `asd teach` keeps
-
-STEPS = 10**18  # more than anybody takes
+KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # percent of training, as `asd teach` saves
 
 
 class Snapshots:
-    """Keeps the states of a model at given shares of its training: `snapshots(model, step)` after every step.
+    """Saves a model at given percentages of its training: call `snapshots(model, step)` after every optimizer step.
 
-    folder: where they go. total_steps: optimiser steps of the whole training. keep: the shares, in per cent (15, not
-    0.15; what is less than one as "0.5%"); the end is always kept, and 0 is the untrained model: `snapshots(model, 0)`
-    before the first step.
+    folder: where the files go. total_steps: optimizer steps of the whole training; each folder is tied to one value,
+    and a different one raises a UserError. keep: percentages (15, not 0.15; below one percent as "0.5%"). The end is
+    always saved; 0 is the untrained model: call `snapshots(model, 0)` before the first step.
 
-    What was kept is known by the folder alone, so a loop that resumes has nothing to restore. A state that is reached
-    again replaces the old one, and later ones are forgotten: all that are listed led to the last. A folder is of one
-    total_steps, which its manifest tells; another is a UserError, because the names would mean other shares.
+    A resumed loop has nothing to restore: the folder knows what was saved. Reaching a step again replaces its snapshot
+    and drops later ones, so all listed snapshots led to the last one.
 
-    A loop that goes on after total_steps is warned once. Its final state is that of total_steps until
-    `snapshots.finish(model)`, after the loop, puts the last one in its place; the other shares stay of total_steps.
-
-    Of several processes all may call, the first one writes. Not for sharded models (FSDP), of which no process has the
-    whole.
+    A loop that runs past total_steps is warned once; `snapshots.finish(model)` after the loop saves its last state as
+    "final". Under DDP all ranks may call and rank 0 writes. Sharded models (FSDP) are not supported.
     """
 
     def __init__(self, folder: str | Path, total_steps: int, keep: Iterable[float | str] = KEEP) -> None:
-        self.folder, self.total_steps = Path(folder), _whole(total_steps, "total_steps", least=1)
-        self.due: dict[int, list[str]] = {}  # after how many steps → which states
-        for share in sorted({*_shares(keep), 100.0}):
-            step = max(round(share / 100 * self.total_steps), 1) if share else 0
-            self.due.setdefault(step, []).append(f"{share:g}%")
-        self.due[self.total_steps].append("final")
+        if isinstance(keep, str) or not isinstance(keep, Iterable):
+            raise TypeError(f"keep must be a list of percentages, like [15, 50], not {shown(keep)}")
+        self.folder, self.total_steps = Path(folder), _integer(total_steps, "total_steps", minimum=1)
+        self.schedule: dict[int, list[str]] = {}  # step → labels of the snapshots taken there
+        for percent in sorted({*(_percent(value, "keep") for value in keep), 100.0}):
+            step = max(round(percent / 100 * self.total_steps), 1) if percent else 0
+            self.schedule.setdefault(step, []).append(f"{percent:g}%")
+        self.schedule[self.total_steps].append("final")
         self._step: int | None = None  # of the last call
-        self._labels: list[str] = []  # what was due then
+        self._labels: list[str] = []  # scheduled at that call
         self._warned = False
-        self._known()  # refused before a step is trained
+        self._entries()  # a folder of another training is refused before the first step
 
     def __call__(self, model: nn.Module, step: int) -> Path | None:
-        """Keep the state after `step` steps if one is due, or was due since the last call; its file, if so."""
-        _refuse_weights(model)
-        step = _whole(step, "step", least=0)
-        if step == self._step:  # called for every batch while gradients are accumulated: nothing has changed
+        """Save the model if a snapshot is scheduled at `step`, or was since the last call. Returns its file, if so."""
+        _check_module(model)
+        step = _integer(step, "step", minimum=0)
+        if step == self._step:  # called for every micro-batch: nothing has changed
             return None
-        if step > self.total_steps and not self._warned and _first_process():
+        if step > self.total_steps and not self._warned and _is_rank0():
             self._warned = True
             warnings.warn(
-                f"step {step} is past total_steps={self.total_steps}: the shares in {self.folder} are of "
-                f"{self.total_steps} steps; call finish(model) after the loop to keep its last state as 'final'",
+                f"step {step} is past total_steps={self.total_steps}: the percentages in {self.folder} refer to "
+                f"{self.total_steps} steps; call finish(model) after the loop to save its last state as 'final'",
                 stacklevel=2,
             )
-        self._labels = self._due(step)
-        self._step = step
-        return self._keep(model)
-
-    def _due(self, step: int) -> list[str]:
-        """States that were due since the last call; at the first one, only the latest since the last that was kept."""
-        if self._step is not None and self._step <= step:
-            return [label for due, labels in self.due.items() if self._step < due <= step for label in labels]
-        kept = max((known["step"] for known in self._known() if known["step"] < step), default=0)
-        late = [due for due in self.due if kept < due <= step or due == step]
-        return list(self.due[max(late)]) if late else []
+        self._labels, self._step = self._scheduled(step), step
+        return self._save(model)
 
     def finish(self, model: nn.Module) -> Path | None:
-        """Keep the state as the final one where a loop ends before total_steps or after; otherwise it has been kept."""
-        _refuse_weights(model)
+        """Save the state as "final" when a loop ends before or after total_steps; otherwise it is already there."""
+        _check_module(model)
         if self._step is None or "final" in self._labels:
             return None
         self._labels = [*self._labels, *(["100%"] if self._step > self.total_steps else []), "final"]
-        return self._keep(model)
+        return self._save(model)
 
-    def _keep(self, model: nn.Module) -> Path | None:
-        if not self._labels or self._step is None or not _first_process():
+    def _scheduled(self, step: int) -> list[str]:
+        """Labels scheduled since the last call; at the first call, the latest one since the last saved snapshot."""
+        if self._step is not None and self._step <= step:
+            return [label for at, labels in self.schedule.items() if self._step < at <= step for label in labels]
+        last = max((entry["step"] for entry in self._entries() if entry["step"] < step), default=0)
+        late = [at for at in self.schedule if last < at <= step or at == step]
+        return list(self.schedule[max(late)]) if late else []
+
+    def _save(self, model: nn.Module) -> Path | None:
+        if not self._labels or self._step is None or not _is_rank0():
             return None
-        known = self._known()  # once more: another training may have begun here since
-        path = self.folder / "snapshots" / f"{'final' if 'final' in self._labels else self._labels[0]}.safetensors"
+        known = self._entries()
+        taken = {*self._labels, "final"}
+        earlier = [
+            old | {"labels": [label for label in old["labels"] if label not in taken]}
+            for old in known
+            if old["step"] < self._step
+        ]
+        earlier = [old for old in earlier if old["labels"]]
+        names = [f"{label}.safetensors" for label in sorted(self._labels, key=lambda label: label != "final")]
+        file = next(name for name in names if all(old["file"] != name for old in earlier))
         data: bytes = save(_state(model))
         entry = {
             "labels": self._labels,
             "step": self._step,
             "fraction": min(self._step / self.total_steps, 1.0),
-            "file": path.name,
+            "file": file,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        with replacing(path) as file:
-            file.write(data)
-            before = [_apart(each, path) for each in self._before(known)]
-            if any(each["file"] == path.name for each in known):
-                self._list(before)  # killed before the next lines are done, no file is listed that is another by now
-        self._list([*before, entry])
-        return path
+        if any(old["file"] == file for old in known):  # at no moment a file is listed that is another one by then
+            self._write_manifest(earlier)
+        with replacing(self.folder / "snapshots" / file) as target:
+            target.write(data)
+        self._write_manifest([*earlier, entry])
+        return self.folder / "snapshots" / file
 
-    def _known(self) -> list[dict[str, Any]]:
-        """The states in the folder, which must be of a training of as many steps."""
-        states, totals = _listed(self.folder)
-        if totals - {self.total_steps}:
-            told = " and ".join(f"total_steps={total}" for total in sorted(totals))
-            same = f"give {told} to go on with it (finish keeps a later end), " if len(totals) == 1 else ""
+    def _write_manifest(self, entries: list[dict[str, Any]]) -> None:
+        tree = {"total_steps": self.total_steps, "states": entries}
+        with replacing(self.folder / "manifest.json") as target:
+            target.write((json.dumps(tree, indent=1) + "\n").encode())
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """The manifest's entries, which must be of a training of the same length."""
+        total, entries = _read_manifest(self.folder)
+        if entries and total != self.total_steps:
             raise UserError(
-                f"{self.folder} holds states of a training of {told}, this one has total_steps={self.total_steps}: the "
-                f"same share would be another step; {same}name another folder, or remove this one"
+                f"{self.folder} holds snapshots of a training with total_steps={total}, this one has "
+                f"total_steps={self.total_steps}; pass {total} to resume it, use another folder, or remove this one"
             )
-        return states
-
-    def _before(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """States that led to the present one, without the names it takes; what an earlier end was is none any more."""
-        taken = {*self._labels, "final"}
-        named = [each | {"labels": [label for label in each["labels"] if label not in taken]} for each in known]
-        return [each for each in named if each["labels"] and each["step"] < (self._step or 0)]
-
-    def _list(self, states: list[dict[str, Any]]) -> None:
-        told = {"total_steps": self.total_steps, "states": states}
-        with replacing(self.folder / "manifest.json") as file:
-            file.write((json.dumps(told, indent=1) + "\n").encode())
-
-
-Trajectory = Snapshots  # what they are together
+        return entries
 
 
 def load_state(folder: str | Path, state: str | float = "final") -> dict[str, Tensor]:
-    """The weights of a kept state, "15%" (or 15, in per cent) or "final", on the CPU.
-
-    A file that is not as it was saved is refused.
-    """
+    """The weights of a snapshot on the CPU: "15%" (or 15) or "final". A damaged file raises a UserError."""
     folder = Path(folder)
-    known = {label: entry for entry in _listed(folder)[0] for label in entry["labels"]}
-    if not known:
-        raise UserError(f"{folder} holds no states; antishortcut.Snapshots keeps them while a model is trained")
-    known.setdefault("final", known.get("100%", {}))  # how `asd teach` calls it
-    there = [label for label, entry in known.items() if entry]
+    entries = {label: entry for entry in _read_manifest(folder)[1] for label in entry["labels"]}
+    if not entries:
+        raise UserError(f"{folder} holds no snapshots; antishortcut.Snapshots saves them while a model is trained")
+    if "100%" in entries:
+        entries.setdefault("final", entries["100%"])
     if not isinstance(state, str):
-        try:
-            state = f"{_per_cent(state, 'state'):g}%"
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{error}; {folder} kept {', '.join(there)}") from None
-    if not known.get(state):
-        ended = "training has not ended (if it was stopped: Snapshots.finish); " if state == "final" else ""
-        raise UserError(f"{folder} kept no state {state!r}: {ended}{near(state, there).removeprefix('; ')}")
-    path = folder / "snapshots" / known[state]["file"]
-    if not os.path.isfile(path) or _digest(path) != known[state]["sha256"]:
-        raise UserError(f"{path} is missing or damaged; restore it, or train again")
+        state = f"{_percent(state, 'state'):g}%"
+    if state not in entries:
+        ended = "training has not finished (if it was stopped: Snapshots.finish); " if state == "final" else ""
+        raise UserError(f"{folder} has no snapshot {state!r}: {ended}{near(state, entries).removeprefix('; ')}")
+    path = folder / "snapshots" / entries[state]["file"]
     try:
+        if sha256(path) != entries[state]["sha256"]:
+            raise ValueError("its checksum is wrong")
         return dict(load(path.read_bytes()))
-    except Exception as error:  # of a file that was something else when it was listed
-        raise UserError(f"{path} holds no weights ({first_line(error)}); train again") from None
+    except Exception as error:
+        raise UserError(f"{path} is missing or damaged ({first_line(error)}); restore it, or train again") from None
 
 
-def _digest(path: Path) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def bare(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         if isinstance(model, (DistributedDataParallel, DataParallel)):
@@ -194,111 +171,78 @@ def bare(model: nn.Module) -> nn.Module:
             return model
 
 
-def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers on the CPU, each with memory of its own (tied weights share theirs)."""
-    sharded = any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules())
-    state = {} if sharded else bare(model).state_dict()  # which would wait for the other processes
-    if sharded or any(hasattr(value, "full_tensor") for value in state.values()):
-        raise UserError("Snapshots keeps no sharded models: this process has only a part of each tensor")
-    return {
-        key.replace("_orig_mod.", ""): value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for key, value in state.items()  # a compiled part of a model has the wrapper's name in the middle
-    }
+def check_entries(entries: Any) -> list[dict[str, Any]]:
+    """Validate the entries of a manifest: labels, step, checksum, and a file name without a path."""
+    if not isinstance(entries, list):
+        raise ValueError("'states' is not a list")
+    for entry in entries:
+        labels, step, file = (entry.get(key) for key in ("labels", "step", "file"))
+        if not (isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)):
+            raise ValueError("an entry has no labels")
+        if type(step) is not int or step < 0 or not isinstance(entry.get("sha256"), str):
+            raise ValueError("an entry has no step or checksum")
+        if not isinstance(file, str) or file in (".", "..") or not re.fullmatch(r"[^/\\\0]{1,200}", file):
+            raise ValueError("an entry's file is not inside the folder")
+    return entries
 
 
-def _first_process() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
-
-
-def _listed(folder: Path) -> tuple[list[dict[str, Any]], set[int]]:
-    """The states of a folder, and of how many steps their trainings were, as far as it tells."""
+def _read_manifest(folder: Path) -> tuple[int | None, list[dict[str, Any]]]:
+    """total_steps and the entries; (None, []) when there is no manifest."""
     path = folder / "manifest.json"
+    if not path.exists():
+        return None, []
     try:
-        tree = json.loads(text(path)) if path.exists() else {"states": []}
-        states = checked(tree["states"])
-        return states, _totals(tree.get("total_steps"), states)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        tree = json.loads(path.read_text())
+        return tree.get("total_steps"), check_entries(tree["states"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is damaged; restore it, or remove {folder} and train again") from None
 
 
-def _totals(total: object, states: list[dict[str, Any]]) -> set[int]:
-    """Steps of the trainings that states are of; older manifests tell them by each state's share alone."""
-    if type(total) is int:
-        return {total} if states else set()
-    shares = [(each["step"], each.get("fraction")) for each in states]
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers on the CPU, each with its own memory (tied weights share theirs)."""
+    sharded = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    state = {} if sharded else unwrap(model).state_dict()  # state_dict() of FSDP would wait for the other ranks
+    if sharded or any(hasattr(value, "full_tensor") for value in state.values()):
+        raise UserError("Snapshots does not support sharded models: this process has only a part of each tensor")
     return {
-        round(step / share) for step, share in shares if isinstance(share, int | float) and 1 / STEPS <= share <= STEPS
+        key.replace("_orig_mod.", ""): value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, value in state.items()
     }
 
 
-def checked(states: Any) -> list[dict[str, Any]]:
-    """The lines of a manifest, each with what every reader asks it for; a ValueError where one is not."""
-    if not isinstance(states, list):
-        raise ValueError("its states are no list")
-    for each in states:
-        step = each.get("step") if isinstance(each, dict) else None
-        good = type(step) is int and 0 <= step <= STEPS and isinstance(each.get("sha256"), str)
-        labels, file = (each.get("labels"), each.get("file")) if good else (None, None)
-        if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
-            raise ValueError("a state without its names, step or checksum")
-        if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]{1,200}", file) or file in (".", ".."):
-            raise ValueError("a state whose file is not in its folder")
-    return states
+def _is_rank0() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
-def _shares(keep: Iterable[float | str]) -> list[float]:
-    if isinstance(keep, str) or not isinstance(keep, Iterable):
-        raise TypeError(f"keep must be a list of shares in per cent, like [15, 50], not {shown(keep)}")
-    return [_per_cent(share, "keep") for share in keep]
-
-
-def _per_cent(share: object, name: str) -> float:
-    """A share of training that was given as 15 or "15%"; 0.15 may mean either and is refused."""
-    if isinstance(share, str) and re.fullmatch(r"\d+(\.\d+)?%", share):
-        number = float(share[:-1])
-    elif isinstance(share, Real) and not isinstance(share, bool):
-        number = float(share)
+def _percent(value: object, name: str) -> float:
+    """15 or "15%"; 0.15 could mean either and is refused."""
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value):
+        number = float(value[:-1])
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
         if 0 < number < 1:
-            raise ValueError(
-                f"{name} is in per cent: for {100 * number:g} % write {100 * number:g}, not {number:g} "
-                f"(for {number:g} % the text '{number:g}%')"
-            )
+            raise ValueError(f"{name} is in percent: write {100 * number:g} for {100 * number:g} %, or '{number:g}%'")
     else:
-        wrong = ValueError if isinstance(share, str) else TypeError
-        raise wrong(f"{name} takes shares of training in per cent, like 15, not {shown(share)}")
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"{name} takes percentages of training, like 15, not {shown(value)}")
     if not 0 <= number <= 100:
-        raise ValueError(f"{name} must be within 0 and 100 per cent, not {number:g}")
+        raise ValueError(f"{name} must be between 0 and 100 percent, not {number:g}")
     return number
 
 
-def _whole(number: object, name: str, least: int) -> int:
-    """A number of steps, also of numpy or torch, or 20.0; what else was given is an error that names it."""
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)
+def _integer(value: object, name: str, minimum: int) -> int:
+    """A number of steps: an int, an integer of numpy or torch, or a float like 20.0."""
     try:
-        if isinstance(number, bool):
+        if isinstance(value, bool):
             raise TypeError
-        whole = operator.index(number)  # type: ignore[arg-type]
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} must be a whole number of optimiser steps, not {shown(number)}") from None
-    if not least <= whole <= STEPS:
-        raise ValueError(f"{name} must be at least {least} and at most {STEPS:.0e}, not {shown(whole)}")
-    return whole
+        raise TypeError(f"{name} must be an integer number of optimizer steps, not {shown(value)}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {shown(number)}")
+    return number
 
 
-def _refuse_weights(model: object) -> None:
+def _check_module(model: object) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model must be the network itself (an nn.Module, not its state_dict), not a {type(model).__name__}"
-        )
-
-
-def _apart(entry: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The same state in a file of its own where it shared the one that is about to be replaced."""
-    if entry["file"] != path.name:
-        return entry
-    own = path.with_name(f"{Path(entry['labels'][0]).name}.safetensors")
-    if path.is_file():
-        with replacing(own) as file:
-            file.write(path.read_bytes())
-    return entry | {"file": own.name}
+        raise TypeError(f"model must be an nn.Module (not its state_dict), not a {type(model).__name__}")

@@ -23,7 +23,7 @@ from antishortcut.frozen import Form, Frozen
 from antishortcut.models import Network, build, load_weights, probe
 from antishortcut.models.weights import put, read
 from antishortcut.run import ModelSettings, Run
-from antishortcut.snapshots import checked
+from antishortcut.snapshots import check_entries
 from antishortcut.types import Features, Shape
 
 NAME = re.compile(r"[0-9A-Za-z_.-]*[0-9A-Za-z_-]")  # of a teacher's folder, which no other folder's name leads to
@@ -101,7 +101,7 @@ class Trajectory:
         self.entries: list[dict[str, Any]] = []
         if self.manifest.exists():
             try:
-                self.entries = checked(read_json(self.manifest)["states"])
+                self.entries = check_entries(read_json(self.manifest)["states"])
             except (KeyError, TypeError, ValueError) as error:  # a UserError among them
                 told = error if isinstance(error, UserError) else f"{self.manifest} is damaged ({first_line(error)})"
                 raise UserError(f"{told}; remove {folder.path} and run asd teach again") from None

@@ -40,8 +40,6 @@ from antishortcut.teachers import Trajectory, network_of
 from antishortcut.train import train
 from antishortcut.types import Method, Sets
 
-BEFORE = {"teacher_precision": "float32", "teacher_compile": "off"}  # what runs were that do not say it
-
 
 @dataclass
 class Workshop:
@@ -162,7 +160,7 @@ def _as_begun(folder: Folder, wanted: Execution) -> Execution:
     """The execution that a run began with; where it is logged may change."""
     _, begun = folder.read()
     try:
-        return Execution.model_validate(BEFORE | begun | {"log": wanted.log})
+        return Execution.model_validate(begun | {"log": wanted.log})
     except ValueError:  # pydantic's
         where = folder.path / "run.json"
         raise UserError(f"{where}: damaged (its execution settings); restore it or remove its folder") from None
