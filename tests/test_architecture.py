@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"types", "saved"},
     "data": {"types", "console", "folder", "machine"},
     "scorers": {"types"},
-    "methods": {"types", "subspace", "parallel"},
+    "methods": {"types", "subspace", "parallel", "models"},
     "diagnose": {"types", "subspace"},
     "step": {"types", "parallel"},
     "attack": {"types", "data"},

@@ -23,7 +23,7 @@ from antishortcut.data.checks.finding import Finding
 from antishortcut.data.sources import SOURCES
 from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
-from antishortcut.models.published import published
+from antishortcut.models.foreign import published
 from antishortcut.run import TeacherSettings
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS

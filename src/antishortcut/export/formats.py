@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.export.check import Again, Alone, as_tuple, saying
 from antishortcut.export.opened import SMALLEST, Opened
-from antishortcut.models import Tapped, build, load_weights
+from antishortcut.models import FeatureExtractor, build, load_weights
 from antishortcut.teachers import tensors_of
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # what antishortcut[export] brings, by format
@@ -259,7 +259,7 @@ def _no_embedding(wanted: bool, form: str, instead: str) -> None:
 def _bare(opened: Opened) -> nn.Module:
     """The network without what we put around it."""
     body = opened.network.body
-    return body.module if isinstance(body, Tapped) else body
+    return body.module if isinstance(body, FeatureExtractor) else body
 
 
 def _plain(module: nn.Module) -> dict[str, Tensor]:

@@ -1,16 +1,5 @@
-"""Batch norm for the heads of methods."""
-# B batch, C channels, H × W pixels
+"""Batch norm for the heads of methods, which takes a batch of one 1 × 1 map, too."""
 
-from __future__ import annotations
+from antishortcut.models.layers import SingleSampleNorm as BatchNorm
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm of maps (B, C, H, W) that takes a batch of one 1 × 1 map, too."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        if self.training and maps.numel() == maps.shape[1]:  # a single value has no variance: the running statistics
-            return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(maps)
+__all__ = ["BatchNorm"]

@@ -31,21 +31,21 @@ def conv_bn(
     return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
 
 
-class LoneNorm(nn.BatchNorm2d):
-    """Batch norm of pooled maps (B, D, 1, 1): a lone image has no batch statistics and gets the running ones."""
+class SingleSampleNorm(nn.BatchNorm2d):
+    """Batch norm that takes a single 1 × 1 map, too: it has no variance, so the running statistics are used."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and len(x) == 1:
+        if self.training and x.numel() == x.shape[1]:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
     @classmethod
-    def like(cls, norm: nn.Module) -> LoneNorm:
+    def like(cls, norm: nn.Module) -> SingleSampleNorm:
         """One with the weights of another batch norm."""
         assert isinstance(norm, nn.BatchNorm2d)
-        lone = cls(norm.num_features, norm.eps, norm.momentum)
-        lone.load_state_dict(norm.state_dict())
-        return lone
+        copied = cls(norm.num_features, norm.eps, norm.momentum)
+        copied.load_state_dict(norm.state_dict())
+        return copied
 
 
 def number(name: str, what: str, digits: str, most: int) -> int:

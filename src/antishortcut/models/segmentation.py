@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.foreign import Foreign, make_timm
-from antishortcut.models.layers import LoneNorm
+from antishortcut.models.layers import SingleSampleNorm
 from antishortcut.types import Features
 
 BACKBONES = {
@@ -59,7 +59,7 @@ def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
     widths = info.channels()  # shallow to deep
     classifier = DeepLabHead(widths[-1], classes)
     pooling = classifier[0].convs[-1]
-    pooling[2] = LoneNorm(pooling[2].num_features)
+    pooling[2] = SingleSampleNorm(pooling[2].num_features)
     aux = None if "mobilenet" in name else FCNHead(widths[-2], classes)
     return Foreign(DeepLab(found.module, classifier, aux), found.mean, found.std)
 
