@@ -312,8 +312,10 @@ def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list
     layers: dict[Any, Call] = {}
     for call in calls:
         part = module.get_submodule(call.path)
-        if call.node is None or call.input is None or call.output is None:
+        if call.input is None or call.output is None:
             continue
+        if call.output is logits and isinstance(part, LAYERS) and call.node is None:  # under torch.no_grad
+            return [call]
         own = not any(True for _ in part.children()) and any(True for _ in part.parameters())  # a head of its own kind
         if isinstance(part, LAYERS) or (own and call.input.shape != call.output.shape):
             layers.setdefault(call.node, call)

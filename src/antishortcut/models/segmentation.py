@@ -51,7 +51,7 @@ def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
     try:
         found = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
     except UserError as error:
-        raise UserError(f"{str(error).rstrip('.')}; weights = FILE takes the backbone's from a file") from error
+        raise UserError(f"{error}; weights = FILE takes the backbone's from a file") from error
     from torchvision.models.segmentation.deeplabv3 import DeepLabHead  # here: seconds to import
     from torchvision.models.segmentation.fcn import FCNHead
 
