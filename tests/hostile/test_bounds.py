@@ -228,7 +228,7 @@ def test_a_checkpoint_inside_itself_is_one_line(tmp_path: Path) -> None:
     own: dict[str, Any] = {}
     own["state_dict"] = own
     torch.save(own, tmp_path / "own.pt")
-    with pytest.raises(UserError, match="holds no plain tensors"):
+    with pytest.raises(UserError, match="holds no state_dict"):
         checkpoints.read(tmp_path / "own.pt")
 
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_in_thousands_of_dicts_is_one_line() -> None:
     tree: dict[str, Any] = {"w": torch.ones(1)}
     for _ in range(100_000):
         tree = {"model": tree}
-    with pytest.raises(UserError, match="dicts in dicts"):
+    with pytest.raises(UserError, match="holds no state_dict"):
         checkpoints.unpacked(tree, Path("x.pt"))
     few: dict[str, Any] = {"model": {"state_dict": {"module": {"w": torch.ones(1)}}}}
     assert list(checkpoints.unpacked(few, Path("x.pt"))) == ["w"]
@@ -245,39 +245,6 @@ def test_a_checkpoint_in_thousands_of_dicts_is_one_line() -> None:
 def test_keys_in_thousands_of_wrappers_are_no_recursion() -> None:
     assert len(strip({"module." * 100_000 + "w": 1})) == 1
     assert strip({"module._orig_mod.module.a._orig_mod.w": 1}) == {"a.w": 1}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"weight_map": {"a": "model.safetensors.index.json"}}',
-        "[" * 200_000,
-        json.dumps({"weight_map": {"a": "A" * 5000}}),
-        json.dumps({"weight_map": {"a": "a\0b"}}),
-    ],
-)
-def test_an_index_that_leads_nowhere_is_one_line(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors.index.json"
-    path.write_text(text)
-    with pytest.raises(UserError):
-        checkpoints.read(path)
-
-
-def test_an_index_larger_than_memory_is_one_line(tmp_path: Path) -> None:
-    with room(2**30), pytest.raises(UserError, match="no index of weights"):
-        checkpoints.read(sparse(tmp_path / "model.safetensors.index.json", 2**40))
-
-
-def test_weights_larger_than_memory_are_one_line(tmp_path: Path) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("x.pt", "x.safetensors"):
-        with room(2**30), pytest.raises(UserError, match=r"holds .* GB, and this machine has .* GB of memory"):
-            checkpoints.read(sparse(tmp_path / name, 2 * memory, b"PK"))
-    for name in ("1.pt", "2.pt"):
-        sparse(tmp_path / name, memory // 2 + 10**6, b"PK")
-    (tmp_path / "x.index.json").write_text('{"weight_map": {"a": "1.pt", "b": "2.pt"}}')
-    with room(2**30), pytest.raises(UserError, match="GB of memory"):
-        checkpoints.read(tmp_path / "x.index.json")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +269,7 @@ def test_a_header_that_begins_like_a_page_is_one_of_safetensors(tmp_path: Path) 
     path.write_bytes(data)
     assert [tuple(value.shape) for value in checkpoints.read(path).values()] == [(1,)]
     path.write_bytes(b"<script>{'a': 1}</script>")
-    with pytest.raises(UserError, match="is a web page"):
+    with pytest.raises(UserError, match="holds no plain tensors"):
         checkpoints.read(path)
 
 

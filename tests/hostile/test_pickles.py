@@ -273,15 +273,6 @@ def test_tensors_that_are_not_plain_are_refused(tmp_path: Path, content: object)
         read(tmp_path / "odd.pt")
 
 
-def test_a_packed_archive_is_not_unpacked(tmp_path: Path) -> None:
-    """A few kilobytes that would become a gigabyte."""
-    bomb = tmp_path / "bomb.pt"
-    bomb.write_bytes(in_torch_zip(b"\0" * 2**26, packed=True))
-    assert bomb.stat().st_size < 2**20
-    with pytest.raises(UserError, match="packed members"):
-        read(bomb)
-
-
 @pytest.mark.parametrize("code", [b"\x96", b"\x8e", b"\x8d"], ids=["bytearray", "bytes", "text"])
 def test_a_size_that_lies_takes_no_memory(tmp_path: Path, code: bytes) -> None:
     """40 GB, says the file of 20 bytes."""

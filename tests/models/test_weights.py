@@ -253,7 +253,7 @@ def test_files_that_are_not_whole(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for size in (len(whole) // 2, len(whole) - 40, 30, 1, 0):
             path.write_bytes(whole[:size])
-            with pytest.raises(UserError, match=r"damaged|no file of weights|no plain tensors") as caught:
+            with pytest.raises(UserError, match="holds no plain tensors") as caught:
                 load_weights(network(), path)
             assert "\n" not in str(caught.value)
 
@@ -285,16 +285,16 @@ OPTIMISER = torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict()
             written(b"version https://git-lfs.github.com/spec/v1\noid"),
             "it begins with b'version https://git-lfs.*git lfs pull",
         ),
-        (lambda path: numpy.save(path.open("wb"), numpy.ones(2)), "no file of weights, it begins with .*NUMPY"),
+        (lambda path: numpy.save(path.open("wb"), numpy.ones(2)), "no plain tensors: it begins with .*NUMPY"),
         (script, "no state_dict; .*TorchScript"),
         (saved({"epoch": 3, "lr": 0.1}), "holds no state_dict but epoch, lr; save its state_dict"),
         (saved([1, 2]), "holds no state_dict but list"),
         (saved(OPTIMISER), "holds no state_dict but state, param_groups"),
         (saved({"fc.weight": numpy.ones(2)}), r"holds no state_dict but fc\.weight"),
         (saved({"fc.weight": torch.ones(2).to_sparse()}), "'fc.weight' is sparse, quantised or a mere shape"),
-        (saved({"q.weight": torch.ones(2)}), r"missing \(conv\.weight, .*1 unexpected .*; it was saved from another"),
-        (saved(state(classes=9)), r"2 of another shape .*; it is for 9 classes: fine to start from \(weights = …\)"),
-        (saved(state() | {"more.weight": torch.ones(2)}), r"1 unexpected \(more\.weight\); it was saved from another"),
+        (saved({"q.weight": torch.ones(2)}), r"missing \(conv\.weight, .*1 unexpected .*; name the network"),
+        (saved(state(classes=9)), r"2 of another shape .*; they are for 9 classes: fine to start from \(weights = …\)"),
+        (saved(state() | {"more.weight": torch.ones(2)}), r"1 unexpected \(more\.weight\); name the network"),
         (
             saved(state() | {"fc.bias": torch.ones(5, dtype=torch.int64)}),
             r"1 of another type \(fc\.bias torch.int64 for",

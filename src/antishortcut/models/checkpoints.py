@@ -40,10 +40,12 @@ def read(path: Path) -> dict[str, Tensor]:
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
-            raise UserError(f"{path} is damaged or incomplete, download it again: {first_line(error)}") from error
+            raise UserError(
+                f"{path} holds no plain tensors: damaged or incomplete, download it again: {first_line(error)}"
+            ) from error
     if not start.startswith((b"PK\x03\x04", b"\x80")):  # an archive, a pickle: what torch.save writes, new and old
         raise UserError(
-            f"{path} is no file of weights, it begins with {start[:24]!r}; "
+            f"{path} holds no plain tensors: it begins with {start[:24]!r}; "
             "download the file itself (Git LFS: git lfs pull)"
         )
     return unpacked(loaded(path), path)
@@ -89,7 +91,8 @@ def loaded(path: Path) -> Any:
         raise UserError(f"{path} holds no plain tensors but {what}; {REMEDY}") from error
     except Exception as error:  # half a pickle may raise anything
         raise UserError(
-            f"{path} is damaged, incomplete or no state_dict; download it again, or {REMEDY}: {first_line(error)[:200]}"
+            f"{path} holds no plain tensors: damaged, incomplete or no state_dict; download it again, or {REMEDY}: "
+            f"{first_line(error)[:200]}"
         ) from error
 
 

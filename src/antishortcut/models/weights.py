@@ -58,9 +58,9 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
         if start and left:
             fresh = list(dict.fromkeys(key.rpartition(".")[0] for key in left))
             own, state, left = {key: value for key, value in own.items() if key not in left}, theirs, []
-        advice = "; it was saved from another network"
+        advice = "; name the network they were saved from"
         if other := [len(state[key]) for key in left if key in state]:
-            advice = f"; it is for {other[0]} classes: fine to start from (weights = …), not as a finished network"
+            advice = f"; they are for {other[0]} classes: fine to start from (weights = …), not as a finished network"
     complain(path, own, state, advice)
     for key, value in state.items():  # an infinity may be meant, as in masks
         if value.is_floating_point() and bool(value.isnan().any()):
@@ -114,7 +114,7 @@ def complain(path: Path, own: State, state: State, advice: str = "") -> None:
         if keys
     ]
     if lines:
-        raise UserError(f"the weights in {path} do not fit the network: {'; '.join(lines)}{advice}")
+        raise UserError(f"the weights in {path} are of another network: {'; '.join(lines)}{advice}")
 
 
 def _aligned(targets: list[nn.Module], state: dict[str, Tensor], path: Path) -> tuple[nn.Module, dict[str, Tensor]]:
