@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"types"},
     "data": {"types", "console", "folder", "machine"},
     "scorers": {"types"},
-    "methods": {"types", "subspace", "parallel"},
+    "methods": {"types", "subspace", "parallel", "models"},
     "diagnose": {"types", "subspace"},
     "step": {"types", "parallel"},
     "attack": {"types", "data"},

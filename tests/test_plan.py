@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import shlex
 import sys
-import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ import torch
 from antishortcut.cli import main
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.published import answers, published
 from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
 from antishortcut.run import recipe_from
 from tests.data.official import make_folder, make_masked, picture
@@ -126,8 +123,8 @@ def test_masks_are_planned_for_too(tmp_path: Path) -> None:
     assert found["data.augment"] == "scale-crop-flip"
 
 
-@pytest.mark.parametrize("weights", [True, None, False])
-def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool | None) -> None:
+@pytest.mark.parametrize("weights", [True, False])
+def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool) -> None:
     """What a hub has is asked of it; here the answer is set, not the asking."""
     monkeypatch.setattr("antishortcut.plan.published", lambda name: weights)
     found = planned(make_folder(tmp_path))
@@ -148,47 +145,13 @@ def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatc
 def test_from_scratch_because_one_said_so_is_not_for_want_of_weights(
     asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antishortcut.plan.published", lambda name: None)
+    monkeypatch.setattr("antishortcut.plan.published", lambda name: False)
     words = ("distill", "--data", make_folder(tmp_path), "--teacher", "timm:test_resnet", "--student", "cnn-8")
     out, err, code = asd(*words, "--dry-run", "--no-pretrained")
     assert code == 0
     assert tomllib.loads(out)["teacher"]["pretrained"] is False
     assert "from scratch, keeping" in err
     assert "no published weights" in asd(*words, "--dry-run")[1]
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_error(404)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{found.server_address[1]}"
-        found.shutdown()
-
-
-def test_a_hub_that_answers_is_in_reach(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert answers(server)  # whatever it says
-    assert not answers("http://127.0.0.1:1/nobody")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert not answers(server)
-
-
-def test_weights_on_this_machine_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antishortcut.models.published.answers", lambda url: False)
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    assert published("torchvision:resnet18") is None
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "resnet18-f37072fd.pth").touch()
-    assert published("torchvision:resnet18") is True
-    assert published("torchvision:resnet19") is published("cnn-8") is published("my.module:net") is False
-    assert published("timm:resnet18") in (None, True)
-    assert published("timm:test_byobnet") in (None, True)
-    assert published("timm:no_such_network") is False
 
 
 def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

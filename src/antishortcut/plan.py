@@ -23,7 +23,7 @@ from antishortcut.data.checks.finding import Finding
 from antishortcut.data.sources import DATASETS
 from antishortcut.errors import UserError, counted, near
 from antishortcut.files import expanded, near_folder
-from antishortcut.models.published import published
+from antishortcut.models.foreign import published
 from antishortcut.run import TeacherSettings
 
 STEPS = 20_000  # of the optimiser that a student is worth, within EPOCHS
@@ -46,7 +46,7 @@ class Wanted:
     final: str | None = None  # the teacher is already trained: its weights
     early: str | None = None  # and those of its early state, or "rewind"
     epochs: int | None = None
-    pretrained: bool | None = None  # None: where weights are published and can be had
+    pretrained: bool | None = None  # None: where weights are published
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
         Line("student.name", wanted.student),
         *_student(wanted, ready),
         Line("optim.name", "adamw", "suits transformers and convolutions alike"),
-        Line("optim.rate", _rate(batch, ready["student"] is True)),
+        Line("optim.rate", _rate(batch, ready["student"])),
         Line("optim.weight_decay", 0.05),
         Line("optim.decay", "weights", "none of biases and norms"),
         Line("optim.batch", batch, f"{images:,} training images, steps an epoch: {math.ceil(images / batch):,}"),
@@ -137,7 +137,7 @@ def _learning(wanted: Wanted) -> dict[str, str]:
     return {"student": wanted.student} | ({"teacher": wanted.teacher} if wanted.final is None else {})
 
 
-def _weights(wanted: Wanted, network: str) -> bool | None:
+def _weights(wanted: Wanted, network: str) -> bool:
     """As `published`, unless the person decided."""
     if wanted.pretrained and not any(name.startswith(HUBS) for name in _learning(wanted).values()):
         raise UserError(f"--pretrained: nobody publishes weights of {' or '.join(_learning(wanted).values())}")
@@ -160,7 +160,7 @@ def _counts(finding: Finding) -> str:
     return told + (f"; without images: {counted(len(finding.empty), 'folder')}" if finding.empty else "")
 
 
-def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: int) -> list[Line]:
+def _teacher(wanted: Wanted, ready: dict[str, bool], epochs: int, batch: int) -> list[Line]:
     lines = [Line("teacher.name", wanted.teacher)]
     if wanted.final is not None:
         lines.append(Line("teacher.final", wanted.final, "already trained"))
@@ -174,7 +174,7 @@ def _teacher(wanted: Wanted, ready: dict[str, bool | None], epochs: int, batch: 
             Line("teacher.pretrained", True, "fine-tuned from published weights"),
             Line("teacher.epochs", short),
         ]
-    lines.append(Line("teacher.rate", _rate(batch, ready["teacher"] is True)))
+    lines.append(Line("teacher.rate", _rate(batch, ready["teacher"])))
     lines.append(Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training"))
     return lines + _kept(wanted.early) + _rewinds(wanted, batch)
 
@@ -208,7 +208,7 @@ def _refuse_too_few(finding: Finding) -> None:
         raise UserError(f"{finding.name}: {sum(counts)} training image; at least two are needed")
 
 
-def _student(wanted: Wanted, ready: dict[str, bool | None]) -> list[Line]:
+def _student(wanted: Wanted, ready: dict[str, bool]) -> list[Line]:
     if wanted.pretrained is False and wanted.student.startswith(HUBS):
         return [Line("student.pretrained", False, "as you said")]
     return [Line("student.pretrained", True, "begins with published weights")] if ready["student"] else []

@@ -33,7 +33,7 @@ from antishortcut.memory import NoMemory, settle_parts, shortages
 from antishortcut.methods import make_method
 from antishortcut.mixing import check_mixing, in_parts, mixed
 from antishortcut.models import probe
-from antishortcut.models.lone import refuse_alone
+from antishortcut.models.trial import check_single_image
 from antishortcut.models.weights import put
 from antishortcut.optimiser import make_optimizer
 from antishortcut.parallel import as_the_first, different, gather, together, told
@@ -130,7 +130,7 @@ class Training:
         self.parts, self.news = self._settle_parts()
         joint = fabric.world_size if fabric.device.type == "cuda" else 1  # processes that share batch statistics
         if self.loader.fewest * joint // self.parts < 2:
-            refuse_alone(self.student, run.model.name, sets, run.optim.batch, fabric.world_size, self.parts)
+            check_single_image(self.student, run.model.name, sets)
         self.answers.settle(sets, self.loader, self.total, begun, self.parts)
         self.average = Average(self.student, run.optim.ema) if run.optim.ema else None
         if execution.compile:

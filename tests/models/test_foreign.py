@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from antishortcut.errors import UserError
-from antishortcut.models import Tapped, build, probe
+from antishortcut.models import FeatureExtractor, build, probe
+from antishortcut.models.foreign import published
 from tests.models import one_thread as one_thread
 
 # name: (side, width of the embedding, channels and side of every stage)
@@ -24,20 +25,22 @@ QUICK: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
 }
 SLOW: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
     "timm:resnet50": (224, 2048, [(64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7)]),
-    "timm:vit_tiny_patch16_224": (64, 192, []),
-    "timm:mixer_s32_224": (96, 512, []),
+    "timm:vit_tiny_patch16_224": (64, 192, [(192, 14)] * 4),
+    "timm:mixer_s32_224": (96, 512, [(512, 7)] * 4),
     "timm:swin_tiny_patch4_window7_224": (32, 768, [(96, 56), (192, 28), (384, 14), (768, 7)]),
     "timm:fastvit_t8": (64, 768, [(48, 32), (48, 16), (96, 8), (192, 4), (768, 2)]),
     "timm:mobileone_s0": (96, 1024, [(48, 48), (48, 24), (128, 12), (256, 6), (1024, 3)]),
     "timm:efficientformer_l1": (224, 448, [(24, 112), (48, 56), (96, 28), (224, 14), (448, 7)]),
     "timm:levit_128s": (224, 768, [(16, 112), (32, 56), (64, 28), (128, 14)]),
-    "torchvision:vit_b_16": (32, 768, []),
+    "torchvision:vit_b_16": (32, 768, [(768, 14)] * 4),
     "torchvision:swin_t": (96, 768, [(96, 24), (192, 12), (384, 6), (768, 3)]),
     "torchvision:inception_v3": (96, 2048, [(32, 47), (64, 45), (80, 22), (192, 20), (288, 9), (768, 4)]),
 }
 
 
-def check(name: str, side: int, width: int, stages: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_embedding_and_stages(name: str) -> None:
+    side, width, stages = (QUICK | SLOW)[name]
     torch.manual_seed(0)
     network = build(name, 7, image_size=side)
     shape = probe(network, side)
@@ -51,35 +54,10 @@ def check(name: str, side: int, width: int, stages: list[tuple[int, int]]) -> No
         torch.testing.assert_close(network.head(features.embedding), features.logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_embedding_and_stages(name: str) -> None:
-    check(name, *QUICK[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
-def test_embedding_and_stages_of_larger_ones(name: str) -> None:
-    check(name, *SLOW[name])
-
-
-def test_two_heads_of_a_distilled_transformer_are_read_side_by_side() -> None:
-    torch.manual_seed(0)
-    network = build("timm:deit_tiny_distilled_patch16_224", 7, image_size=32, size=32).eval()
-    assert isinstance(network.body, Tapped)
-    assert network.body.found == "embedding: what goes into head and head_dist; stages: none"
-    with torch.no_grad():
-        features = network(torch.rand(2, 3, 32, 32))
-        net = network.body.module
-        first, second = features.embedding.chunk(2, dim=1)
-        mean = (net.get_submodule("head")(first) + net.get_submodule("head_dist")(second)) / 2
-    torch.testing.assert_close(mean, features.logits)
-    assert network.head is None  # there are two
-
-
 def test_transformers_are_made_for_the_size_that_is_named() -> None:
     small = build("timm:deit_tiny_patch16_224", 5, image_size=32, size=64)
     assert small.size == 64
-    assert isinstance(small.body, Tapped)
+    assert isinstance(small.body, FeatureExtractor)
     assert small.body.module.get_parameter("pos_embed").shape[1] == 1 + 16
     resized = build("timm:resnet10t", 5, image_size=32, size=48)  # takes any: images are brought to it
     assert resized.size == 48
@@ -119,10 +97,21 @@ def test_segmentation_networks_of_torchvision(name: str, width: int, aux: bool) 
     assert not isinstance(network.head, nn.Linear)
 
 
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("torchvision:resnet18", True), ("torchvision:resnet19", False), ("timm:test_byobnet", True),
+        ("timm:no_such_network", False), ("cnn-8", False), ("my.module:net", False),
+    ],
+)  # fmt: skip
+def test_whether_weights_are_published(name: str, there: bool) -> None:
+    assert published(name) is there
+
+
 def test_unknown_names_are_answered_with_near_ones() -> None:
     with pytest.raises(
         UserError, match=r"no classifier or segmentation network 'fcn_resnet5'; did you mean 'fcn_resnet50'"
     ):
         build("torchvision:fcn_resnet5", 5)
-    with pytest.raises(UserError, match=r"cannot read images of 32 pixels: .*give larger ones \(data\.image_size\)"):
+    with pytest.raises(UserError, match=r"cannot read images of 32 pixels: .*use larger ones \(data\.image_size\)"):
         build("torchvision:alexnet", 5, image_size=32)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.export.check import Exported, Outputs, as_tuple, reworded
 from antishortcut.export.opened import SMALLEST, Opened
-from antishortcut.models import Tapped, build, load_weights
+from antishortcut.models import FeatureExtractor, build, load_weights
 from antishortcut.teachers import tensors_of
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # modules of antishortcut[export], by format
@@ -245,4 +245,4 @@ def _no_embedding(embedding: bool, form: str, instead: str) -> None:
 def _bare(opened: Opened) -> nn.Module:
     """The network without our wrapper."""
     body = opened.network.body
-    return body.module if isinstance(body, Tapped) else body
+    return body.module if isinstance(body, FeatureExtractor) else body

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antishortcut.methods.basis import Select, ShortcutBasis, Source
 from antishortcut.methods.checks import check_settings, check_tensors
 from antishortcut.methods.kd import kd_loss
-from antishortcut.methods.norm import BatchNorm1d
+from antishortcut.models.layers import SingleSampleNorm1d
 from antishortcut.parallel import gather
 from antishortcut.subspace import projection, unit
 from antishortcut.types import Batch, Features, Sizes
@@ -55,7 +55,7 @@ class Projector(nn.Module):
     def __init__(self, student_dim: int, teacher_dim: int) -> None:
         super().__init__()
         self.first = nn.Linear(student_dim, teacher_dim)
-        self.norm = BatchNorm1d(teacher_dim)
+        self.norm = SingleSampleNorm1d(teacher_dim)
         self.last = nn.Linear(teacher_dim, teacher_dim)
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_labels, check_settings
 from antishortcut.methods.kd import kd_loss
-from antishortcut.methods.norm import BatchNorm2d
+from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
@@ -48,7 +48,7 @@ def shrink(channels: int, width: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, stride, padding=1, groups=channels, bias=False),
         nn.Conv2d(channels, width, 1, bias=False),
-        BatchNorm2d(width),
+        SingleSampleNorm2d(width),
         nn.ReLU(),
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
-from antishortcut.methods.norm import BatchNorm2d
+from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
@@ -63,7 +63,7 @@ class FitNets(nn.Module):
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.conv = regressor(ours[hint], theirs[hint])
-        self.norm = BatchNorm2d(theirs[hint][0])
+        self.norm = SingleSampleNorm2d(theirs[hint][0])
 
     def regress(self, maps: Tensor) -> Tensor:
         """The student's map (B, C_s, H_s, W_s) in the teacher's channels (B, C_t, H, W)."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from antishortcut.methods.asd import warm
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.norm import BatchNorm2d
+from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Shape, Sizes
 
@@ -58,9 +58,9 @@ class Fusion(nn.Module):
         widen = nn.Conv2d(width, c_out, 3, padding=1, bias=False)
         for conv in (narrow, widen):
             nn.init.kaiming_uniform_(conv.weight, a=1)
-        self.narrow = nn.Sequential(narrow, BatchNorm2d(width))
+        self.narrow = nn.Sequential(narrow, SingleSampleNorm2d(width))
         self.attend = None if first else nn.Conv2d(2 * width, 2, 1)
-        self.widen = nn.Sequential(widen, BatchNorm2d(c_out))
+        self.widen = nn.Sequential(widen, SingleSampleNorm2d(c_out))
 
     def forward(self, maps: Tensor, deeper: Tensor | None, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Maps (B, C_in, H, W) and the deeper fused (B, M, h, w) → (B, C_out, *size), and the fused (B, M, *size)."""

@@ -31,21 +31,29 @@ def conv_bn(
     return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
 
 
-class LoneNorm(nn.BatchNorm2d):
-    """Batch norm of pooled maps (B, D, 1, 1): a lone image has no batch statistics and gets the running ones."""
+class _SingleSampleNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm that also takes one value per channel in training: it has no variance, so running statistics serve."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and len(x) == 1:
+        if self.training and x.numel() == x.shape[1]:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
+
+class SingleSampleNorm1d(_SingleSampleNorm, nn.BatchNorm1d):
+    """Of rows (B, C)."""
+
+
+class SingleSampleNorm2d(_SingleSampleNorm, nn.BatchNorm2d):
+    """Of maps (B, C, H, W)."""
+
     @classmethod
-    def like(cls, norm: nn.Module) -> LoneNorm:
+    def like(cls, norm: nn.Module) -> SingleSampleNorm2d:
         """One with the weights of another batch norm."""
         assert isinstance(norm, nn.BatchNorm2d)
-        lone = cls(norm.num_features, norm.eps, norm.momentum)
-        lone.load_state_dict(norm.state_dict())
-        return lone
+        copied = cls(norm.num_features, norm.eps, norm.momentum)
+        copied.load_state_dict(norm.state_dict())
+        return copied
 
 
 def number(name: str, what: str, digits: str, most: int) -> int:

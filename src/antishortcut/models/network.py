@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.models.hooks import silent
+from antishortcut.models.feature_extractor import silent
 from antishortcut.types import Features, Shape
 
 Colour = Sequence[float]  # one number a channel

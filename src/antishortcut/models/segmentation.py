@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.foreign import Foreign, make_timm
-from antishortcut.models.layers import LoneNorm
+from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Features
 
 BACKBONES = {
@@ -51,7 +51,7 @@ def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
     try:
         found = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
     except UserError as error:
-        raise UserError(f"{str(error).rstrip('.')}; weights = FILE takes the backbone's from a file") from error
+        raise UserError(f"{error}; weights = FILE takes the backbone's from a file") from error
     from torchvision.models.segmentation.deeplabv3 import DeepLabHead  # here: seconds to import
     from torchvision.models.segmentation.fcn import FCNHead
 
@@ -59,7 +59,7 @@ def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
     widths = info.channels()  # shallow to deep
     classifier = DeepLabHead(widths[-1], classes)
     pooling = classifier[0].convs[-1]
-    pooling[2] = LoneNorm(pooling[2].num_features)
+    pooling[2] = SingleSampleNorm2d(pooling[2].num_features)
     aux = None if "mobilenet" in name else FCNHead(widths[-2], classes)
     return Foreign(DeepLab(found.module, classifier, aux), found.mean, found.std)
 

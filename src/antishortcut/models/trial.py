@@ -1,9 +1,8 @@
-"""A network tried out when it is built: what is wrong with it is said in a line, before anything is trained."""
+"""Try a network out when it is built: what cannot work fails before training, with one line."""
 # B batch, C classes, H × W pixels
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -13,117 +12,77 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.models.hooks import silent
+from antishortcut.models.feature_extractor import silent
 from antishortcut.models.network import Network
-from antishortcut.models.own import blame
-from antishortcut.models.taps import Tapped
-from antishortcut.types import Features
-
-CHANNELS = "networks receive 3 channels, grey images as three equal ones: let its first layer take 3"
+from antishortcut.models.own import error_line
+from antishortcut.types import Features, Sets
 
 
 def try_out(network: Network, name: str, image_size: int, own: bool = False) -> None:
-    """One pass as in evaluation, which finds the taps, and one as in training; own: somebody's own code."""
-    body = network.body
-    assert isinstance(body, Tapped)
-    if own:
-        check_call(body.module, name)
+    """One pass in evaluation mode, which finds embedding and stages, and one in training mode; own: a user's code."""
     weight = next(network.parameters(), torch.empty(0))
-    drawn = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
-    image = drawn.to(weight.device)
+    image = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)).to(weight.device)
     with silent(network):
-        seen = given(network, image, name, "")
+        evaluated = _features(network, image, name, "")
     if weight.is_meta:
         return
-    with training(network), torch.no_grad():
-        learning = given(network, image, name, " in training mode")
+    with training_mode(network), torch.no_grad():
+        trained = _features(network, image, name, " in training mode")
     for what in ("logits", "embedding"):
-        one, other = getattr(seen, what), getattr(learning, what)
+        one, other = getattr(evaluated, what), getattr(trained, what)
         if one.ndim != other.ndim or one.shape[1] != other.shape[1]:
             raise UserError(
                 f"{name} gives {what} of shape {tuple(one.shape)} in evaluation, {tuple(other.shape)} in training; "
-                f"let both have the same{', or name a module with embedding = …' * (what == 'embedding')}"
+                f"let both be the same{', or name a module with embedding = …' * (what == 'embedding')}"
             )
-    if own:
-        for features, mode in ((seen, "evaluation"), (learning, "training")):
-            if is_share(features.logits):
-                warnings.warn(
-                    f"{name} gives probabilities in {mode} mode, and losses take them for logits, which makes learning "
-                    "from them weak; leave the softmax at its end off",
-                    stacklevel=3,
-                )
-                break
-        with silent(network), torch.random.fork_rng(devices=[]):
-            again: Features = network(image)
-        if not torch.allclose(seen.logits, again.logits, rtol=1e-3, atol=1e-4, equal_nan=True):
-            warnings.warn(
-                f"{name} answers the same images differently in evaluation mode; let randomness heed self.training, "
-                "as F.dropout(x, p, self.training) does",
-                stacklevel=3,
-            )
+    if not own:
+        return
+    if _is_probability(evaluated.logits) or _is_probability(trained.logits):
+        warnings.warn(
+            f"{name} returns probabilities, and losses expect logits; remove the softmax at its end", stacklevel=3
+        )
+    with silent(network), torch.random.fork_rng(devices=[]):
+        again: Features = network(image)
+    if not torch.allclose(evaluated.logits, again.logits, rtol=1e-3, atol=1e-4, equal_nan=True):
+        warnings.warn(
+            f"{name} is random in evaluation mode; use self.training, as in F.dropout(x, p, self.training)",
+            stacklevel=3,
+        )
 
 
-def is_share(logits: Tensor) -> bool:
-    """Whether these are what a softmax gives: nothing below zero, and a sum of one over the classes."""
+def _is_probability(logits: Tensor) -> bool:
     total = logits.sum(dim=1)
     return bool((logits >= 0).all()) and torch.allclose(total, torch.ones_like(total), atol=1e-3)
 
 
-def given(network: Network, image: Tensor, name: str, mode: str) -> Features:
+def _features(network: Network, image: Tensor, name: str, mode: str) -> Features:
     """The network's features; whatever its code raises becomes a line that says what to do."""
-    side = image.shape[-1] if network.size is None else network.size
     try:
         features: Features = network(image)
     except UserError as error:
         raise UserError(f"{name}{mode}: {error}") from error
-    except NotImplementedError as error:
-        raise UserError(f"{name} has no forward; write one that takes images (B, 3, H, W): {blame(error)}") from error
     except Exception as error:
-        if takes := re.search(r"to have (\d+) channels, but got 3 channels", str(error)):
-            raise UserError(f"{name} takes {takes[1]} channels; {CHANNELS}") from error
-        kinds = {each.dtype for each in network.body.parameters() if each.is_floating_point()} - {torch.float32}
-        if kinds and re.search("dtype|type|Half|BFloat16|Double", str(error)):
-            kind = str(kinds.pop()).removeprefix("torch.")
+        if channels := re.search(r"to have (\d+) channels, but got 3 channels", str(error)):
             raise UserError(
-                f"{name} has weights of {kind} and images are float32: return it as .float(); a faster arithmetic is "
-                f"chosen for a run ({blame(error)})"
+                f"{name} takes {channels[1]} channels; images have 3, grey ones three equal ones"
             ) from error
-        told = isinstance(error, ValueError) and re.search(r"size|shape|resolution|pixel|height|width|\d\d", str(error))
-        if told or isinstance(error, RuntimeError | AssertionError):  # what shapes that do not fit raise
+        if isinstance(error, RuntimeError | AssertionError | ValueError) and not isinstance(error, NotImplementedError):
+            side = image.shape[-1] if network.size is None else network.size
             raise UserError(
-                f"{name} cannot read images of {side} pixels{mode}: {blame(error)}; give larger ones "
+                f"{name} cannot read images of {side} pixels{mode}: {error_line(error)}; use larger ones "
                 "(data.image_size), or those it is made for (size = … beside its name)"
             ) from error
         raise UserError(
-            f"{name} failed{mode}: {blame(error)}; networks are called with images (B, 3, H, W) alone: correct it, "
-            "or wrap it in a module that calls it"
+            f"{name} failed{mode}: {error_line(error)}; forward must take images (B, 3, H, W) and nothing else"
         ) from error
-    if len(features.embedding) != len(image):
-        shape = f"the shape {tuple(features.embedding.shape)} for {len(image)} images"
-        raise UserError(f"{name}: its embedding has {shape}; name a module that gives one for each: embedding = …")
-    if not features.embedding.is_floating_point():
-        kind = str(features.embedding.dtype).removeprefix("torch.")
-        raise UserError(f"{name}: its embedding has {kind} values; wanted: real floats; name another: embedding = …")
+    if len(features.embedding) != len(image) or not features.embedding.is_floating_point():
+        shape = f"shape {tuple(features.embedding.shape)} and type {features.embedding.dtype}"
+        raise UserError(f"{name}: its embedding has {shape}; expected floats (batch, D); name a module: embedding = …")
     return features
 
 
-def check_call(module: nn.Module, name: str) -> None:
-    """Networks are called with images alone."""
-    try:
-        signature = inspect.signature(module.forward)
-    except (TypeError, ValueError):  # TorchScript's, which does not say
-        return
-    try:
-        signature.bind(torch.empty(0))
-    except TypeError as error:
-        raise UserError(
-            f"{name} cannot be called with images alone: {error}; give what else its forward takes a default, "
-            "or wrap it in a module that calls it"
-        ) from None
-
-
 @contextmanager
-def training(network: nn.Module) -> Iterator[None]:
+def training_mode(network: nn.Module) -> Iterator[None]:
     """Training mode that leaves no trace in modes, buffers, or random numbers."""
     modes = [(part, part.training) for part in network.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
@@ -137,3 +96,18 @@ def training(network: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+def check_single_image(network: Network, name: str, sets: Sets) -> None:
+    """Raise if the network cannot train on a batch of one image: batch norm of a 1 × 1 map needs two values."""
+    image = torch.full((1, 3, sets.image_size, sets.image_size), 0.5, device=network.mean.device)
+    try:
+        with training_mode(network), torch.no_grad():
+            network(image)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UserError(
+            f"{name} cannot train on a single image (batch norm of 1 × 1 maps), and some steps have only one; "
+            "use another optim.batch, fewer processes or parts, or larger images"
+        ) from None

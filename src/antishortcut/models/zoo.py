@@ -10,9 +10,9 @@ from torch import nn
 
 from antishortcut.errors import UserError, near
 from antishortcut.models import dense, mobilenet, plain, resnet, segmentation, shufflenet, vgg, wrn
+from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.foreign import Foreign, elsewhere, source_of
 from antishortcut.models.network import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
-from antishortcut.models.taps import Tapped
 from antishortcut.models.trial import try_out
 from antishortcut.models.weights import load_weights
 
@@ -101,7 +101,7 @@ def build(
             raise UserError(f"nobody publishes weights for {name}; train it, or use a timm: or torchvision: network")
         other = Foreign(make(name, classes, stem), CIFAR_MEAN, CIFAR_STD)
     tapped = source is not None or embedding is not None or stages is not None
-    body = Tapped(other.module, embedding, stages, classes) if tapped else other.module
+    body = FeatureExtractor(other.module, embedding, stages, classes) if tapped else other.module
     network = Network(body, mean or other.mean, std or other.std, size or other.size)
     if tapped:  # what is wrong is said before training
         try_out(network, name, image_size, own=not name.startswith(("timm:", "torchvision:")))

@@ -1,7 +1,8 @@
-"""Whether a network can learn from one image, and whether one ever comes alone."""
+"""A batch of one image: whether a network can train on it, and whether there ever is one."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,31 +13,33 @@ from hypothesis import strategies as st
 from antishortcut.data.loading import Loader
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.lone import learns_alone
+from antishortcut.models.trial import check_single_image
 from antishortcut.run import load_recipe
-from antishortcut.types import ImageSet
+from antishortcut.types import ImageSet, Sets
 from antishortcut.workflow import Workshop, distill
 from tests.data.official import picture
 from tests.test_subspace import several
 
 
-@pytest.mark.parametrize(("side", "alone"), [(8, False), (32, True)])
-def test_maps_of_one_pixel_have_no_variance(side: int, alone: bool) -> None:
-    network = build("cnn-2-16", 3, image_size=side)
+def sets(side: int) -> Sets:
+    images = ImageSet(torch.zeros(2, 3, side, side, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    return Sets("any", ("a", "b", "c"), side, images, None, {}, "")
+
+
+@pytest.mark.parametrize(("name", "side", "works"), [("cnn-2-16", 8, False), ("cnn-2-16", 32, True)])
+def test_maps_of_one_pixel_have_no_variance(name: str, side: int, works: bool) -> None:
+    network = build(name, 3, image_size=side)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     drawn = torch.random.get_rng_state()
-    assert learns_alone(network, side) is alone
+    with nullcontext() if works else pytest.raises(UserError, match="cannot train on a single image"):
+        check_single_image(network, name, sets(side))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
-def test_without_batch_norm_one_is_enough() -> None:
-    assert learns_alone(build("timm:test_vit", 3, image_size=32), 32)
-
-
 @several
 @given(count=st.integers(1, 40), batch=st.integers(1, 12), world=st.integers(1, 3))
-def test_the_smallest_share_is_told_beforehand(count: int, batch: int, world: int) -> None:
+def test_the_loader_knows_its_smallest_batch(count: int, batch: int, world: int) -> None:
     images = ImageSet(torch.zeros(count, 3, 4, 4, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64))
     if batch < world:
         return
@@ -49,9 +52,7 @@ def test_the_smallest_share_is_told_beforehand(count: int, batch: int, world: in
 
 
 @pytest.mark.parametrize(("batch", "parts"), [(1, 1), (4, 4)])
-def test_an_image_that_comes_alone_is_told_before_training(
-    shop: Workshop, tmp_path: Path, batch: int, parts: int
-) -> None:
+def test_a_step_of_one_image_is_refused_before_training(shop: Workshop, tmp_path: Path, batch: int, parts: int) -> None:
     for name in ("ape", "bat"):
         for at in range(10):
             picture(tmp_path / "data" / name / f"{at}.png", size=(8, 8))
@@ -61,6 +62,6 @@ def test_an_image_that_comes_alone_is_told_before_training(
         f'[student]\nname = "cnn-2-16"\n[optim]\nbatch = {batch}\n'
     )
     shop.execution = shop.execution.model_copy(update={"parts": parts})
-    with pytest.raises(UserError, match="cannot learn from a single image"):
+    with pytest.raises(UserError, match="cannot train on a single image"):
         distill(load_recipe(str(path)), shop, method="ce", seed=1, suite="lone")
     assert not [*(tmp_path / "runs").rglob("*.json")]
