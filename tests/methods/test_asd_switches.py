@@ -13,7 +13,7 @@ from torch import nn
 
 from antishortcut.methods import asd
 from antishortcut.methods.asd import ASD, ASDLoss, Projector
-from antishortcut.methods.norm import BatchNorm1d
+from antishortcut.models.layers import SingleSampleNorm1d
 from antishortcut.types import Batch, Features
 from tests.methods.test_asd import dot, double, features, gradients, mean, sizes, slow_contrast, slow_unit
 from tests.test_subspace import close, normal, span
@@ -58,11 +58,11 @@ def test_switches(tc: float, ss: float, temporal: bool, names: set[str], roles: 
 def test_projector_is_the_papers() -> None:
     projector = Projector(3, 5).double()
     parts = list(projector.children())
-    assert [type(part) for part in parts] == [nn.Linear, BatchNorm1d, nn.Linear]
+    assert [type(part) for part in parts] == [nn.Linear, SingleSampleNorm1d, nn.Linear]
     shapes = {name: tuple(p.shape) for name, p in projector.named_parameters() if "bias" not in name}
     assert shapes == {"first.weight": (5, 3), "norm.weight": (5,), "last.weight": (5, 5)}
     rows = normal(7, 3)
-    twin = nn.Sequential(parts[0], nn.BatchNorm1d(5).double(), nn.ReLU(), parts[2])
+    twin = nn.Sequential(parts[0], nn.SingleSampleNorm1d(5).double(), nn.ReLU(), parts[2])
     close(projector(rows), twin(rows), 1e-12)
     close(projector.eval()(rows), twin.eval()(rows), 1e-12)
     assert not torch.allclose(projector(rows), projector.train()(rows))

@@ -19,7 +19,7 @@ from torchvision.models import segmentation as theirs
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build, load_weights, probe
-from antishortcut.models.layers import SingleSampleNorm
+from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.segmentation import backbone_state
 from antishortcut.models.zoo import DEEPLAB
 from tests.models import one_thread as one_thread
@@ -233,7 +233,7 @@ def test_a_batch_of_one_trains() -> None:
     network = made("deeplabv3-resnet18").train()
     shake(network)
     norm = part_of(network, "body.classifier.0.convs.4.2")
-    assert isinstance(norm, SingleSampleNorm)
+    assert isinstance(norm, SingleSampleNorm2d)
     features = network(picture(1))
     (features.logits.square().mean() + features.aux.square().mean()).backward()
     assert norm.num_batches_tracked == 0
@@ -241,13 +241,13 @@ def test_a_batch_of_one_trains() -> None:
     network(picture(2))
     assert norm.num_batches_tracked == 1
     plain = nn.BatchNorm2d(4)
-    lone = SingleSampleNorm(4)
+    lone = SingleSampleNorm2d(4)
     for x in (torch.randn(3, 4, 1, 1), torch.randn(5, 4, 1, 1)):
         torch.testing.assert_close(lone(x), plain(x))
     x = torch.randn(1, 4, 1, 1)
     torch.testing.assert_close(lone(x), plain.eval()(x))  # as in evaluation, and nothing is remembered
     torch.testing.assert_close(lone.state_dict(), plain.state_dict())
-    synced = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(SingleSampleNorm(4)))  # type: ignore[no-untyped-call]
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(SingleSampleNorm2d(4)))  # type: ignore[no-untyped-call]
     assert type(synced[0]) is nn.SyncBatchNorm
 
 
