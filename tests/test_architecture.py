@@ -176,6 +176,6 @@ def test_the_package_itself_loads_nothing() -> None:
 
 
 def test_files_stay_readable() -> None:
-    long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400}
+    long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 500}
     assert not long, f"split them: {long}"
     assert not [p for p in PACKAGE.rglob("*") if p.stem in ("utils", "helpers", "common", "misc")]

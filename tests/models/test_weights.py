@@ -297,7 +297,7 @@ OPTIMISER = torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict()
         (saved(state() | {"more.weight": torch.ones(2)}), r"1 unexpected \(more\.weight\); name the network"),
         (
             saved(state() | {"fc.bias": torch.ones(5, dtype=torch.int64)}),
-            r"1 of another type \(fc\.bias torch.int64 for",
+            r"1 of another type \(fc\.bias int64 for",
         ),
         (
             saved(before("student.", state()) | before("teacher.", state())),

@@ -102,7 +102,7 @@ def complain(path: Path, own: State, state: State, advice: str = "") -> None:
             if state[key].shape != own[key].shape
         ],
         "of another type": [
-            f"{key} {state[key].dtype} for {own[key].dtype}"
+            f"{key} {state[key].dtype} for {own[key].dtype}".replace("torch.", "")
             for key in both
             if own[key].is_floating_point() > state[key].is_floating_point()
             or state[key].is_complex() > own[key].is_complex()
