@@ -39,20 +39,20 @@ def test_a_pair_takes_a_step(number: int) -> None:
 
 
 def test_the_template_of_asd_init_is_a_recipe(tmp_path: Path) -> None:
-    from antishortcut.recipes import TEMPLATE
+    from antishortcut.run import recipe_template
 
     path = tmp_path / "recipe.toml"
-    path.write_text(TEMPLATE)
+    path.write_text(recipe_template())
     assert load_recipe(str(path)).teacher.early == "15%"
     # what it shows commented out is true: uncommenting everything changes no default
     lines = [
-        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in TEMPLATE.splitlines()
+        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in recipe_template().splitlines()
     ]
     shown = [line for line in lines if not line.startswith(("weights", "embedding", "train_limit", "image_size"))]
     path.write_text("\n".join(shown))
     full = load_recipe(str(path))
-    assert full.optim == load_recipe_from(TEMPLATE, tmp_path).optim
-    assert full.teacher == load_recipe_from(TEMPLATE, tmp_path).teacher
+    assert full.optim == load_recipe_from(recipe_template(), tmp_path).optim
+    assert full.teacher == load_recipe_from(recipe_template(), tmp_path).teacher
     assert options_of("asd", full.methods["asd"]) == options_of("asd", {})
 
 

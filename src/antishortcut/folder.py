@@ -9,7 +9,6 @@ scores/<set>.json, artifacts/, and the weights
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -29,17 +28,6 @@ from antishortcut.run import SCHEMA, Run
 
 DEEPEST = 100  # lists in lists of a JSON file; ours have five
 LOG = 2**30  # bytes of metrics.jsonl that are read
-UMASK = 0o022  # only for export.whole as it was: goes with it, like `alone`
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:

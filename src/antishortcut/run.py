@@ -228,9 +228,14 @@ def _instead(folder: Path) -> str:
     return f"a file of weights, like {found[0]}" if found else "a file of weights"
 
 
+def recipe_template() -> str:
+    """The commented recipe that `asd init` writes."""
+    return (files("antishortcut") / "config" / "recipes" / "template.toml.txt").read_text(encoding="utf-8")
+
+
 def shipped_recipes() -> dict[str, Path]:
     """Recipes inside the package, by name."""
-    folder = Path(str(files("antishortcut") / "recipes"))
+    folder = Path(str(files("antishortcut") / "config" / "recipes"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
 
 

@@ -26,7 +26,7 @@ from antishortcut.evaluate import _examine
 from antishortcut.evaluate.subject import Scored
 from antishortcut.folder import replacing
 from antishortcut.launch.task import guarded
-from antishortcut.recipes import TEMPLATE
+from antishortcut.run import recipe_template
 from antishortcut.report import build
 from tests.browser.fake_runs import student
 
@@ -94,7 +94,7 @@ def test_init_on_a_full_disk_leaves_nothing(
     assert f"asd: {disk}/recipe.toml: No space left on device; make room" in capsys.readouterr().err
     (disk / "rest").unlink()
     assert not asd(monkeypatch, "init", str(disk / "recipe.toml"))
-    assert (disk / "recipe.toml").read_text() == TEMPLATE
+    assert (disk / "recipe.toml").read_text() == recipe_template()
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_computed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

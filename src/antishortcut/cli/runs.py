@@ -59,12 +59,12 @@ def demo(
 def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
     """Write a commented recipe for your own data."""
     from antishortcut.folder import replacing
-    from antishortcut.recipes import TEMPLATE
+    from antishortcut.run import recipe_template
 
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
     with replacing(path) as file:  # on a full disk there is none, not an empty one
-        file.write(TEMPLATE.encode())
+        file.write(recipe_template().encode())
     tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from antishortcut.console import forgive
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.exits import own_code
 from antishortcut.folder import InUse, read_json, write_json
@@ -125,5 +124,4 @@ def _stop_without(parent: int) -> None:
 
 if __name__ == "__main__":
     with own_code():
-        forgive()
         main(Path(sys.argv[1]))
