@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import draws
+from antishortcut.data import draws
 
 AUGMENTS = {
     "none": "as they are",

@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ..errors import one_line
+from antishortcut.errors import one_line
 
 TILE, GAP, LINE = 128, 6, 20  # pixels of a picture, between pictures, of a line of text
 EMPTY = "#eceff2"

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import UserError, first_line
-from ..files import atomic_path, plain
-from ..types import ImageSet
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import atomic_path, plain
+from antishortcut.types import ImageSet
 
 Bytes = NDArray[np.uint8]
 

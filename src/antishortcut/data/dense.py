@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ..errors import UserError
-from ..types import VOID, AnySet, FileSet, ImageSet, is_dense
-from . import augment as vary
-from . import draws
-from .masks import read_pair
+from antishortcut.data import augment as vary
+from antishortcut.data import draws
+from antishortcut.data.masks import read_pair
+from antishortcut.errors import UserError
+from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
 CROPS = "scale-crop-flip"
 

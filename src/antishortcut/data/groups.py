@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import UserError, first_line
-from ..files import content
-from ..types import AnySet, FileSet
-from .layouts import Found, inside, lines
+from antishortcut.data.layouts import Found, inside, lines
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import content
+from antishortcut.types import AnySet, FileSet
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
 WANTED = ("img_filename", "y", "split")

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import UserError
-from ..files import near_folder, text
-from ..types import AnySet, FileSet, ImageSet
-from .pickles import read_pickle
+from antishortcut.data.pickles import read_pickle
+from antishortcut.errors import UserError
+from antishortcut.files import near_folder, text
+from antishortcut.types import AnySet, FileSet, ImageSet
 
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 

@@ -19,14 +19,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .. import machine
-from ..errors import UserError, near
-from ..types import AnySet, Batch, ImageSet, is_dense
-from . import augment as vary
-from . import dense
-from .draws import order
-from .imagenet import varied
-from .pictures import fit, read
+from antishortcut import machine
+from antishortcut.data import augment as vary
+from antishortcut.data import dense
+from antishortcut.data.draws import order
+from antishortcut.data.imagenet import varied
+from antishortcut.data.pictures import fit, read
+from antishortcut.errors import UserError, near
+from antishortcut.types import AnySet, Batch, ImageSet, is_dense
 
 AHEAD = 2  # batches that every worker prepares
 WHOLE = 2048 * 1024  # pixels that a whole image of unknown size is taken to have

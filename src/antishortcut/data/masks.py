@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from ..errors import UserError
-from ..types import VOID, FileSet, ImageSet
-from .pictures import cached, in_threads, opened, read, reason, size_of
+from antishortcut.data.pictures import cached, in_threads, opened, read, reason, size_of
+from antishortcut.errors import UserError
+from antishortcut.types import VOID, FileSet, ImageSet
 
 NO_CLASS = 254  # in a lookup: what no mask may hold
 MOST = NO_CLASS  # classes that fit beside it and VOID

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import UserError
-from ..types import AnySet, FileSet, ImageSet, is_dense
-from . import draws
+from antishortcut.data import draws
+from antishortcut.errors import UserError
+from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
 
 Ints = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, first_line
-from ..files import content as content_of
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import content as content_of
 
 LARGEST = 4 * 2**30  # bytes of a file
 

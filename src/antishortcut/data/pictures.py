@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
-from ..errors import UserError, first_line
-from ..files import plain, replacing
-from ..machine import cores
-from ..types import FileSet, ImageSet
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import plain, replacing
+from antishortcut.machine import cores
+from antishortcut.types import FileSet, ImageSet
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below, which says it once
 

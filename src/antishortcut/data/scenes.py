@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError, first_line
-from ..files import text
-from ..types import VOID, FileSet
-from .layouts import TRAIN, Found, held_of, home, images_below, lines, part_of, tests_of
-from .masks import MOST, NO_CLASS, read_values
-from .pictures import in_threads, size_of
+from antishortcut.data.layouts import TRAIN, Found, held_of, home, images_below, lines, part_of, tests_of
+from antishortcut.data.masks import MOST, NO_CLASS, read_values
+from antishortcut.data.pictures import in_threads, size_of
+from antishortcut.errors import UserError, first_line
+from antishortcut.files import text
+from antishortcut.types import VOID, FileSet
 
 ADE = "ADEChallengeData2016"
 _ADE_CLASSES = 150

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError, near
-from ..types import FileSet
-from .layouts import class_list, folders, images_below, listed
-from .parts import fingerprint
+from antishortcut.data.layouts import class_list, folders, images_below, listed
+from antishortcut.data.parts import fingerprint
+from antishortcut.errors import UserError, near
+from antishortcut.types import FileSet
 
 RENDITIONS = ("imagenet-r", "imagenet-a")
 WNID = re.compile(r"n\d{8}")

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UserError, near
-from ..files import expanded
-from ..types import AnySet, ImageSet, Sets, is_dense
-from . import layouts, masks, scenes
-from .groups import list_groups
-from .layouts import Found as Found
-from .parts import fingerprint, hold_out, limited
-from .pictures import decode
+from antishortcut.data import layouts, masks, scenes
+from antishortcut.data.groups import list_groups
+from antishortcut.data.layouts import Found as Found
+from antishortcut.data.parts import fingerprint, hold_out, limited
+from antishortcut.data.pictures import decode
+from antishortcut.errors import UserError, near
+from antishortcut.files import expanded
+from antishortcut.types import AnySet, ImageSet, Sets, is_dense
 
 WITH_PATH = ("folder", "groups")  # data sets that are named with their place: folder:PATH
 IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
@@ -174,7 +174,7 @@ def _folder(request: Request) -> Found:
 
 
 def _cues(request: Request) -> Found:
-    from .cues import CLASSES, VERSION, make_cues
+    from antishortcut.data.cues import CLASSES, VERSION, make_cues
 
     size = request.image_size or 32
     train, tests = _embedded(make_cues, request, size)
@@ -182,7 +182,7 @@ def _cues(request: Request) -> Found:
 
 
 def _cues_seg(request: Request) -> Found:
-    from .cues_seg import CLASSES, VERSION, make_scenes
+    from antishortcut.data.cues_seg import CLASSES, VERSION, make_scenes
 
     size = request.image_size or 64
     train, tests = _embedded(make_scenes, request, size)

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError, first_line, near
-from ..files import text
-from ..types import FileSet
-from .layouts import images_below
-from .parts import fingerprint
+from antishortcut.data.layouts import images_below
+from antishortcut.data.parts import fingerprint
+from antishortcut.errors import UserError, first_line, near
+from antishortcut.files import text
+from antishortcut.types import FileSet
 
 SIXTEEN = (
     "airplane", "bear", "bicycle", "bird", "boat", "bottle", "car", "cat",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..layouts import FOREIGN
-from .finding import HELD, SIDES, Finding
+from antishortcut.data.checks.finding import HELD, SIDES, Finding
+from antishortcut.data.layouts import FOREIGN
 
 UNEVEN = 10.0  # ratio of the largest to the smallest class that gets a line
 LARGE = 4  # times the training size from which decoding is most of the work

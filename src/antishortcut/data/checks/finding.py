@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 
-from ...errors import UserError
-from ...files import expanded
-from ...types import AnySet, FileSet, is_dense
-from .. import layouts, scenes
-from ..augment import WHOLE_BATCH
-from ..dense import CROPS, check
-from ..masks import MOST, one_small_size
-from ..pictures import size_of
-from ..sources import IN_MEMORY, divided, find
+from antishortcut.data import layouts, scenes
+from antishortcut.data.augment import WHOLE_BATCH
+from antishortcut.data.dense import CROPS, check
+from antishortcut.data.masks import MOST, one_small_size
+from antishortcut.data.pictures import size_of
+from antishortcut.data.sources import IN_MEMORY, divided, find
+from antishortcut.errors import UserError
+from antishortcut.files import expanded
+from antishortcut.types import AnySet, FileSet, is_dense
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
 LOOKED_AT = 200  # images whose size is asked for

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UserError
-from ...types import VOID, AnySet, FileSet, ImageSet, is_dense
-from ..masks import read_values
-from ..pictures import as_rgb, in_threads, opened, reason
+from antishortcut.data.masks import read_values
+from antishortcut.data.pictures import as_rgb, in_threads, opened, reason
+from antishortcut.errors import UserError
+from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
 Counts = NDArray[np.int64]

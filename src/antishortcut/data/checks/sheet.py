@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
-from ...errors import UserError
-from ...types import VOID, AnySet, FileSet, ImageSet, is_dense
-from .. import contact_sheet as sheets
-from ..loading import Loader
-from ..masks import NO_CLASS, one_small_size, read_pair
-from ..parts import limited, take
-from ..pictures import read
-from ..sources import held
-from .finding import Finding
-from .looking import Seen
+from antishortcut.data import contact_sheet as sheets
+from antishortcut.data.checks.finding import Finding
+from antishortcut.data.checks.looking import Seen
+from antishortcut.data.loading import Loader
+from antishortcut.data.masks import NO_CLASS, one_small_size, read_pair
+from antishortcut.data.parts import limited, take
+from antishortcut.data.pictures import read
+from antishortcut.data.sources import held
+from antishortcut.errors import UserError
+from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
 MOST, EPOCHS = 12, 3  # images, views of each
 Bytes = NDArray[np.uint8]

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...types import VOID, FileSet, ImageSet
-from ..masks import NO_CLASS
-from .finding import Finding
-from .looking import Counts, Seen
+from antishortcut.data.checks.finding import Finding
+from antishortcut.data.checks.looking import Counts, Seen
+from antishortcut.data.masks import NO_CLASS
+from antishortcut.types import VOID, FileSet, ImageSet
 
 SHOWN = 20  # files and classes that are named
 Looked = Mapping[str, Sequence[Seen]]  # by part

@@ -7,12 +7,22 @@ Nineteen corruptions at five severities, whole chunks of images at a time, the s
     find_copies(Path("CIFAR-100-C"), classes)       such a folder, ours or released, or ImageNet-C's folders
 """
 
-from .chunks import corrupt
-from .constants import ALL, CHUNK, CORRUPTIONS, EXTRA, GROUPS, SEVERITIES, TABLES, VERSION, table_of
-from .contact import contact_sheet, striking
-from .frost import FROST, Frost, grown_frost, read_frost
-from .generate import clean_chunk, write_copies
-from .opening import Copies, find_copies, open_copies
+from antishortcut.data.corruptions.chunks import corrupt
+from antishortcut.data.corruptions.constants import (
+    ALL,
+    CHUNK,
+    CORRUPTIONS,
+    EXTRA,
+    GROUPS,
+    SEVERITIES,
+    TABLES,
+    VERSION,
+    table_of,
+)
+from antishortcut.data.corruptions.contact import contact_sheet, striking
+from antishortcut.data.corruptions.frost import FROST, Frost, grown_frost, read_frost
+from antishortcut.data.corruptions.generate import clean_chunk, write_copies
+from antishortcut.data.corruptions.opening import Copies, find_copies, open_copies
 
 __all__ = [
     "ALL",

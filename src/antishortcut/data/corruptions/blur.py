@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage, sparse
 from scipy.fft import irfft2, next_fast_len, rfft2
 
-from .noise import Bytes, Floats, Ints, as_bytes
+from antishortcut.data.corruptions.noise import Bytes, Floats, Ints, as_bytes
 
 FEW_TAPS = 64  # above this a Fourier transform is quicker
 NOTHING = 1e-9  # weights below this cannot change a byte

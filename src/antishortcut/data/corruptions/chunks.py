@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UserError, near
-from ..loading import one_thread
-from . import blur, digital, noise, weather
-from .constants import ALL, CHUNK, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
-from .frost import Frost, grown_frost
-from .noise import Bytes, Floats
-from .spatter import spatter
+from antishortcut.data.corruptions import blur, digital, noise, weather
+from antishortcut.data.corruptions.constants import ALL, CHUNK, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
+from antishortcut.data.corruptions.frost import Frost, grown_frost
+from antishortcut.data.corruptions.noise import Bytes, Floats
+from antishortcut.data.corruptions.spatter import spatter
+from antishortcut.data.loading import one_thread
+from antishortcut.errors import UserError, near
 
 
 @dataclass(frozen=True)

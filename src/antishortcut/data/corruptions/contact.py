@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from ...types import ImageSet
-from .. import contact_sheet as sheets
-from ..loading import MARGIN
-from ..pictures import fit, read
-from .constants import SEVERITIES
-from .noise import Bytes
-from .opening import Copies
+from antishortcut.data import contact_sheet as sheets
+from antishortcut.data.corruptions.constants import SEVERITIES
+from antishortcut.data.corruptions.noise import Bytes
+from antishortcut.data.corruptions.opening import Copies
+from antishortcut.data.loading import MARGIN
+from antishortcut.data.pictures import fit, read
+from antishortcut.types import ImageSet
 
 
 def striking(images: Bytes) -> int:

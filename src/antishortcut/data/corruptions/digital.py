@@ -13,8 +13,8 @@ from PIL import Image
 from scipy import ndimage
 from torch.nn import functional as F
 
-from .noise import Bytes, Floats, as_bytes
-from .weather import value_and_fading
+from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
+from antishortcut.data.corruptions.weather import value_and_fading
 
 FINE = 1024  # OpenCV's warp adds coordinates in steps of 1/1024 pixel …
 COARSE = 32  # … and reads them off in steps of 1/32

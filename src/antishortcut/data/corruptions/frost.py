@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ...errors import UserError
-from ..pictures import read
-from .noise import Bytes, Floats
+from antishortcut.data.corruptions.noise import Bytes, Floats
+from antishortcut.data.pictures import read
+from antishortcut.errors import UserError
 
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts
 FROST = "procedural-2"  # the frost grown here, and its version

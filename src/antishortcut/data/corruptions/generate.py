@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...console import Watch
-from ...errors import UserError
-from ...folder import Folder, read_json, replacing, write_json
-from ...machine import cores
-from ...types import AnySet, FileSet, is_dense
-from ..copies import fill, growing, read_images
-from ..loading import MARGIN, in_workers
-from ..parts import set_mark
-from ..pictures import fit, read
-from .chunks import check, corrupt
-from .constants import ALL, CHUNK, CORRUPTIONS, SEVERITIES, VERSION, table_of
-from .frost import Frost, frost_mark, read_frost
-from .noise import Bytes
+from antishortcut.console import Watch
+from antishortcut.data.copies import fill, growing, read_images
+from antishortcut.data.corruptions.chunks import check, corrupt
+from antishortcut.data.corruptions.constants import ALL, CHUNK, CORRUPTIONS, SEVERITIES, VERSION, table_of
+from antishortcut.data.corruptions.frost import Frost, frost_mark, read_frost
+from antishortcut.data.corruptions.noise import Bytes
+from antishortcut.data.loading import MARGIN, in_workers
+from antishortcut.data.parts import set_mark
+from antishortcut.data.pictures import fit, read
+from antishortcut.errors import UserError
+from antishortcut.folder import Folder, read_json, replacing, write_json
+from antishortcut.machine import cores
+from antishortcut.types import AnySet, FileSet, is_dense
 
 FACTS, MAKING, LABELS = "facts.json", "making.json", "labels.npy"
 FEW = 200_000_000  # pixels that one process corrupts in seconds: more processes pay above

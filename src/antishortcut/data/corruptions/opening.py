@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import UserError, near
-from ...types import AnySet, FileSet
-from ..copies import as_set, read_images, read_labels
-from ..layouts import SUFFIXES
-from ..pictures import size_of
-from .constants import ALL, CORRUPTIONS, SEVERITIES
-from .generate import FACTS, LABELS, MAKING, read_facts
+from antishortcut.data.copies import as_set, read_images, read_labels
+from antishortcut.data.corruptions.constants import ALL, CORRUPTIONS, SEVERITIES
+from antishortcut.data.corruptions.generate import FACTS, LABELS, MAKING, read_facts
+from antishortcut.data.layouts import SUFFIXES
+from antishortcut.data.pictures import size_of
+from antishortcut.errors import UserError, near
+from antishortcut.types import AnySet, FileSet
 
 WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from .blur import smooth
-from .noise import Bytes, Floats, Ints, as_bytes
+from antishortcut.data.corruptions.blur import smooth
+from antishortcut.data.corruptions.noise import Bytes, Floats, Ints, as_bytes
 
 WATER = np.array([175, 238, 238], dtype=np.float32) / 255  # pale turquoise
 MUD = np.array([63, 42, 20], dtype=np.float32) / 255  # brown

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .blur import motion_blur, zoom_line
-from .noise import Bytes, Floats, as_bytes
+from antishortcut.data.corruptions.blur import motion_blur, zoom_line
+from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
 
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
