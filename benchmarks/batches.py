@@ -30,8 +30,8 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
 from antishortcut.data import Loader
-from antishortcut.data.pictures import read
-from antishortcut.machine import cores, processor
+from antishortcut.data.image_io import read
+from antishortcut.hardware import cores, processor
 from antishortcut.types import FileSet, ImageSet
 
 BATCH, SIDE = 64, 224

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from antishortcut.data.corruptions import ALL, CHUNK, CORRUPTIONS, SEVERITIES, corrupt, grown_frost, write_copies
-from antishortcut.data.cues import make_cues
+from antishortcut.data.synthetic import make_cues
 
 SIDE, WHOLE = 32, 10_000
 

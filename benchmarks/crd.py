@@ -14,8 +14,8 @@ import torch
 
 from antishortcut.methods import METHODS, options_of
 from antishortcut.models import build, probe
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Sizes
 
 NAMES = ("kd", "crd", "crd+kd", "crd-queue")

@@ -25,8 +25,8 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
 
     from antishortcut.methods import make_method, options_of, roles_of
     from antishortcut.models import build, probe
-    from antishortcut.step import Step
     from antishortcut.tasks import Segmentation
+    from antishortcut.training.step import Step
     from antishortcut.types import Batch, Features, Method, Sizes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antishortcut.diagnose import Moments, batch_sizes, bootstrap, energies, growth, leanings, parts, reuse, standing
+from antishortcut.analysis import Moments, batch_sizes, bootstrap, energies, growth, leanings, parts, reuse, standing
 
 
 def peak() -> float:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from antishortcut.folder import Folder
+from antishortcut.analysis.contrast_targets import measure
 from antishortcut.report.collect import Student, collect
-from antishortcut.stats import Paired, paired
-from antishortcut.targets import measure
-from antishortcut.workflow import Workshop
+from antishortcut.report.stats import Paired, paired
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop
 
 STATES = {"0%": "untrained", "2%": "early-2", "5%": "early-5", "15%": "contrast-1"}
 STATES |= {"30%": "early-30", "50%": "early-50", "75%": "early-75"}

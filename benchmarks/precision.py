@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from antishortcut.folder import Folder
-from antishortcut.machine import processor
-from antishortcut.run import Execution, load_recipe
-from antishortcut.stats import paired, summary
-from antishortcut.workflow import Workshop, distill
+from antishortcut.config.recipe import Execution, load_recipe
+from antishortcut.hardware import processor
+from antishortcut.report.stats import paired, summary
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop, distill
 
 WAYS = {
     "float32": {"precision": "32-true", "teacher_precision": "float32"},

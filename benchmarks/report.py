@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from antishortcut.folder import Folder, write_json
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.run_dir import Folder, write_json
 
 EPOCHS, LOGGED = 240, 11  # step lines an epoch
 NAMES = ("ce", "kd", "asd", "at", "crd", "dkd", "fitnets", "pkt", "reviewkd", "rkd", "byot", "ckptkd", "snapshot")

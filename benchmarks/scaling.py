@@ -27,11 +27,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from antishortcut.bench import CACHED, PARTS, bench, machine, pair_of
+from antishortcut.experiments.benchmark import CACHED, PARTS, bench, machine, pair_of
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import build, probe
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
 USUAL = {"B": 64, "M": 4096, "K": options_of("asd", {})["directions"], "D": 512, "N": 50_000}

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from antishortcut.frozen import fastest
+from antishortcut.teachers.frozen import fastest
 
 HERE = Path(__file__).resolve().parent
 PAIRS = ("wrn-40-2:wrn-16-2", "resnet32x4:resnet8x4")

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antishortcut.bench import Bench
+    from antishortcut.experiments.benchmark import Bench
     from antishortcut.types import Batch
 
 TORCHDISTILL = "1.1.5"
@@ -121,7 +121,18 @@ def check(theirs: dict[str, Any], parameters: list[int]) -> None:
 def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, python: Path) -> dict[str, Any]:
     import torch
 
-    from antishortcut.bench import CACHED, CIFAR, PLAIN, WARM, Maker, machine, median, now, pair_of, ratio_of
+    from antishortcut.experiments.benchmark import (
+        CACHED,
+        CIFAR,
+        PLAIN,
+        WARM,
+        Maker,
+        machine,
+        median,
+        now,
+        pair_of,
+        ratio_of,
+    )
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

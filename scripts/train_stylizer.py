@@ -25,18 +25,18 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.cli.stylize import data_settings
-from antishortcut.console import Watch
+from antishortcut.config.recipe import ModelSettings, OptimSettings, Recipe, TeacherSettings
 from antishortcut.data import Loader
-from antishortcut.folder import Folder, replacing, write_json
+from antishortcut.evaluation.stylize.adain import adain, statistics
+from antishortcut.evaluation.stylize.nets import OwnEncoder, encoder_from, own_decoder
+from antishortcut.evaluation.stylize.weights import DECODER, ENCODER, FACTS, VERSION
 from antishortcut.models import build, load_weights
 from antishortcut.models.vgg import CONVS, WIDTHS
-from antishortcut.run import ModelSettings, OptimSettings, Recipe, TeacherSettings
-from antishortcut.stylize.adain import adain, statistics
-from antishortcut.stylize.nets import OwnEncoder, encoder_from, own_decoder
-from antishortcut.stylize.weights import DECODER, ENCODER, FACTS, VERSION
-from antishortcut.teachers import Trajectory
+from antishortcut.progress import Watch
+from antishortcut.run_dir import Folder, replacing, write_json
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.pipeline import Workshop, teach
 from antishortcut.types import AnySet
-from antishortcut.workflow import Workshop, teach
 
 BATCH, RATE = 16, 1e-3  # of Adam; the rate falls to zero along a cosine
 STYLE, PIXEL = 10.0, 10.0  # weights of the losses beside the content loss

@@ -11,8 +11,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that s
 import pytest
 import torch
 
-from antishortcut.run import Execution, load_recipe
-from antishortcut.workflow import Workshop
+from antishortcut.config.recipe import Execution, load_recipe
+from antishortcut.training.pipeline import Workshop
 
 TINY = """
 epochs = 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from antishortcut.attack import EPSILONS, margin, pgd, robust_accuracy, start
+from antishortcut.evaluation.adversarial import EPSILONS, margin, pgd, robust_accuracy, start
 from antishortcut.types import Features, ImageSet
 
 SIDE = 6

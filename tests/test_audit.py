@@ -19,17 +19,17 @@ from PIL import Image
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from antishortcut.audit import audit, fate
-from antishortcut.audit.measure import part
+from antishortcut.analysis import parts
+from antishortcut.analysis.audit import part
+from antishortcut.analysis.audit_audit import audit, fate
 from antishortcut.cli import app, main
-from antishortcut.cli.audit import _clear
-from antishortcut.diagnose import parts
+from antishortcut.cli.analyze import _clear
+from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.report.audit_page import drawn, render, write_page
-from antishortcut.run import Recipe
+from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.types import Features, ImageSet, Sets
-from antishortcut.workflow import Workshop, distill, teach
 
 CLASSES = ("red", "green", "blue")
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import antishortcut.train as loop
-from antishortcut.averaging import Average, decay_at
-from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, load_recipe
-from antishortcut.signals import Stopped
-from antishortcut.workflow import Workshop, distill, teach
+import antishortcut.training.trainer as loop
+from antishortcut.config.recipe import Execution, Recipe, load_recipe
+from antishortcut.run_dir import Folder
+from antishortcut.training.averaging import Average, decay_at
+from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.signals import Stopped
 
 
 def test_the_mean_is_the_one_of_a_loop_in_float64() -> None:

@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut.bench import PARTS, bench, pair_of, ratio_of
 from antishortcut.cli import app
 from antishortcut.errors import UserError
+from antishortcut.experiments.benchmark import PARTS, bench, pair_of, ratio_of
 from antishortcut.methods import METHODS, options_of, roles_of
 
 PLAINLY = ["--teacher-compile", "off"]  # compiling takes half a minute

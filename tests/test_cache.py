@@ -19,17 +19,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-import antishortcut.train as loop
-from antishortcut.cache import Rows, TeacherCache
+import antishortcut.training.trainer as loop
 from antishortcut.cli import app
+from antishortcut.config.recipe import Execution, Recipe, Run, distill_run, load_recipe, teach_run
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, Run, distill_run, load_recipe, teach_run
-from antishortcut.signals import Stopped
-from antishortcut.teachers import Teachers
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.cache import Rows, TeacherCache
+from antishortcut.teachers.trajectory import Teachers
+from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
-from antishortcut.workflow import Workshop, distill, teach
 
 CACHED = Execution(accelerator="cpu", threads=1, save_every=1e9, cache_teachers=True)
 

@@ -19,8 +19,8 @@ from PIL import Image
 
 from antishortcut.cli import main
 from antishortcut.data import Loader, open_sets
-from antishortcut.data.checks import Finding, Seen, contact_sheet, look, open_finding, summarise
 from antishortcut.data.contact_sheet import GAP, LINE, TILE
+from antishortcut.data.inspect import Finding, Seen, contact_sheet, look, open_finding, summarise
 from antishortcut.errors import UserError
 from antishortcut.types import ImageSet
 from tests.data.official import make_folder, make_masked, mask, picture, real

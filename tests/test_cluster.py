@@ -21,12 +21,12 @@ import torch
 from safetensors.torch import load_file
 
 from antishortcut import __version__
+from antishortcut.config.recipe import load_recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.launch import cluster
-from antishortcut.launch.local import shared_out
-from antishortcut.launch.place import Place
-from antishortcut.run import load_recipe
+from antishortcut.experiments import ray_engine as cluster
+from antishortcut.experiments.local import shared_out
+from antishortcut.experiments.place import Place
+from antishortcut.run_dir import Folder
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # a token in somebody's home would be asked of the second node and not given
 NAMES = ("kd", "contrast-1", "asd")

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from antishortcut.cli import app, complete, main
-from antishortcut.cli.lists import KINDS
+from antishortcut.cli.info import KINDS
 from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
-from antishortcut.models.zoo import IMAGENET
-from antishortcut.suites import SUITES
+from antishortcut.experiments.suites_suites import SUITES
+from antishortcut.models.registry import IMAGENET
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch import nn
 
 from antishortcut.methods import METHODS, options_of, roles_of
 from antishortcut.models import build, probe
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Features, Method, Sizes
 
 PAST_WARMUP = 1000.0

@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut import bench
-from antishortcut.bench import Stopwatch
 from antishortcut.cli import app
-from antishortcut.cost import KNOWN, Group, Size, measured_cost, size_of, steps_of, trainings
-from antishortcut.data import DATASETS, open_sets
-from antishortcut.data.layouts import class_list
-from antishortcut.data.loading import _ends
-from antishortcut.data.sources import WITH_PATH
-from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.run import (
+from antishortcut.config.recipe import (
     DataSettings,
     Execution,
     ModelSettings,
@@ -30,7 +21,16 @@ from antishortcut.run import (
     rewind_run,
     teach_run,
 )
-from antishortcut.suites import Job, open_suite, teacher_key
+from antishortcut.data import DATASETS, open_sets
+from antishortcut.data.datasets import WITH_PATH
+from antishortcut.data.loader import _ends
+from antishortcut.data.readers import class_list
+from antishortcut.errors import UserError
+from antishortcut.experiments import benchmark as bench
+from antishortcut.experiments.benchmark import Stopwatch
+from antishortcut.experiments.cost import KNOWN, Group, Size, measured_cost, size_of, steps_of, trainings
+from antishortcut.experiments.suites_suites import Job, open_suite, teacher_key
+from antishortcut.run_dir import Folder
 from antishortcut.types import is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
 

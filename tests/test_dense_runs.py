@@ -14,18 +14,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import antishortcut.train as loop
+import antishortcut.training.trainer as loop
+from antishortcut.analysis.contrast_targets import measure
+from antishortcut.config.recipe import Execution, Recipe, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Bench, evaluate
-from antishortcut.folder import Folder
+from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation.stylize import write_stylized
 from antishortcut.methods import METHODS
-from antishortcut.run import Execution, Recipe, load_recipe
-from antishortcut.signals import Stopped
-from antishortcut.stylize import write_stylized
-from antishortcut.targets import measure
-from antishortcut.teachers import Trajectory
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.signals import Stopped
 from antishortcut.types import Batch
-from antishortcut.workflow import Workshop, distill, teach
 
 from .data.official import make_ade
 

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from antishortcut.cli import app
+from antishortcut.config.recipe import shipped_recipes
 from antishortcut.methods import METHODS, options_of
-from antishortcut.run import shipped_recipes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -22,9 +22,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.data import layouts
-from antishortcut.evaluate import latency
-from antishortcut.snapshots import Snapshots
+from antishortcut.data import readers as layouts
+from antishortcut.evaluation import latency
+from antishortcut.teachers.snapshots import Snapshots
 from tests.data.official import make_ade, make_camvid, make_cifar, picture
 from tests.test_docs import IDS, PAGES, ROOT, blocks
 from tests.test_stylize import DECODER, VGG, random_state
@@ -193,7 +193,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "data")
     monkeypatch.setattr(latency, "interleaved", partial(latency.interleaved, rounds=1))  # times are not looked at
-    monkeypatch.setattr("antishortcut.bench.STEPS", 1)
+    monkeypatch.setattr("antishortcut.experiments.benchmark.STEPS", 1)
     make_cifar(tmp_path / "data", per_class=4)
     for folder in ("photos", "data/birds"):
         for at in range(18):

@@ -13,11 +13,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from antishortcut import __version__, doctor, machine
+from antishortcut import __version__
+from antishortcut import hardware as machine
 from antishortcut.cli import app, main
-from antishortcut.data import DATASETS, layouts
-from antishortcut.data.sources import WITH_PATH
-from antishortcut.doctor import KNOWN, examine
+from antishortcut.cli import doctor_doctor as doctor
+from antishortcut.cli.doctor_doctor import KNOWN, examine
+from antishortcut.data import DATASETS
+from antishortcut.data import readers as layouts
+from antishortcut.data.datasets import WITH_PATH
 from tests.data.official import make_ade, make_camvid, make_cifar, make_tiny, picture
 
 

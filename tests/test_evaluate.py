@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluate import EVALUATIONS, Bench, Subject, evaluate
-from antishortcut.evaluate.subject import part
-from antishortcut.folder import Folder
-from antishortcut.run import Recipe
+from antishortcut.evaluation import EVALUATIONS, Bench, Subject, evaluate
+from antishortcut.evaluation.context import part
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.types import ImageSet
-from antishortcut.workflow import Workshop, distill, teach
 
 
 def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:

@@ -14,15 +14,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
+from antishortcut.config.recipe import Recipe
 from antishortcut.data import corruptions as made
-from antishortcut.data.parts import limited
+from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Bench, Subject, evaluate
-from antishortcut.evaluate.corrupted import relate
-from antishortcut.folder import Folder, write_json
-from antishortcut.run import Recipe
+from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation.corruption_scores import relate
+from antishortcut.run_dir import Folder, write_json
+from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import ImageSet
-from antishortcut.workflow import Workshop, distill
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_copies_are_made_once_where_none_are(folder: Folder, bench: Bench, monke
 def test_the_released_files_are_preferred(
     folder: Folder, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import antishortcut.evaluate.corrupted as room
+    import antishortcut.evaluation.corruption_scores as room
 
     monkeypatch.setitem(room.RELEASED, "cues", ("CUES-C",))
     images = bench.headline[1]

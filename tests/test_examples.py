@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from antishortcut.snapshots import load_state
+from antishortcut.teachers.snapshots import load_state
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.fabric import STARTER, make_fabric
-from antishortcut.run import Execution
+from antishortcut.config.recipe import Execution
+from antishortcut.training.fabric import STARTER, make_fabric
 
 SECOND = """
-from antishortcut import fabric
-from antishortcut.run import Execution
+from antishortcut.training import fabric
+from antishortcut.config.recipe import Execution
 
 fabric.GRACE = 0.5
 fabric.make_fabric(Execution(accelerator="cpu", devices=2, precision="32-true", threads=1))
@@ -28,7 +28,7 @@ ENDING = """
 import os, sys, threading, weakref
 import torch, torch.distributed as dist
 from antishortcut import cli
-from antishortcut.parallel import told
+from antishortcut.distributed import told
 
 store, rank, code, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
@@ -122,7 +122,7 @@ def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
 WATCH = """
 import json, os, subprocess, sys, threading, time
 import torch.distributed as dist
-from antishortcut import fabric
+from antishortcut.training import fabric
 
 fabric.POLL, fabric.GRACE = 0.05, 0.2
 found = []

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from antishortcut.config.recipe import load_recipe, teach_run
+from antishortcut.config.schema import Execution
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.resume import forget_later, kept, load_state, needed, save_or_say, save_state
-from antishortcut.run import load_recipe, teach_run
-from antishortcut.settings import Execution
+from antishortcut.run_dir import Folder
+from antishortcut.training.checkpoint import forget_later, kept, load_state, needed, save_or_say, save_state
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from antishortcut.config.recipe import Run, load_recipe, teach_run
 from antishortcut.errors import UserError
-from antishortcut.files import replacing, swept
-from antishortcut.folder import Folder, InUse, read_json, twin_of, write_json
-from antishortcut.run import Run, load_recipe, teach_run
+from antishortcut.fileio import replacing, swept
+from antishortcut.run_dir import Folder, InUse, read_json, twin_of, write_json
 
 HOLD = """
 import sys, time, pathlib
-from antishortcut.folder import Folder
+from antishortcut.run_dir import Folder
 with Folder(pathlib.Path(sys.argv[1])).locked():
     print("in", flush=True)
     time.sleep(60)

@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from antishortcut import frozen
-from antishortcut import train as loop
+from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
 from antishortcut.models import Network, build
-from antishortcut.run import Execution, Recipe
-from antishortcut.signals import Stopped
+from antishortcut.run_dir import Folder
+from antishortcut.teachers import frozen
+from antishortcut.teachers.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
+from antishortcut.training import trainer as loop
+from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
-from antishortcut.workflow import Workshop, distill
 
 # norms left after folding: those that stand before their convolution, or behind one that others read too
 LEFT = {

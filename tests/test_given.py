@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from antishortcut import Snapshots
+from antishortcut.config.recipe import Recipe, TeacherSettings, teach_run, with_settings
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.given import _guesses, states_of
 from antishortcut.models import build
-from antishortcut.run import Recipe, TeacherSettings, teach_run, with_settings
-from antishortcut.teachers import Trajectory, network_of
-from antishortcut.workflow import Workshop, distill, feasible, teach
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.imported import _guesses, states_of
+from antishortcut.teachers.trajectory import Trajectory, network_of
+from antishortcut.training.pipeline import Workshop, distill, feasible, teach
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_files_that_are_exchanged_are_noticed(
     noticed: bool,
 ) -> None:
     scores = iter([{"accuracy": early}, {"accuracy": final}])
-    monkeypatch.setattr("antishortcut.given._scores", lambda *_: next(scores))
+    monkeypatch.setattr("antishortcut.teachers.imported._scores", lambda *_: next(scores))
     shop.quiet = False
     teach(given(recipe, *files), shop)
     told = capsys.readouterr().err
@@ -273,6 +273,6 @@ def test_a_given_teacher_is_brought_once(
 ) -> None:
     own = given(recipe, *files)
     first = teach(own, shop)
-    monkeypatch.setattr("antishortcut.workflow.bring", lambda *_: pytest.fail("brought again"))
+    monkeypatch.setattr("antishortcut.training.pipeline.bring", lambda *_: pytest.fail("brought again"))
     assert teach(own, shop).hash == first.hash
     assert network_of(first.model, 10, 32).training  # its own file still builds it

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from antishortcut.config.recipe import Recipe, Run
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Bench, Subject, evaluate
-from antishortcut.folder import Folder
+from antishortcut.evaluation import Bench, Subject, evaluate
 from antishortcut.models import Network
-from antishortcut.run import Recipe, Run
-from antishortcut.teachers import Teachers
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Teachers
+from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.types import AnySet
-from antishortcut.workflow import Workshop, distill, teach
 
 
 def guesses(network: Network, images: AnySet) -> list[int]:

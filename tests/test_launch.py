@@ -19,21 +19,22 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import antishortcut.choose as room
 import antishortcut.cli.suite as command
-from antishortcut.choose import choose
+import antishortcut.teachers.selection as room
 from antishortcut.cli import app
+from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
-from antishortcut.evaluate import EVALUATIONS, Bench, evaluate
-from antishortcut.folder import Folder, InUse
-from antishortcut.launch import Place, another, check_images, cluster, scored, state
-from antishortcut.launch.place import GIVEN, OTHERS
-from antishortcut.launch.task import Command, environment
-from antishortcut.run import Execution, Recipe, Run, load_recipe, rewind_run
-from antishortcut.suites import Job, open_suite
-from antishortcut.teachers import Trajectory
-from antishortcut.work import Worker
-from antishortcut.workflow import Workshop, distill, rewind, teach
+from antishortcut.evaluation import EVALUATIONS, Bench, evaluate
+from antishortcut.experiments import ray_engine as cluster
+from antishortcut.experiments.launcher import Place, another, check_images, scored, state
+from antishortcut.experiments.place import GIVEN, OTHERS
+from antishortcut.experiments.suites_suites import Job, open_suite
+from antishortcut.experiments.task import Command, environment
+from antishortcut.experiments.work import Worker
+from antishortcut.run_dir import Folder, InUse
+from antishortcut.teachers.selection import choose
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.pipeline import Workshop, distill, rewind, teach
 
 SMALL = (
     "epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.name=cues", "data.augment=crop",

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import antishortcut.train as loop
-from antishortcut import logs
+import antishortcut.training.trainer as loop
 from antishortcut.cli.options import execution_of
+from antishortcut.config.recipe import Execution, Recipe, Run, teach_run
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe, Run, teach_run
-from antishortcut.signals import Stopped
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder
+from antishortcut.training import loggers as logs
+from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.signals import Stopped
 
 
 def test_a_missing_package_is_said_before_training(

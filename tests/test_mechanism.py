@@ -11,20 +11,20 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from antishortcut.analysis import features as room
+from antishortcut.analysis.directions import describe, geometry, kinds, meaning, stability, strip, written
+from antishortcut.analysis.features import features
+from antishortcut.analysis.maps import places, tsne
 from antishortcut.cli import app
-from antishortcut.data.cues import make_cues
-from antishortcut.evaluate import Bench, evaluate
-from antishortcut.evaluate.trajectory import classifier
-from antishortcut.folder import Folder
-from antishortcut.mechanism import features as room
-from antishortcut.mechanism.directions import describe, geometry, kinds, meaning, stability, strip, written
-from antishortcut.mechanism.features import features
-from antishortcut.mechanism.leaning import values_of
-from antishortcut.mechanism.maps import places, tsne
+from antishortcut.config.recipe import Recipe
+from antishortcut.data.synthetic import make_cues
+from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation.leaning import values_of
+from antishortcut.evaluation.trajectory import classifier
 from antishortcut.models import build
-from antishortcut.run import Recipe
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import FileSet, ImageSet
-from antishortcut.workflow import Workshop, distill
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled
 

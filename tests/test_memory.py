@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import antishortcut.train as loop
-from antishortcut import machine
+import antishortcut.training.trainer as loop
+from antishortcut import hardware as machine
+from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.memory import is_shortage
 from antishortcut.models import Network
-from antishortcut.run import Execution, Recipe
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder
+from antishortcut.training.microbatch import is_shortage
+from antishortcut.training.pipeline import Workshop, distill
 
 
 def outcome(run: Any, shop: Workshop) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from antishortcut.methods import METHODS
-from antishortcut.step import joined
+from antishortcut.training.step import joined
 from antishortcut.types import Batch, Features
 from tests.processes import in_two
 from tests.test_contract import PAST_WARMUP, Setting, odd_features

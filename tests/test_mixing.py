@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 from scipy import stats
 
+from antishortcut.config.recipe import Execution, OptimSettings, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
-from antishortcut.mixing import mix_of, mixed
-from antishortcut.run import Execution, OptimSettings, load_recipe
+from antishortcut.run_dir import Folder
 from antishortcut.tasks import Classification
+from antishortcut.training.mixup import mix_of, mixed
+from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import Batch, Features, Unmixed
-from antishortcut.workflow import Workshop, distill
 from tests.test_contract import Setting
 from tests.test_distributed import NETWORK, asd
 

@@ -15,19 +15,19 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import antishortcut.choose as choice
-import antishortcut.train as loop
+import antishortcut.teachers.selection as choice
+import antishortcut.training.trainer as loop
 from antishortcut import ASDLoss
+from antishortcut.config.recipe import Execution, Recipe, load_recipe, with_settings
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.methods import METHODS, make_method, options_of, roles_of
-from antishortcut.methods.basis import Select, Source
+from antishortcut.methods.shortcut_basis import Select, Source
 from antishortcut.models import build
-from antishortcut.resume import load_state
-from antishortcut.run import Execution, Recipe, load_recipe, with_settings
-from antishortcut.step import Meter, check_weights
+from antishortcut.run_dir import Folder
+from antishortcut.training.checkpoint import load_state
+from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.step import Meter, check_weights
 from antishortcut.types import Batch, Features, Method, Sizes, Views
-from antishortcut.workflow import Workshop, distill, teach
 from tests.test_contract import Setting
 from tests.test_odd_batches import STUDENT, TEACHERS, features
 

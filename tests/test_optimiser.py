@@ -8,10 +8,10 @@ import torch
 from timm.optim._param_groups import param_groups_weight_decay
 from torch import nn
 
+from antishortcut.config.recipe import OptimSettings, Recipe, Run, distill_run, load_recipe, rewind_run, teach_run
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.optimiser import make_optimizer, parameter_groups, spared
-from antishortcut.run import OptimSettings, Recipe, Run, distill_run, load_recipe, rewind_run, teach_run
+from antishortcut.training.optim import make_optimizer, parameter_groups, spared
 
 WEIGHTS = OptimSettings(name="adamw", decay="weights", weight_decay=0.05)
 

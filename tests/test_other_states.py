@@ -6,12 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
-from antishortcut.evaluate import Bench, evaluate
-from antishortcut.folder import Folder
-from antishortcut.run import Recipe
-from antishortcut.teachers import Teachers, Trajectory
-from antishortcut.workflow import Workshop, distill, teach
+from antishortcut.evaluation import Bench, evaluate
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Teachers, Trajectory
+from antishortcut.training.pipeline import Workshop, distill, teach
 
 
 def other(recipe: Recipe, network: str) -> Recipe:

@@ -13,15 +13,13 @@ import torch
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.cost import KNOWN
+from antishortcut.config.recipe import teach_run
 from antishortcut.errors import UserError
-from antishortcut.evaluate import EVALUATIONS
-from antishortcut.job import Job, Suite, teacher_key
-from antishortcut.methods import make_method, options_of, roles_of
-from antishortcut.models import build, probe
-from antishortcut.models.zoo import IMAGENET, make
-from antishortcut.paper.hours import reported_hours
-from antishortcut.paper.pairs import (
+from antishortcut.evaluation import EVALUATIONS
+from antishortcut.experiments.cost import KNOWN
+from antishortcut.experiments.hours import reported_hours
+from antishortcut.experiments.jobs import Job, Suite, teacher_key
+from antishortcut.experiments.pairs import (
     ADE,
     ALL_HOURS,
     C100,
@@ -34,12 +32,14 @@ from antishortcut.paper.pairs import (
     RUN_HOURS,
     TINY,
 )
-from antishortcut.paper.printed import PRINTED, find, of_run
-from antishortcut.paper.scale import EPOCHS, ITERATIONS, MARK, STAND_INS, WARMED, desk, desk_recipe
-from antishortcut.paper.tables import NAMES, TABLES
-from antishortcut.run import teach_run
-from antishortcut.suites import SUITES, open_suite
-from antishortcut.teachers import keep_steps
+from antishortcut.experiments.paper import NAMES, TABLES
+from antishortcut.experiments.printed import PRINTED, find, of_run
+from antishortcut.experiments.scale import EPOCHS, ITERATIONS, MARK, STAND_INS, WARMED, desk, desk_recipe
+from antishortcut.experiments.suites_suites import SUITES, open_suite
+from antishortcut.methods import make_method, options_of, roles_of
+from antishortcut.models import build, probe
+from antishortcut.models.registry import IMAGENET, make
+from antishortcut.teachers.trajectory import keep_steps
 from antishortcut.types import Shape, Sizes
 
 RUNS = {  # suite: students at either scale

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from antishortcut.distributed import different, gather, told, world
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.parallel import different, gather, told, world
-from antishortcut.snapshots import Snapshots, load_state
+from antishortcut.teachers.snapshots import Snapshots, load_state
 from tests.processes import WORLD, in_two
 from tests.test_subspace import close, normal, span
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from antishortcut.cli import main
+from antishortcut.config.recipe import recipe_from
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.plan import EPOCHS, Line, Wanted, as_given, plan, written
-from antishortcut.run import recipe_from
+from antishortcut.training.auto_recipe import EPOCHS, Line, Wanted, as_given, plan, written
 from tests.data.official import make_folder, make_masked, picture
 
 Ask = Callable[..., tuple[str, str, int]]
@@ -126,7 +126,7 @@ def test_masks_are_planned_for_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", [True, False])
 def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool) -> None:
     """What a hub has is asked of it; here the answer is set, not the asking."""
-    monkeypatch.setattr("antishortcut.plan.published", lambda name: weights)
+    monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: weights)
     found = planned(make_folder(tmp_path))
     assert found.get("teacher.pretrained", False) is found.get("student.pretrained", False) is (weights is True)
     assert found["teacher.rate"] == pytest.approx(0.0001 if weights else 0.0005)
@@ -134,7 +134,7 @@ def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antishortcut.plan.published", lambda name: pytest.fail("nobody asked"))
+    monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: pytest.fail("nobody asked"))
     wanted = Wanted(f"folder:{make_folder(tmp_path)}", "timm:resnet18", "cnn-8", pretrained=True)
     found = {line.key: line.value for line in plan(wanted, None, {})}
     assert found["teacher.pretrained"] is True
@@ -145,7 +145,7 @@ def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatc
 def test_from_scratch_because_one_said_so_is_not_for_want_of_weights(
     asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antishortcut.plan.published", lambda name: False)
+    monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: False)
     words = ("distill", "--data", make_folder(tmp_path), "--teacher", "timm:test_resnet", "--student", "cnn-8")
     out, err, code = asd(*words, "--dry-run", "--no-pretrained")
     assert code == 0

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from antishortcut.models.zoo import make
-from antishortcut.paper.printed import PRINTED, Printed, find
-from antishortcut.stats import sign_test
+from antishortcut.experiments.printed import PRINTED, Printed, find
+from antishortcut.models.registry import make
+from antishortcut.report.stats import sign_test
 
 COUNTS = {
     "Table 1": 45, "Table 2": 50, "Table 3": 30, "Table 4": 18, "Table 5": 48, "Table 6": 8, "Table 7": 15,

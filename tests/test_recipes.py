@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from antishortcut.config.recipe import load_recipe, shipped_recipes
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, options_of
 from antishortcut.models import build, probe
-from antishortcut.run import load_recipe, shipped_recipes
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Sizes
 
 
@@ -39,14 +39,15 @@ def test_a_pair_takes_a_step(number: int) -> None:
 
 
 def test_the_template_of_asd_init_is_a_recipe(tmp_path: Path) -> None:
-    from antishortcut.run import recipe_template
+    from antishortcut.config.recipe import recipe_template
 
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_template())
     assert load_recipe(str(path)).teacher.early == "15%"
     # what it shows commented out is true: uncommenting everything changes no default
     lines = [
-        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line for line in recipe_template().splitlines()
+        line.removeprefix("# ") if " = " in line and line.startswith("# ") else line
+        for line in recipe_template().splitlines()
     ]
     shown = [line for line in lines if not line.startswith(("weights", "embedding", "train_limit", "image_size"))]
     path.write_text("\n".join(shown))

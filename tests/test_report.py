@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
+from antishortcut.config.recipe import OptimSettings
 from antishortcut.errors import UserError
-from antishortcut.folder import write_json
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect, natural
 from antishortcut.report.informed import informed
-from antishortcut.report.settings import warnings
-from antishortcut.report.texts import fit
-from antishortcut.run import OptimSettings
-from antishortcut.stats import paired
+from antishortcut.report.notes import warnings
+from antishortcut.report.stats import paired
+from antishortcut.report.text import fit
+from antishortcut.run_dir import write_json
 from tests.browser.fake_runs import HOSTILE, TEACHER, score, student, teacher_run
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}

@@ -16,7 +16,7 @@ from antishortcut.errors import UserError
 from antishortcut.report.collect import collect
 from antishortcut.report.columns import arrow, better, chosen, ordered, parts, shown, view_of
 from antishortcut.report.table import Table
-from antishortcut.report.texts import tex, write_latex, write_markdown
+from antishortcut.report.text import tex, write_latex, write_markdown
 from tests.browser.fake_runs import SCRIPT, full, score, student
 
 

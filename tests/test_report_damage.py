@@ -16,7 +16,7 @@ from PIL import Image
 
 from antishortcut.report import build
 from antishortcut.report.collect import Found, collect
-from antishortcut.report.directions import PICTURE
+from antishortcut.report.direction_reader import PICTURE
 from antishortcut.report.figures import figures
 from antishortcut.report.libraries import libraries
 from antishortcut.report.page import render

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from antishortcut.folder import Folder, write_json
+from antishortcut.config.recipe import Run, rewind_run, teach_run
+from antishortcut.experiments.pairs import PAIRS
+from antishortcut.experiments.paper import TABLES
+from antishortcut.experiments.printed import PRINTED
+from antishortcut.experiments.scale import MARK, desk_recipe
 from antishortcut.methods import options_of
-from antishortcut.paper.pairs import PAIRS
-from antishortcut.paper.printed import PRINTED
-from antishortcut.paper.scale import MARK, desk_recipe
-from antishortcut.paper.tables import TABLES
 from antishortcut.report import build
 from antishortcut.report.measures import SAID, measure_of, numbers_of, why_not
 from antishortcut.report.pair import DEFAULTS, DESK, unlike
 from antishortcut.report.teacher import ANGLES as ANGLED
 from antishortcut.report.teacher import DIGITS, EPOCHS, taught_of
-from antishortcut.run import Run, rewind_run, teach_run
+from antishortcut.run_dir import Folder, write_json
 from tests.browser.fake_runs import score
 from tests.test_report_printed import line, made, opened, run, runs
 

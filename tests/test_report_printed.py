@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 from scipy import integrate, special, stats
 
-from antishortcut.folder import Folder
-from antishortcut.job import Job
+from antishortcut.config.recipe import Run, distill_run, teach_run
+from antishortcut.experiments.jobs import Job
+from antishortcut.experiments.pairs import PAIRS
+from antishortcut.experiments.paper import TABLES
+from antishortcut.experiments.printed import PRINTED, find
+from antishortcut.experiments.scale import MARK, desk
 from antishortcut.methods import options_of, roles_of
-from antishortcut.paper.pairs import PAIRS
-from antishortcut.paper.printed import PRINTED, find
-from antishortcut.paper.scale import MARK, desk
-from antishortcut.paper.tables import TABLES
 from antishortcut.report import Report, build
 from antishortcut.report.collect import collect
 from antishortcut.report.columns import better
 from antishortcut.report.differences import Difference, Differences
 from antishortcut.report.measures import ALSO, MEASURES, numbers_of
 from antishortcut.report.pair import DESK
-from antishortcut.report.printed import Beside, Line, beside
+from antishortcut.report.paper_comparison import Beside, Line, beside
+from antishortcut.report.stats import Paired, power
 from antishortcut.report.table import Table
-from antishortcut.run import Run, distill_run, teach_run
-from antishortcut.stats import Paired, power
+from antishortcut.run_dir import Folder
 from tests.browser.fake_runs import score
 
 Scores = dict[str, tuple[float, ...]]

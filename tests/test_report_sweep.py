@@ -12,14 +12,14 @@ from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
+from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import Scatter
 from antishortcut.report.sweep import Sweep, lines_over, sweep_figure, usual
 from antishortcut.report.table import Table
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.run_dir import Folder
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
 from tests.test_report import Page
 

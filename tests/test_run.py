@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from antishortcut.config.recipe import Recipe, Run, distill_run, load_recipe, rewind_run, shipped_recipes, teach_run
 from antishortcut.errors import UserError
-from antishortcut.run import Recipe, Run, distill_run, load_recipe, rewind_run, shipped_recipes, teach_run
 
 
 def student(recipe: Recipe, **changes: object) -> Run:

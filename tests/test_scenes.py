@@ -12,15 +12,15 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.evaluate import Bench, Subject, evaluate
-from antishortcut.evaluate.hard import compared
-from antishortcut.evaluate.scenes import EACH, SAME, locations, oklab, palette
-from antishortcut.folder import Folder
-from antishortcut.mechanism.maps import places
+from antishortcut.analysis.maps import places
+from antishortcut.config.recipe import Execution, load_recipe
+from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation.hard import compared
+from antishortcut.evaluation.segmentation_scores import EACH, SAME, locations, oklab, palette
 from antishortcut.models import Network
-from antishortcut.run import Execution, load_recipe
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import FileSet, ImageSet
-from antishortcut.workflow import Workshop, distill
 from tests.data.official import mask
 
 SMALL = [

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from antishortcut.run import OptimSettings
-from antishortcut.schedule import rate_at
+from antishortcut.config.recipe import OptimSettings
+from antishortcut.training.schedule import rate_at
 
 
 def rates(**settings: object) -> list[float]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.scorers import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias, split_accuracy
+from antishortcut.metrics import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias, split_accuracy
 
 
 def logits_for(guesses: list[int], classes: int) -> Tensor:

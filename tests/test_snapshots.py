@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 import antishortcut
 from antishortcut.cli import app
+from antishortcut.config.recipe import TeacherSettings
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.given import states_of
 from antishortcut.models import build
-from antishortcut.run import TeacherSettings
-from antishortcut.snapshots import KEEP, Snapshots, load_state
-from antishortcut.teachers import Trajectory, keep_steps
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.imported import states_of
+from antishortcut.teachers.snapshots import KEEP, Snapshots, load_state
+from antishortcut.teachers.trajectory import Trajectory, keep_steps
 
 
 class Counter(nn.Module):

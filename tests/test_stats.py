@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from antishortcut.stats import Paired, Summary, paired, power, seeds_needed, sign_test, summary
+from antishortcut.report.stats import Paired, Summary, paired, power, seeds_needed, sign_test, summary
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antishortcut.methods import METHODS, options_of, roles_of
-from antishortcut.step import Meter, Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Meter, Step
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
 CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0

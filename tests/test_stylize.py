@@ -22,14 +22,14 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
 from antishortcut.data import open_sets
-from antishortcut.data.draws import uniform
+from antishortcut.data.rng import uniform
 from antishortcut.errors import UserError
+from antishortcut.evaluation.stylize import open_stylized, write_stylized
+from antishortcut.evaluation.stylize.adain import adain, blend, statistics
+from antishortcut.evaluation.stylize.generate import STREAM, VERSION, another_class, any_style
+from antishortcut.evaluation.stylize.nets import Stylizer, encoder_from, own_decoder
+from antishortcut.evaluation.stylize.weights import load, reference
 from antishortcut.models import build
-from antishortcut.stylize import open_stylized, write_stylized
-from antishortcut.stylize.adain import adain, blend, statistics
-from antishortcut.stylize.generate import STREAM, VERSION, another_class, any_style
-from antishortcut.stylize.nets import Stylizer, encoder_from, own_decoder
-from antishortcut.stylize.weights import load, reference
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import picture
 
@@ -358,7 +358,7 @@ def test_a_stop_leaves_no_half_written_copies(
                 raise KeyboardInterrupt
             return stylizer(*arguments)
 
-    monkeypatch.setattr("antishortcut.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
+    monkeypatch.setattr("antishortcut.evaluation.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
     with pytest.raises(KeyboardInterrupt):
         write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
     assert names(tmp_path) == set()

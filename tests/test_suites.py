@@ -20,17 +20,17 @@ from torture.forks import descendants
 from typer.testing import CliRunner, Result
 
 from antishortcut.cli import app, main
+from antishortcut.config.recipe import Execution
 from antishortcut.errors import UserError
-from antishortcut.evaluate import EVALUATIONS
-from antishortcut.folder import Folder, twin_of
-from antishortcut.launch import Outcome, Place
+from antishortcut.evaluation import EVALUATIONS
+from antishortcut.experiments.beyond import BASE, FEWER, KEPT, RHOS, RIVALS, SEEDS, STRENGTHS, VARIANTS, controls
+from antishortcut.experiments.launcher import Outcome, Place
+from antishortcut.experiments.suites_suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
+from antishortcut.experiments.work import Worker
 from antishortcut.methods import options_of, roles_of
-from antishortcut.run import Execution
-from antishortcut.suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
-from antishortcut.suites.beyond import BASE, FEWER, KEPT, RHOS, RIVALS, SEEDS, STRENGTHS, VARIANTS, controls
-from antishortcut.teachers import keep_steps
-from antishortcut.work import Worker
-from antishortcut.workflow import Workshop
+from antishortcut.run_dir import Folder, twin_of
+from antishortcut.teachers.trajectory import keep_steps
+from antishortcut.training.pipeline import Workshop
 
 NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}  # what a suite must be told
 
@@ -442,8 +442,8 @@ def test_which_suites_share_what_teachers_say(
         seen.append(place.execution.cache_teachers)
         return Outcome(0, {}, False)
 
-    monkeypatch.setattr("antishortcut.launch.carry_out", carry_out)
-    monkeypatch.setattr("antishortcut.launch.check_images", lambda *words: None)
+    monkeypatch.setattr("antishortcut.experiments.launcher.carry_out", carry_out)
+    monkeypatch.setattr("antishortcut.experiments.launcher.check_images", lambda *words: None)
     words = ["suite", "run", suite, "--scale", "desk", "--runs", str(tmp_path), *asked]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert seen == [cached]

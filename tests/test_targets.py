@@ -10,10 +10,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from antishortcut.analysis.contrast_targets import largest, measure, signs
 from antishortcut.cli import app
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
-from antishortcut.targets import largest, measure, signs
+from antishortcut.run_dir import Folder
 
 LOW = -30.0
 
@@ -94,8 +94,8 @@ def test_what_makes_no_sense_is_refused(teacher: Path, words: list[str]) -> None
 
 
 def test_a_student_is_no_teacher(teacher: Path, tmp_path: Path) -> None:
-    from antishortcut.run import load_recipe
-    from antishortcut.workflow import Workshop, distill
+    from antishortcut.config.recipe import load_recipe
+    from antishortcut.training.pipeline import Workshop, distill
 
     shop = Workshop(tmp_path, quiet=True)
     run = distill(load_recipe("cues", SETTINGS), shop, method="ce", seed=1, suite="s")

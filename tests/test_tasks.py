@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from antishortcut.methods import make_method
-from antishortcut.scorers import class_iou
-from antishortcut.step import Step
+from antishortcut.metrics import class_iou
 from antishortcut.tasks import Classification, Segmentation, task_of
+from antishortcut.training.step import Step
 from antishortcut.types import VOID, Batch, Features, ImageSet, Sets, Shape, Sizes
 
 CLASSES = 5

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antishortcut import teachers
+from antishortcut.config.recipe import ModelSettings, Recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.models import build as zoo_build
-from antishortcut.run import ModelSettings, Recipe
-from antishortcut.teachers import Teachers, Trajectory, keep_steps, network_of, save_weights
-from antishortcut.workflow import Workshop, distill, rewind, teach
+from antishortcut.run_dir import Folder
+from antishortcut.teachers import trajectory as teachers
+from antishortcut.teachers.trajectory import Teachers, Trajectory, keep_steps, network_of, save_weights
+from antishortcut.training.pipeline import Workshop, distill, rewind, teach
 
 
 def test_states_are_due_at_their_share_of_training() -> None:

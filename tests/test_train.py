@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import antishortcut.choose as choice
-import antishortcut.train as loop
+import antishortcut.teachers.selection as choice
+import antishortcut.training.trainer as loop
+from antishortcut.config.recipe import Execution, Recipe, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.fabric import make_fabric
-from antishortcut.folder import Folder
 from antishortcut.methods import METHODS
-from antishortcut.resume import load_state, save_state
-from antishortcut.run import Execution, Recipe, load_recipe
-from antishortcut.signals import Stopped
-from antishortcut.workflow import Workshop, distill, teach
+from antishortcut.run_dir import Folder
+from antishortcut.training.checkpoint import load_state, save_state
+from antishortcut.training.fabric import make_fabric
+from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.signals import Stopped
 
 
 def outcome(folder: Folder) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antishortcut import machine
+from antishortcut import hardware as machine
 from antishortcut.cli.options import execution_of
+from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
-from antishortcut.fabric import resolved
-from antishortcut.folder import Folder
-from antishortcut.run import Execution, Recipe
-from antishortcut.signals import Stopped
-from antishortcut.train import Training
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder
+from antishortcut.training.fabric import resolved
+from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.signals import Stopped
+from antishortcut.training.trainer import Training
 from tests.data.official import make_folder
 
 

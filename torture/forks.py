@@ -25,12 +25,6 @@ def ready() -> None:
     """Import what commands import."""
     import torch.utils.tensorboard  # noqa: F401
 
-    import antishortcut.cli
-    import antishortcut.evaluate
-    import antishortcut.launch.local
-    import antishortcut.train
-    import antishortcut.workflow  # noqa: F401
-
 
 def alone() -> bool:
     """Whether this process has one thread, so that a fork is whole."""

@@ -6,25 +6,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antishortcut.config.recipe import Run as Run
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
     from antishortcut.methods.contrast import contrast_loss as contrast_loss
     from antishortcut.methods.kd import kd_loss as kd_loss
-    from antishortcut.run import Run as Run
-    from antishortcut.snapshots import Snapshots as Snapshots
-    from antishortcut.snapshots import load_state as load_state
     from antishortcut.subspace import shortcut_subspace as shortcut_subspace
+    from antishortcut.teachers.snapshots import Snapshots as Snapshots
+    from antishortcut.teachers.snapshots import load_state as load_state
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "ASDLoss": "antishortcut.methods.asd",
     "METHODS": "antishortcut.methods",
-    "Run": "antishortcut.run",
-    "Snapshots": "antishortcut.snapshots",
+    "Run": "antishortcut.config.recipe",
+    "Snapshots": "antishortcut.teachers.snapshots",
     "contrast_loss": "antishortcut.methods.contrast",
     "kd_loss": "antishortcut.methods.kd",
-    "load_state": "antishortcut.snapshots",
+    "load_state": "antishortcut.teachers.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
 }
 __all__ = [

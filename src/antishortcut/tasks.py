@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antishortcut.distributed import world
 from antishortcut.errors import UserError
-from antishortcut.parallel import world
-from antishortcut.scorers import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
+from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
 from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Shape, Sizes, Task, is_dense
 
 SEGMENT = ", like dense-8 or deeplabv3-resnet18"

@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from antishortcut.folder import Folder, write_json
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.run_dir import Folder, write_json
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = "</script><b>x|\"'&"

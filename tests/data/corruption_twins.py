@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from antishortcut.data.cues import make_cues
+from antishortcut.data.synthetic import make_cues
 
 Array = NDArray[Any]
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from antishortcut.data import layouts, open_sets, scenes
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
+from antishortcut.data import segmentation as scenes
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, ImageSet
 

@@ -16,10 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut import machine
-from antishortcut.data import Loader, loading, to_device
-from antishortcut.data.loading import Lane, ahead
-from antishortcut.data.pictures import read
+from antishortcut import hardware as machine
+from antishortcut.data import Loader, to_device
+from antishortcut.data import loader as loading
+from antishortcut.data.image_io import read
+from antishortcut.data.loader import Lane, ahead
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from antishortcut.data import layouts, open_sets
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
 from tests.data.official import in_memory, make_cifar, real, refused
 
 

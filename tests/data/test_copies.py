@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from antishortcut.data.copies import fill, growing, read_images, read_labels
-from antishortcut.data.parts import set_mark
+from antishortcut.data.derived import fill, growing, read_images, read_labels
+from antishortcut.data.splits import set_mark
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet
 

@@ -25,7 +25,7 @@ from antishortcut.data.corruptions import (
     table_of,
     weather,
 )
-from antishortcut.data.cues import make_cues
+from antishortcut.data.synthetic import make_cues
 from antishortcut.errors import UserError
 from tests.data.corruption_twins import pictures
 

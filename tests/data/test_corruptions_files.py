@@ -14,17 +14,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.data import copies
-from antishortcut.data.corruptions import (
-    SEVERITIES,
-    VERSION,
-    clean_chunk,
-    corrupt,
-    generate,
-    open_copies,
-    write_copies,
-)
-from antishortcut.data.cues import make_cues
+from antishortcut.data import derived as copies
+from antishortcut.data.corruptions import SEVERITIES, VERSION, clean_chunk, corrupt, open_copies, write_copies
+from antishortcut.data.corruptions import writer as generate
+from antishortcut.data.synthetic import make_cues
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet
 

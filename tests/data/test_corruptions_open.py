@@ -20,7 +20,7 @@ from antishortcut.data.corruptions import (
     find_copies,
     open_copies,
 )
-from antishortcut.data.cues import CLASSES, make_cues
+from antishortcut.data.synthetic import CLASSES, make_cues
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet
 

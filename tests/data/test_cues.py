@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antishortcut.data.cues import CLASSES, FAMILIES, SPLITS, make_cues
+from antishortcut.data.synthetic import CLASSES, FAMILIES, SPLITS, make_cues
 from antishortcut.errors import UserError
 from antishortcut.types import ImageSet
 

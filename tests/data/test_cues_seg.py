@@ -9,8 +9,8 @@ import torch
 from scipy import ndimage
 
 from antishortcut.data import Loader, open_sets
-from antishortcut.data.cues import SPLITS
-from antishortcut.data.cues_seg import CLASSES, make_scenes
+from antishortcut.data.synthetic import SPLITS
+from antishortcut.data.synthetic_segmentation import CLASSES, make_scenes
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, ImageSet, is_dense
 from tests.data.official import in_memory, refused

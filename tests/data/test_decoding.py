@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
 
-from antishortcut.data import Loader, draws
+from antishortcut.data import Loader
+from antishortcut.data import rng as draws
+from antishortcut.data.image_io import pixels, read
 from antishortcut.data.imagenet import varied
-from antishortcut.data.pictures import pixels, read
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
 

@@ -15,10 +15,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from antishortcut.data import Loader, draws, order
-from antishortcut.data.corruptions.generate import write_copies
+from antishortcut.data import Loader, order
+from antishortcut.data import rng as draws
+from antishortcut.data.corruptions.writer import write_copies
 from antishortcut.data.masks import NO_CLASS
-from antishortcut.data.parts import hold_out, limited
+from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, Batch, FileSet, ImageSet, is_dense
 from tests.data.test_loading import same, twin_mix

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antishortcut.data import open_sets
 from antishortcut.data.groups import groups_of, list_groups, shares
-from antishortcut.data.layouts import Found
+from antishortcut.data.readers import Found
 from antishortcut.errors import UserError
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import in_memory, picture, refused

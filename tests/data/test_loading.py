@@ -14,8 +14,9 @@ from PIL import Image
 from scipy import stats
 from torch import Tensor
 
-from antishortcut.data import Loader, crop_flip, draws, mix, order, uniform
-from antishortcut.data.augment import flip
+from antishortcut.data import Loader, crop_flip, mix, order, uniform
+from antishortcut.data import rng as draws
+from antishortcut.data.transforms import flip
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, Batch, FileSet, ImageSet
 

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.data import layouts, open_sets
-from antishortcut.data.parts import hold_out, limited
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
+from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, ImageSet, Sets
 from tests.data.official import in_memory, make_cifar, make_folder, picture, refused

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from antishortcut.data import layouts, open_sets
-from antishortcut.data.pictures import CACHE, fit, read
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
+from antishortcut.data.image_io import CACHE, fit, read
 from tests.data.official import make_folder, make_tiny, picture
 
 

@@ -10,7 +10,7 @@ import torch
 from timm.data.imagenet_info import ImageNetInfo
 
 from antishortcut.data import Loader
-from antishortcut.data.layouts import class_list
+from antishortcut.data.readers import class_list
 from antishortcut.data.shifts import Shift, open_renditions
 from antishortcut.data.stimuli import SIXTEEN, open_stimuli, published
 from antishortcut.errors import UserError

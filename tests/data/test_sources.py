@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.data import DATASETS, layouts, open_sets
-from antishortcut.data.pictures import fit, read
+from antishortcut.data import DATASETS, open_sets
+from antishortcut.data import readers as layouts
+from antishortcut.data.image_io import fit, read
 from antishortcut.types import FileSet
 from tests.data.official import in_memory, make_cifar, make_folder, make_tiny, picture, real, refused
 

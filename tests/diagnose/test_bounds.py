@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.diagnose import infonce, pick
+from antishortcut.analysis import infonce, pick
 from antishortcut.methods.asd import temporal_contrast
 from antishortcut.subspace import unit
 from tests.diagnose.test_stream import cut, places, three

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.diagnose import class_means, ends, explained, plain
+from antishortcut.analysis import class_means, ends, explained, plain
 from tests.test_subspace import close, normal, seeds, several
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.diagnose import head_share, head_shift
+from antishortcut.analysis import head_share, head_shift
 from tests.test_subspace import normal, orthonormal, seeds, several
 
 

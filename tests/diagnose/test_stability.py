@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.diagnose import Chunks, Moments, batch_sizes, bootstrap, growth, parts
+from antishortcut.analysis import Chunks, Moments, batch_sizes, bootstrap, growth, parts
 from antishortcut.subspace import random_angle
 from tests.diagnose.test_stream import cut, places, three
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment
@@ -64,7 +64,7 @@ def test_a_part_for_every_row(length: int) -> None:
 def test_wide_features_take_several_passes_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     features = Chunks(three(100, 6))
     whole = bootstrap(features, parts(100), k=2)
-    monkeypatch.setattr("antishortcut.diagnose.stability.ROOM", 3 * 8 * 6**2)  # three parts at a time
+    monkeypatch.setattr("antishortcut.analysis.stability.ROOM", 3 * 8 * 6**2)  # three parts at a time
     assert bootstrap(features, parts(100), k=2) == whole
 
 

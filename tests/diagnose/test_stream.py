@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.diagnose import Chunks, Found, Moments, Stream, parts, pick, plain, project
-from antishortcut.diagnose.found import BINS, Tally
-from antishortcut.diagnose.stream import blocks
+from antishortcut.analysis import Chunks, Found, Moments, Stream, parts, pick, plain, project
+from antishortcut.analysis.found import BINS, Tally
+from antishortcut.analysis.stream import blocks
 from antishortcut.errors import UserError
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 

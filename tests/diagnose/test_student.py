@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.diagnose import (
+from antishortcut.analysis import (
     alignment,
     leaning,
     leanings,
     shortcut_projection,
     standing,
 )
-from antishortcut.scorers import accuracy, shape_bias
+from antishortcut.metrics import accuracy, shape_bias
 from antishortcut.subspace import top_directions
 from tests.diagnose.test_stream import cut, places, three
 from tests.test_subspace import normal, orthonormal, seeds, several

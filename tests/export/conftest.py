@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antishortcut.evaluate import Bench, evaluate
-from antishortcut.folder import Folder
-from antishortcut.run import Execution, load_recipe
-from antishortcut.workflow import Workshop, distill
+from antishortcut.config.recipe import Execution, load_recipe
+from antishortcut.evaluation import Bench, evaluate
+from antishortcut.run_dir import Folder
+from antishortcut.training.pipeline import Workshop, distill
 from tests.export.subjects import TIMM, small
 from tests.test_dense_runs import SMALL
 

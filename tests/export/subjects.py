@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from antishortcut.folder import Folder
+from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Recipe, Run, load_recipe
 from antishortcut.models import Network
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Recipe, Run, load_recipe
-from antishortcut.teachers import network_of, save_weights
-from antishortcut.workflow import Workshop
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import network_of, save_weights
+from antishortcut.training.pipeline import Workshop
 
 TIMM = "timm:mobilenetv3_small_050"  # of few parameters, with batch norm and squeezed channels
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from antishortcut.evaluate import EVALUATIONS
+from antishortcut.evaluation import EVALUATIONS
 from antishortcut.export import FORMATS, export
-from antishortcut.export.card import plain
-from antishortcut.folder import Folder, write_json
-from antishortcut.workflow import Workshop
+from antishortcut.export.model_card import plain
+from antishortcut.run_dir import Folder, write_json
+from antishortcut.training.pipeline import Workshop
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
 from antishortcut.cli.export import FORMATS as OFFERED
+from antishortcut.config.recipe import ModelSettings, load_recipe
 from antishortcut.export import FORMATS
-from antishortcut.folder import Folder
-from antishortcut.run import ModelSettings, load_recipe
-from antishortcut.teachers import Trajectory, network_of
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Trajectory, network_of
+from antishortcut.training.pipeline import Workshop, distill
 from tests.export.subjects import everything
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.evaluate import Bench, evaluate
-from antishortcut.evaluate.latency import interleaved
-from antishortcut.folder import Folder, write_json
+from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation.latency import interleaved
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
-from antishortcut.report.sizes import size_table
-from antishortcut.workflow import Workshop
+from antishortcut.report.model_cost import size_table
+from antishortcut.run_dir import Folder, write_json
+from antishortcut.training.pipeline import Workshop
 
 
 def test_latency_is_measured_in_turns() -> None:
@@ -47,7 +47,7 @@ def test_cost_is_scored_once_on_a_machine(
     assert values["times_faster"] > 0
     bench = Bench(shop.sets(student.read()[0].data), shop.runs)
     assert evaluate(student, bench, ["cost"])["cost"]["values"] == values  # not again
-    monkeypatch.setattr("antishortcut.evaluate.latency.processor", lambda: "another")
+    monkeypatch.setattr("antishortcut.evaluation.latency.processor", lambda: "another")
     assert evaluate(student, bench, ["cost"])["cost"]["machine"].startswith("another, 1 thread, cpu, float32, torch ")
     alone = evaluate(teacher, bench, ["cost"])["cost"]["values"]
     assert set(alone) == {"ms", "parameters", "bytes"}

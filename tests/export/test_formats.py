@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from antishortcut.errors import UserError
 from antishortcut.export import export
-from antishortcut.export.check import difference
-from antishortcut.folder import Folder
-from antishortcut.teachers import Trajectory
-from antishortcut.workflow import Workshop, teach
+from antishortcut.export.verify import difference
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.pipeline import Workshop, teach
 from tests.export.subjects import TIMM, close, elsewhere, images, original, runtime, small
 
 

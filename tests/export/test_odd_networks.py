@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from antishortcut.cli import main
 from antishortcut.errors import UserError
 from antishortcut.export import export
-from antishortcut.folder import Folder, write_json
-from antishortcut.teachers import network_of, tensors_of
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder, write_json
+from antishortcut.teachers.trajectory import network_of, tensors_of
+from antishortcut.training.pipeline import Workshop, distill
 from tests.export.subjects import TIMM, close, fresh, runtime, small
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from antishortcut.errors import UserError
 from antishortcut.export import destination, export
-from antishortcut.export.whole import clean_up, placing
-from antishortcut.folder import Folder
+from antishortcut.export.atomic_dir import clean_up, placing
+from antishortcut.run_dir import Folder
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled, killed, killing_before
 

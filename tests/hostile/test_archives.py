@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.data import layouts, open_sets
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
 from antishortcut.errors import UserError
 
 PACKAGE = Path(layouts.__file__).parent.parent

@@ -15,16 +15,18 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from antishortcut import given, run, snapshots
-from antishortcut.data import sources
+from antishortcut.config import recipe as run
+from antishortcut.config.recipe import TeacherSettings, load_recipe
+from antishortcut.config.schema import Execution
+from antishortcut.data import datasets as sources
 from antishortcut.errors import UserError
-from antishortcut.files import expanded
+from antishortcut.fileio import expanded
 from antishortcut.methods import METHODS, make_method, options_of
 from antishortcut.models import checkpoints
+from antishortcut.models.registry import build
 from antishortcut.models.weights import load_weights
-from antishortcut.models.zoo import build
-from antishortcut.run import TeacherSettings, load_recipe
-from antishortcut.settings import Execution
+from antishortcut.teachers import imported as given
+from antishortcut.teachers import snapshots
 from antishortcut.types import Shape, Sizes
 
 NOBODY = "~nobody-of-that-name"

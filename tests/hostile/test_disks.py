@@ -20,14 +20,14 @@ import torch
 from torture.disk import may_mount, mounted
 
 from antishortcut.cli import main
-from antishortcut.cli.runs import _slug
+from antishortcut.cli.train import _slug
+from antishortcut.config.recipe import recipe_template
 from antishortcut.errors import UserError, of_disk
-from antishortcut.evaluate import _examine
-from antishortcut.evaluate.subject import Scored
-from antishortcut.folder import replacing
-from antishortcut.launch.task import guarded
-from antishortcut.run import recipe_template
+from antishortcut.evaluation import _examine
+from antishortcut.evaluation.context import Scored
+from antishortcut.experiments.task import guarded
 from antishortcut.report import build
+from antishortcut.run_dir import replacing
 from tests.browser.fake_runs import student
 
 
@@ -129,7 +129,7 @@ SHORT = [
 def test_short_memory_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antishortcut.run.load_recipe", failing(error))
+    monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
     assert asd(monkeypatch, "teach", "cues") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("asd: memory is short (")
@@ -142,7 +142,7 @@ def test_short_memory_is_one_line(
 def test_our_own_mistakes_keep_their_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antishortcut.run.load_recipe", failing(error))
+    monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
     monkeypatch.setattr(sys, "argv", ["asd", "teach", "cues"])
     with pytest.raises(type(error)):
         main()
@@ -213,7 +213,7 @@ def test_a_damaged_result_is_named(
 ) -> None:  # fmt: skip
     folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5)
     run, _ = folder.read()
-    monkeypatch.setattr("antishortcut.workflow.distill", lambda *words, **named: run)
+    monkeypatch.setattr("antishortcut.training.pipeline.distill", lambda *words, **named: run)
     words = ("distill", "cues", "--runs", str(tmp_path), *more)
     assert not asd(monkeypatch, *words)
     capsys.readouterr()

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from antishortcut.data import layouts, open_sets
+from antishortcut.data import open_sets
+from antishortcut.data import readers as layouts
+from antishortcut.data.image_io import read, size_of
 from antishortcut.data.masks import read_values
-from antishortcut.data.pictures import read, size_of
 from antishortcut.errors import UserError, printable
-from antishortcut.folder import read_json, write_json
+from antishortcut.run_dir import read_json, write_json
 
 NAMES = (
     b"new\nline.png", b"\x1b[31mred\x07.png", b"not-\xff\xfe-text.png", "\u202egnp.exe.png".encode(), b"-rf.png",

@@ -14,11 +14,11 @@ import pytest
 
 from antishortcut.cli import main
 from antishortcut.cli.options import print_json, table, tell
-from antishortcut.console import Watch
 from antishortcut.errors import UserError, one_line, printable
-from antishortcut.folder import write_json
+from antishortcut.progress import Watch
 from antishortcut.report import make_report
-from antishortcut.report.texts import plain
+from antishortcut.report.text import plain
+from antishortcut.run_dir import write_json
 from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
 from tests.browser.test_report_page import CHROMIUM, DESKTOP, chromium, opened  # noqa: F401 (chromium is a fixture)
 
@@ -104,7 +104,7 @@ def test_the_report_runs_nothing_and_has_no_element_of_theirs(
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
 def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, tmp_path: Path) -> None:
-    from antishortcut.audit import audit
+    from antishortcut.analysis.audit_audit import audit
     from antishortcut.report.audit_page import write_page
     from tests.test_audit import network, sets_of
 

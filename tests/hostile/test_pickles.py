@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from antishortcut.cli import main
-from antishortcut.data import layouts
-from antishortcut.data.copies import read_images, read_labels
+from antishortcut.data import readers as layouts
+from antishortcut.data.derived import read_images, read_labels
 from antishortcut.data.pickles import read_pickle
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder, write_json
+from antishortcut.evaluation.stylize.weights import reference
 from antishortcut.models.weights import read
-from antishortcut.resume import load_state
-from antishortcut.snapshots import load_state as load_snapshot
-from antishortcut.stylize.weights import reference
-from antishortcut.teachers import Trajectory
+from antishortcut.run_dir import Folder, write_json
+from antishortcut.teachers.snapshots import load_state as load_snapshot
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.checkpoint import load_state
 from tests.conftest import TINY
 from tests.data.official import make_cifar, make_folder
 from tests.hostile.payloads import FORMS, call, in_torch_zip, pickles

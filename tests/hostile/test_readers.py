@@ -16,18 +16,19 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from antishortcut.data import layouts, scenes
-from antishortcut.data.copies import read_images
+from antishortcut.config.recipe import load_recipe, shipped_recipes
+from antishortcut.data import readers as layouts
+from antishortcut.data import segmentation as scenes
+from antishortcut.data.derived import read_images
 from antishortcut.data.groups import list_groups
-from antishortcut.data.pictures import read
+from antishortcut.data.image_io import read
 from antishortcut.data.stimuli import read_mapping
 from antishortcut.errors import LONGEST, UserError, printable
-from antishortcut.folder import Folder
 from antishortcut.models.weights import read as read_weights
-from antishortcut.resume import load_state
-from antishortcut.run import load_recipe, shipped_recipes
-from antishortcut.snapshots import Snapshots
-from antishortcut.teachers import Trajectory
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.snapshots import Snapshots
+from antishortcut.teachers.trajectory import Trajectory
+from antishortcut.training.checkpoint import load_state
 from tests.browser.fake_runs import student
 
 TRIES = 60

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.methods.asd import ASD
-from antishortcut.methods.basis import Select, ShortcutBasis, Source
+from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
 from antishortcut.types import Features, Shape, Sizes
 from tests.test_subspace import close, normal, orthonormal, slow_directions, slow_moment, span
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from antishortcut.methods.byot import BYOT, Branch, byot_terms
 from antishortcut.models import build, probe
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.methods.test_kd import slow_kd
 from tests.test_subspace import close, normal, seeds, several

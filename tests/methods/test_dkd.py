@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antishortcut.config.recipe import load_recipe
 from antishortcut.methods import options_of
 from antishortcut.methods.dkd import DKD, dkd_terms
 from antishortcut.methods.kd import kd_loss
-from antishortcut.run import load_recipe
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.test_subspace import close, normal, seeds, several
 

@@ -17,8 +17,8 @@ from antishortcut.errors import UserError
 from antishortcut.methods import make_method
 from antishortcut.methods.kd import kd_loss
 from antishortcut.models import build, probe
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.test_subspace import close, normal, seeds, several

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from antishortcut.methods import asd
 from antishortcut.methods.asd import ASDLoss, temporal_contrast
-from antishortcut.methods.basis import Source
+from antishortcut.methods.shortcut_basis import Source
 from antishortcut.subspace import unit
 from tests.methods.test_asd import chunks, features, gradients, mean, slow_contrast, slow_unit
 from tests.test_subspace import close

@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
-from antishortcut.evaluate import Bench, Subject, evaluate
-from antishortcut.folder import Folder
+from antishortcut.evaluation import Bench, Subject, evaluate
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.methods.residual import Residual
 from antishortcut.models import build
-from antishortcut.run import Recipe
-from antishortcut.step import Step
+from antishortcut.run_dir import Folder
 from antishortcut.tasks import Classification
+from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.step import Step
 from antishortcut.types import Batch, Features
-from antishortcut.workflow import Workshop, distill
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
 from tests.methods.test_kd import logits_only, numbered, slow_kd

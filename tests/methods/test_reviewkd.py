@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from antishortcut.config.recipe import load_recipe
 from antishortcut.methods import options_of
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
-from antishortcut.run import load_recipe
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
 from tests.test_subspace import close, normal, seeds, several

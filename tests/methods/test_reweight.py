@@ -14,8 +14,8 @@ from torch import Tensor
 
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.reweight import Reweight, failure_weights
-from antishortcut.step import Step
 from antishortcut.tasks import Classification
+from antishortcut.training.step import Step
 from antishortcut.types import Batch
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax

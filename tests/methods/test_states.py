@@ -7,17 +7,17 @@ import math
 import pytest
 import torch
 
-import antishortcut.choose as room
-from antishortcut.choose import choose, image_information, label_information, scaled
+import antishortcut.teachers.selection as room
+from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.snapshot import Snapshot
-from antishortcut.run import Recipe
-from antishortcut.teachers import Teachers, Trajectory
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.selection import choose, image_information, label_information, scaled
+from antishortcut.teachers.trajectory import Teachers, Trajectory
+from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.types import Batch, Features, Shape, Sizes
-from antishortcut.workflow import Workshop, distill, teach
 from tests.methods.test_kd import slow_kd
 
 SIZES = Sizes(3, 10, Shape(4), {}, torch.arange(10) % 3)

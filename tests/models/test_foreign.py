@@ -8,7 +8,7 @@ from torch import nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import FeatureExtractor, build, probe
-from antishortcut.models.foreign import published
+from antishortcut.models.external import published
 from tests.models import one_thread as one_thread
 
 # name: (side, width of the embedding, channels and side of every stage)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.folder import Folder
 from antishortcut.models import FeatureExtractor, build, probe
-from antishortcut.run import DataSettings, ModelSettings, OptimSettings, Run, load_recipe
-from antishortcut.teachers import network_of
-from antishortcut.workflow import Workshop, distill
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import network_of
+from antishortcut.training.pipeline import Workshop, distill
 from tests.models import one_thread as one_thread
 
 NETS = """

@@ -19,9 +19,9 @@ from torchvision.models import segmentation as theirs
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build, load_weights, probe
+from antishortcut.models.deeplab import backbone_state
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.models.segmentation import backbone_state
-from antishortcut.models.zoo import DEEPLAB
+from antishortcut.models.registry import DEEPLAB
 from tests.models import one_thread as one_thread
 
 SIZES = [(64, 64), (61, 90), (33, 47)]  # most of them no multiples of eight

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.data.loading import Loader
+from antishortcut.config.recipe import load_recipe
+from antishortcut.data.loader import Loader
 from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.models.trial import check_single_image
-from antishortcut.run import load_recipe
+from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import ImageSet, Sets
-from antishortcut.workflow import Workshop, distill
 from tests.data.official import picture
 from tests.test_subspace import several
 

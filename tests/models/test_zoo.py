@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import NAMES, FeatureExtractor, Network, build, describe, probe
-from antishortcut.models.zoo import DEEPLAB, IMAGENET, make
+from antishortcut.models.registry import DEEPLAB, IMAGENET, make
 from tests.models import one_thread as one_thread
 
 Maps = list[tuple[int, int]]  # (channels, side)

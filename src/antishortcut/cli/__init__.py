@@ -10,11 +10,16 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from antishortcut.cli import audit, bench, check, corrupt, doctor, export, lists, runs, scores, stylize, suite, targets
-from antishortcut.console import first_process
+from antishortcut.cli import analyze as audit
+from antishortcut.cli import bench, corrupt, doctor, export, stylize, suite, targets
+from antishortcut.cli import data as check
+from antishortcut.cli import evaluate as scores
+from antishortcut.cli import info as lists
+from antishortcut.cli import train as runs
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.exits import own_code
-from antishortcut.signals import Asked, Stopped, ending, stopped_by
+from antishortcut.progress import first_process
+from antishortcut.training.signals import Asked, Stopped, ending, stopped_by
 
 app = typer.Typer(
     name="asd",
@@ -97,7 +102,7 @@ def _is_shortage(error: Exception) -> bool:
     """Whether memory was short; what torch says of that is asked only where torch is there already."""
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from antishortcut.memory import is_shortage
+    from antishortcut.training.microbatch import is_shortage
 
     return is_shortage(error)
 

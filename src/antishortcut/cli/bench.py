@@ -12,8 +12,8 @@ from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, pr
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.bench import Pair
-    from antishortcut.cost import Size
+    from antishortcut.experiments.benchmark import Pair
+    from antishortcut.experiments.cost import Size
 
 
 def bench(
@@ -39,10 +39,10 @@ def bench(
     """
     import torch
 
-    from antishortcut.bench import PARTS, WARM
-    from antishortcut.bench import bench as measure
-    from antishortcut.console import Watch
+    from antishortcut.experiments.benchmark import PARTS, WARM
+    from antishortcut.experiments.benchmark import bench as measure
     from antishortcut.methods import METHODS
+    from antishortcut.progress import Watch
 
     names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
     names = list(METHODS) if names == ["all"] else names
@@ -74,9 +74,9 @@ def bench(
 
 def _networks(pair: str) -> tuple[Pair, Size, int]:
     """Teacher and student, what they see, and the usual batch; of a recipe its own."""
-    from antishortcut.bench import CIFAR, pair_of
-    from antishortcut.cost import size_of
-    from antishortcut.run import ModelSettings, load_recipe, shipped_recipes
+    from antishortcut.config.recipe import ModelSettings, load_recipe, shipped_recipes
+    from antishortcut.experiments.benchmark import CIFAR, pair_of
+    from antishortcut.experiments.cost import size_of
 
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
         return pair_of(pair), CIFAR, 64

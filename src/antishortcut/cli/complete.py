@@ -25,21 +25,21 @@ def models(incomplete: str) -> list[str]:
 
         names = torchvision.models.list_models(module=torchvision.models)
         return _starting((f"torchvision:{name}" for name in names), incomplete)
-    from antishortcut.models.zoo import DEEPLAB, FAMILIES, IMAGENET
+    from antishortcut.models.registry import DEEPLAB, FAMILIES, IMAGENET
 
     return _starting((*FAMILIES, *DEEPLAB, *IMAGENET, *PREFIXES), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
     """Shipped ones, and TOML files."""
-    from antishortcut.run import shipped_recipes
+    from antishortcut.config.recipe import shipped_recipes
 
     return [*_starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
 
 
 def datasets(incomplete: str) -> list[str]:
     """Names of sets, and folders behind folder: and groups:."""
-    from antishortcut.data.sources import DATASETS, WITH_PATH
+    from antishortcut.data.datasets import DATASETS, WITH_PATH
 
     kind, colon, path = incomplete.partition(":")
     if colon and kind in WITH_PATH:
@@ -53,7 +53,7 @@ def data(incomplete: str) -> list[str]:
 
 
 def suites(incomplete: str) -> list[str]:
-    from antishortcut.suites import SUITES
+    from antishortcut.experiments.suites_suites import SUITES
 
     return _starting(SUITES, incomplete)
 

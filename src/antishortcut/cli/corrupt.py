@@ -49,8 +49,8 @@ def corrupt(
         striking,
         write_copies,
     )
-    from antishortcut.data.parts import limited
-    from antishortcut.folder import replacing
+    from antishortcut.data.splits import limited
+    from antishortcut.run_dir import replacing
 
     chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else [*CORRUPTIONS]
     chosen = list(dict.fromkeys([*chosen, *(EXTRA if extra else ())]))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from antishortcut.cli.options import table, tell
 
 if TYPE_CHECKING:
-    from antishortcut.cost import Cost
-    from antishortcut.run import Execution
-    from antishortcut.suites import Suite
+    from antishortcut.config.recipe import Execution
+    from antishortcut.experiments.cost import Cost
+    from antishortcut.experiments.suites_suites import Suite
 
 
 def measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
-    from antishortcut.bench import Stopwatch
-    from antishortcut.console import Watch
-    from antishortcut.cost import measured_cost
+    from antishortcut.experiments.benchmark import Stopwatch
+    from antishortcut.experiments.cost import measured_cost
+    from antishortcut.progress import Watch
 
     clock = Stopwatch(execution)
     with Watch(f"measuring {suite.name}", 1) as watch:

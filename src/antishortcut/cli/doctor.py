@@ -8,7 +8,7 @@ from antishortcut.errors import UserError
 
 def doctor(data_root: RootOption = None, as_json: JsonOption = False) -> None:
     """Versions, devices, data found, what a run would use, and how to fix any problems."""
-    from antishortcut.doctor import examine
+    from antishortcut.cli.doctor_doctor import examine
 
     result = examine(data_root)
     if as_json:

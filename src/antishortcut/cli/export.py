@@ -13,7 +13,7 @@ from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, prin
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.run import Run
+    from antishortcut.config.recipe import Run
     from antishortcut.types import Sets
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
@@ -36,8 +36,8 @@ def export(
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
     from antishortcut.export import destination
     from antishortcut.export import export as write
-    from antishortcut.export.card import megabytes
-    from antishortcut.folder import Folder
+    from antishortcut.export.model_card import megabytes
+    from antishortcut.run_dir import Folder
 
     use_threads(threads)
     by_hash = (runs or Path("runs")) / "teachers" / folder
@@ -65,7 +65,7 @@ def export(
 
 def _sets(run: Run, data_root: Path | None) -> Sets | None:
     """The run's own data, if they are available."""
-    from antishortcut.workflow import Workshop
+    from antishortcut.training.pipeline import Workshop
 
     try:
         sets = Workshop(Path("runs"), data_root).sets(run.data)

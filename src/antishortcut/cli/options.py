@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from antishortcut.run import Execution
-    from antishortcut.workflow import Workshop
+    from antishortcut.config.recipe import Execution
+    from antishortcut.training.pipeline import Workshop
 
 from antishortcut.cli import complete
 from antishortcut.errors import UserError, near, printable
-from antishortcut.evaluate import EVALUATIONS
-from antishortcut.files import expanded
+from antishortcut.evaluation import EVALUATIONS
+from antishortcut.fileio import expanded
 
 MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
 
@@ -108,7 +108,7 @@ def execution_of(**flags: Any) -> Execution:
     """How runs are computed, from the flags; those that are None are as usual."""
     from pydantic import ValidationError
 
-    from antishortcut.run import Execution
+    from antishortcut.config.recipe import Execution
 
     settings = {{"device": "accelerator"}.get(name, name): value for name, value in flags.items() if value is not None}
     if "log" in settings:
@@ -122,7 +122,7 @@ def execution_of(**flags: Any) -> Execution:
 
 
 def workshop(runs: Path, data_root: Path | None, download: bool, **flags: Any) -> Workshop:
-    from antishortcut.workflow import Workshop
+    from antishortcut.training.pipeline import Workshop
 
     return Workshop(runs, data_root, download, execution_of(**flags))
 
@@ -137,7 +137,7 @@ def use_threads(threads: int) -> None:
 
 
 def check_threads(threads: int) -> None:
-    from antishortcut.settings import PROCESSES
+    from antishortcut.config.schema import PROCESSES
 
     if not 0 <= threads <= PROCESSES:
         raise UserError(f"--threads {threads}: a number from 0 to {PROCESSES}")

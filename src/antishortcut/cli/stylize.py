@@ -22,8 +22,8 @@ from antishortcut.cli.options import (
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.run import DataSettings
-    from antishortcut.stylize.nets import Stylizer
+    from antishortcut.config.recipe import DataSettings
+    from antishortcut.evaluation.stylize.nets import Stylizer
 
 DataArg = Annotated[
     str,
@@ -55,9 +55,9 @@ def stylize(
     as_json: JsonOption = False,
 ) -> None:
     """Write stylised copies of a test set: shapes stay, textures change. All methods see the same images."""
-    from antishortcut.cli.scores import device_of
-    from antishortcut.stylize import write_stylized
-    from antishortcut.workflow import Workshop
+    from antishortcut.cli.evaluate import device_of
+    from antishortcut.evaluation.stylize import write_stylized
+    from antishortcut.training.pipeline import Workshop
 
     use_threads(threads)
     network = _stylizer(vgg, decoder, magnify, stylizer).to(device_of(device))
@@ -76,7 +76,7 @@ def stylize(
 
 def _stylizer(vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Path | None) -> Stylizer:
     """The public weights, or a stylizer that was trained."""
-    from antishortcut.stylize.weights import load, reference
+    from antishortcut.evaluation.stylize.weights import load, reference
 
     if vgg is not None and decoder is not None:
         return reference(vgg, decoder, magnify)
@@ -89,7 +89,7 @@ def _stylizer(vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Pa
 
 def data_settings(name: str) -> DataSettings:
     """The data of a recipe, or a data set by name; a name that is both means the same."""
-    from antishortcut.run import DataSettings, load_recipe, shipped_recipes
+    from antishortcut.config.recipe import DataSettings, load_recipe, shipped_recipes
 
     if name.endswith(".toml") or name.partition("@")[0] in shipped_recipes():
         return load_recipe(name).data

@@ -30,8 +30,8 @@ from antishortcut.cli.options import (
 from antishortcut.errors import UserError, near, printable
 
 if TYPE_CHECKING:
-    from antishortcut.launch import Engine, Place
-    from antishortcut.suites import Job, Suite
+    from antishortcut.experiments.launcher import Engine, Place
+    from antishortcut.experiments.suites_suites import Job, Suite
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, typer.Argument(help="asd suite list.", autocompletion=complete.suites)]
@@ -46,7 +46,7 @@ ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or
 @app.command("list")
 def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.suites import describe
+    from antishortcut.experiments.suites_suites import describe
 
     rows = describe(scale)
     if as_json:
@@ -74,7 +74,7 @@ def show(
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
     from antishortcut.cli import cost
-    from antishortcut.paper.hours import reported_hours
+    from antishortcut.experiments.hours import reported_hours
 
     if not measure:
         given = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
@@ -136,8 +136,8 @@ def run(
     execution: Flags,
 ) -> None:
     """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
-    from antishortcut.console import console
-    from antishortcut.launch import Place, carry_out, check_images
+    from antishortcut.experiments.launcher import Place, carry_out, check_images
+    from antishortcut.progress import console
 
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{near(engine, ENGINES)}")
@@ -166,13 +166,13 @@ def run(
 
 
 def _processes(place: Place, jobs: int) -> Engine:
-    from antishortcut.launch.local import Processes
+    from antishortcut.experiments.local import Processes
 
     return Processes(place, jobs)
 
 
 def _cluster(place: Place, address: str, jobs: int | None, cards: float | None) -> Engine:
-    from antishortcut.launch.cluster import Cluster
+    from antishortcut.experiments.ray_engine import Cluster
 
     return Cluster(place, address, jobs, cards)
 
@@ -188,7 +188,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """How far a suite has come."""
-    from antishortcut.launch import scored, state
+    from antishortcut.experiments.launcher import scored, state
 
     jobs = _open(name, set_, only, seeds, scale).jobs
     states = {job.title: state(job, runs) for job in jobs}
@@ -224,7 +224,7 @@ def _early(job: Job) -> str:
 
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
-    from antishortcut.suites import open_suite
+    from antishortcut.experiments.suites_suites import open_suite
 
     try:
         numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]

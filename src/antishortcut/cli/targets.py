@@ -37,10 +37,10 @@ def targets(
     as_json: JsonOption = False,
 ) -> None:
     """Signs to choose λ and T_early of contrast targets by, without any test image and before a student is trained."""
-    from antishortcut.console import console
-    from antishortcut.folder import Folder
-    from antishortcut.targets import LOST, measure
-    from antishortcut.workflow import Workshop
+    from antishortcut.analysis.contrast_targets import LOST, measure
+    from antishortcut.progress import console
+    from antishortcut.run_dir import Folder
+    from antishortcut.training.pipeline import Workshop
 
     try:
         values = [float(word) for word in strengths.split(",") if word.strip()]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.data import augment as vary
-from antishortcut.data import draws
+from antishortcut.data import rng as draws
+from antishortcut.data import transforms as vary
 from antishortcut.data.masks import read_pair
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antishortcut.data.layouts import Found, inside, lines
+from antishortcut.data.readers import Found, inside, lines
 from antishortcut.errors import UserError, first_line
-from antishortcut.files import content
+from antishortcut.fileio import content
 from antishortcut.types import AnySet, FileSet
 
 TABLE, NAMES = "metadata.csv", "classes.txt"

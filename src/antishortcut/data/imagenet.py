@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from antishortcut.data import draws
+from antishortcut.data import rng as draws
 
 AREA = (0.08, 1.0)  # of the picture, that a crop covers
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width by height

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from antishortcut.data.pictures import cached, in_threads, opened, read, reason, size_of
+from antishortcut.data.image_io import cached, in_threads, opened, read, reason, size_of
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, FileSet, ImageSet
 

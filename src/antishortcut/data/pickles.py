@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from antishortcut.errors import UserError, first_line
-from antishortcut.files import content as content_of
+from antishortcut.fileio import content as content_of
 
 LARGEST = 4 * 2**30  # bytes of a file
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.data.layouts import class_list, folders, images_below, listed
-from antishortcut.data.parts import fingerprint
+from antishortcut.data.readers import class_list, folders, images_below, listed
+from antishortcut.data.splits import fingerprint
 from antishortcut.errors import UserError, near
 from antishortcut.types import FileSet
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.data.layouts import images_below
-from antishortcut.data.parts import fingerprint
+from antishortcut.data.readers import images_below
+from antishortcut.data.splits import fingerprint
 from antishortcut.errors import UserError, first_line, near
-from antishortcut.files import text
+from antishortcut.fileio import text
 from antishortcut.types import FileSet
 
 SIXTEEN = (

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError, near
-from antishortcut.export.card import Teacher, find_teacher, model_card
-from antishortcut.export.check import check
+from antishortcut.export.atomic_dir import clean_up, placing
 from antishortcut.export.formats import FORMATS, Written, channels, outputs, require
+from antishortcut.export.model_card import Teacher, find_teacher, model_card
 from antishortcut.export.opened import Opened, open_run
-from antishortcut.export.whole import clean_up, placing
-from antishortcut.files import expanded
-from antishortcut.folder import Folder, read_json, write_json
+from antishortcut.export.verify import check
+from antishortcut.fileio import expanded
 from antishortcut.models import probe
+from antishortcut.run_dir import Folder, read_json, write_json
 from antishortcut.types import Sets
 
 __all__ = ["FORMATS", "Export", "destination", "export"]

@@ -19,10 +19,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.export.check import Exported, Outputs, as_tuple, reworded
 from antishortcut.export.opened import SMALLEST, Opened
+from antishortcut.export.verify import Exported, Outputs, as_tuple, reworded
 from antishortcut.models import FeatureExtractor, build, load_weights
-from antishortcut.teachers import tensors_of
+from antishortcut.teachers.trajectory import tensors_of
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # modules of antishortcut[export], by format
 Shapes = dict[str, dict[int, Any]]  # which dimensions of the input are free

@@ -9,18 +9,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antishortcut.cost import size_of
+from antishortcut.config.recipe import ModelSettings, Run
 from antishortcut.data import Loader, order
-from antishortcut.data.loading import MARGIN
-from antishortcut.data.parts import take
-from antishortcut.data.sources import IN_MEMORY
+from antishortcut.data.datasets import IN_MEMORY
+from antishortcut.data.loader import MARGIN
+from antishortcut.data.splits import take
 from antishortcut.errors import UserError, counted
-from antishortcut.folder import Folder
+from antishortcut.experiments.cost import size_of
 from antishortcut.models import Network, probe
 from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
-from antishortcut.run import ModelSettings, Run
-from antishortcut.teachers import Trajectory, network_of
+from antishortcut.run_dir import Folder
+from antishortcut.teachers.trajectory import Trajectory, network_of
 from antishortcut.types import ImageSet, Sets
 
 BATCHES = (1, 2, 5)  # sizes of the batches that are checked; it is traced with two

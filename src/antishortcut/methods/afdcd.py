@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.distributed import gather, world
 from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.methods.kd import kd_loss
-from antishortcut.parallel import gather, world
 from antishortcut.types import Batch, Features, Sizes
 
 

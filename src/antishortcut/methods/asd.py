@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.methods.basis import Select, ShortcutBasis, Source
+from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_settings, check_tensors
 from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
 from antishortcut.models.layers import SingleSampleNorm1d
-from antishortcut.parallel import gather
 from antishortcut.subspace import projection, unit
 from antishortcut.types import Batch, Features, Sizes
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
-from antishortcut.parallel import gather
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 

@@ -12,10 +12,10 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_labels, check_settings
 from antishortcut.methods.kd import kd_loss
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
 Map = tuple[int, int, int]  # channels, height, width

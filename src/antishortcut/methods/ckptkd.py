@@ -1,6 +1,6 @@
 """Checkpoint distillation: KD from the intermediate state that knows most of image and label, Wang et al. 2022.
 
-Which state that is, `antishortcut.choose` estimates; here it is the role "chosen".
+Which state that is, `antishortcut.teachers.selection` estimates; here it is the role "chosen".
 """
 # B batch, C classes
 

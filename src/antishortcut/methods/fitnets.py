@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import kd_loss
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Sizes
 
 Stage = tuple[int, int, int]  # (C, H, W)

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.distributed import gather
 from antishortcut.methods.asd import warm
 from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.parallel import gather
 from antishortcut.types import Batch, Features, Shape, Sizes
 
 LEVELS = (4, 2, 1)  # sides of the averaged maps of the context loss

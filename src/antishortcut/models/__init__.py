@@ -1,6 +1,6 @@
 """Networks: name → builder, and any network → Features."""
 
 from antishortcut.models.feature_extractor import FeatureExtractor
-from antishortcut.models.zoo import NAMES, Network, build, describe, load_weights, probe
+from antishortcut.models.registry import NAMES, Network, build, describe, load_weights, probe
 
 __all__ = ["NAMES", "Network", "FeatureExtractor", "build", "describe", "load_weights", "probe"]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.feature_extractor import silent
-from antishortcut.models.network import Network
-from antishortcut.models.own import error_line
+from antishortcut.models.user_models import error_line
+from antishortcut.models.wrapper import Network
 from antishortcut.types import Features, Sets
 
 

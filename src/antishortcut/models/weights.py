@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.checkpoints import read
+from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
-from antishortcut.models.segmentation import DeepLab, backbone_state
 
 __all__ = ["complain", "load_weights", "put", "read", "strip"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antishortcut.report.collect import Found
     from antishortcut.report.figures import Drawn
     from antishortcut.report.table import Table
-    from antishortcut.report.texts import Shown
+    from antishortcut.report.text import Shown
 
 EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # what antishortcut[report] brings
 
@@ -34,8 +34,8 @@ class Report:
         """
         from antishortcut.report.classes import class_tables
         from antishortcut.report.differences import Differences
-        from antishortcut.report.printed import beside
-        from antishortcut.report.sizes import size_table
+        from antishortcut.report.model_cost import size_table
+        from antishortcut.report.paper_comparison import beside
 
         found, drawn, table = self.found, self.drawn, self._chosen(columns)
         unfinished = [(each.path, each.state) for each in found.progress]
@@ -59,7 +59,7 @@ class Report:
 
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
         """What a terminal shows: means and marks, differences, the paper's pairs beside print, size and latency."""
-        from antishortcut.report.texts import terminal_tables
+        from antishortcut.report.text import terminal_tables
 
         return terminal_tables(self.found, self._chosen(columns), width)
 
@@ -81,16 +81,16 @@ def make_report(
 def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
     """Collect, draw, write."""
     try:
-        from antishortcut.folder import replacing
         from antishortcut.report.charts import draw_all
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
         from antishortcut.report.page import render
         from antishortcut.report.scatter import Scatter, scatter_figure
-        from antishortcut.report.scenes import draw_scenes
+        from antishortcut.report.segmentation_figures import draw_scenes
         from antishortcut.report.sweep import Sweep, sweep_figure, usual
         from antishortcut.report.table import Table
-        from antishortcut.report.texts import write_texts
+        from antishortcut.report.text import write_texts
+        from antishortcut.run_dir import replacing
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise

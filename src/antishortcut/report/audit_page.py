@@ -14,7 +14,6 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from antishortcut.folder import replacing
 from antishortcut.report.charts import (
     GREY,
     ONE,
@@ -29,10 +28,11 @@ from antishortcut.report.charts import (
     tooltips,
     upright,
 )
-from antishortcut.report.directions import Directions, Picture
+from antishortcut.report.direction_reader import Directions, Picture
 from antishortcut.report.libraries import libraries
 from antishortcut.report.reading import readable
-from antishortcut.report.trajectory import bar_chart, first_to_last, line_chart, trajectory, used
+from antishortcut.report.trajectory_figures import bar_chart, first_to_last, line_chart, trajectory, used
+from antishortcut.run_dir import replacing
 
 Tree = Mapping[str, Any]
 ENDS = {"high": "one end", "low": "the opposite end"}

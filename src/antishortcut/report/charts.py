@@ -15,8 +15,8 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from antishortcut.folder import replacing, swept
 from antishortcut.report.reading import readable
+from antishortcut.run_dir import replacing, swept
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antishortcut.report.collect import Found, Student
-from antishortcut.stats import summary
+from antishortcut.report.stats import summary
 
 USUAL = ("test", "iid")  # the first test set, where another was judged during training
 MANY = 24  # classes above which the table is folded

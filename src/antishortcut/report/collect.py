@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
-from antishortcut.files import near_folder
-from antishortcut.folder import Folder, read_json
-from antishortcut.report.directions import Directions, home_of, read_directions
+from antishortcut.fileio import near_folder
+from antishortcut.report.direction_reader import Directions, home_of, read_directions
 from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, readable, said, terms
 from antishortcut.report.scores import MECHANISM, WORD, Histogram, Scores, read_histograms, read_scores
-from antishortcut.run import Run
+from antishortcut.run_dir import Folder, read_json
 
 BASELINE = "kd"  # the run that others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name

@@ -7,7 +7,7 @@ from statistics import fmean
 from antishortcut.report.charts import ONE, Figure, Panel, Rows, lines, means, upright
 from antishortcut.report.collect import BASELINE, Found
 from antishortcut.report.columns import KINDS
-from antishortcut.report.leaning import bar_panels, dots, titled, told
+from antishortcut.report.robustness import bar_panels, dots, titled, told
 from antishortcut.report.scores import CORRUPTIONS, SEVERITIES
 from antishortcut.report.table import Table
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from antishortcut.paper.printed import find
+from antishortcut.experiments.printed import find
 from antishortcut.report.collect import BASELINE
+from antishortcut.report.stats import Paired, seeds_needed
 from antishortcut.report.table import CHALLENGER, RIVAL, RIVALS, Table, interval, signed
-from antishortcut.stats import Paired, seeds_needed
 
 POWER = 0.8
 MOST = 1000  # seeds needed that are still written out

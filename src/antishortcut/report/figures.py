@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from antishortcut.report.charts import Figure
 from antishortcut.report.collect import Found
 from antishortcut.report.corrupted import corrupted
-from antishortcut.report.curves import training
-from antishortcut.report.directions import Directions
-from antishortcut.report.leaning import differences, leaning
-from antishortcut.report.mechanism import embeddings, mechanism
+from antishortcut.report.direction_reader import Directions
+from antishortcut.report.mechanism_figures import embeddings, mechanism
 from antishortcut.report.reading import Aside, Notes
+from antishortcut.report.robustness import differences, leaning
 from antishortcut.report.scatter import Scatter
-from antishortcut.report.scenes import Gallery, galleries
+from antishortcut.report.segmentation_figures import Gallery, galleries
 from antishortcut.report.sweep import Sweep
 from antishortcut.report.table import Table
-from antishortcut.report.trajectory import trajectory
+from antishortcut.report.training_curves import training
+from antishortcut.report.trajectory_figures import trajectory
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from statistics import fmean
 
 from antishortcut.report.collect import Found, Student
 from antishortcut.report.columns import words
+from antishortcut.report.stats import paired
 from antishortcut.report.table import interval, signed
-from antishortcut.stats import paired
 
 
 def informed(found: Found) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import vl_convert
 
-from antishortcut.folder import replacing
+from antishortcut.run_dir import replacing
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
 

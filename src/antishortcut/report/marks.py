@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from antishortcut.report.collect import BASELINE
 from antishortcut.report.columns import better
-from antishortcut.stats import Paired
+from antishortcut.report.stats import Paired
 
 BEST, SURE = "★", "*"
 MARKS = {1: "▲", -1: "▼", 0: ""}  # better than the baseline, worse, neither

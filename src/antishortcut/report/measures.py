@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from antishortcut.paper.printed import Printed, of_run
-from antishortcut.stats import sign_test, summary
+from antishortcut.experiments.printed import Printed, of_run
+from antishortcut.report.stats import sign_test, summary
 
 VIEWS = ("raw", "aligned")  # features as they are where widths are equal, as the paper; else through one linear map
 

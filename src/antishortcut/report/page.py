@@ -25,12 +25,12 @@ from antishortcut.report.figures import Drawn
 from antishortcut.report.informed import informed
 from antishortcut.report.libraries import libraries
 from antishortcut.report.marks import legend
-from antishortcut.report.printed import HEAD, beside, told
+from antishortcut.report.model_cost import size_table
+from antishortcut.report.notes import settings, subtitle, tally, warnings
+from antishortcut.report.paper_comparison import HEAD, beside, told
 from antishortcut.report.reading import readable
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.scores import MECHANISM
-from antishortcut.report.settings import settings, subtitle, tally, warnings
-from antishortcut.report.sizes import size_table
 from antishortcut.report.table import Table, interval, signed
 
 SPARK = (120, 28)  # pixels of a curve in a line of text

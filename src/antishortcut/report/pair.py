@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from antishortcut.paper.pairs import PAIRS
-from antishortcut.paper.scale import MARK, desk, desk_recipe
-from antishortcut.paper.tables import TABLES
+from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
+from antishortcut.experiments.pairs import PAIRS
+from antishortcut.experiments.paper import TABLES
+from antishortcut.experiments.scale import MARK, desk, desk_recipe
 from antishortcut.report.collect import Found, Student
-from antishortcut.run import Recipe, Run, Value, distill_run, rewind_run, teach_run
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import orjson
 
 from antishortcut.errors import printable
-from antishortcut.files import content
-from antishortcut.folder import LOG, shallow
+from antishortcut.fileio import content
+from antishortcut.run_dir import LOG, shallow
 
 LARGEST = 32 * 2**20  # bytes of a JSON file
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read

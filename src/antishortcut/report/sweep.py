@@ -12,12 +12,12 @@ from antishortcut.errors import UserError, near
 from antishortcut.report.charts import GREY, Figure, Panel, Rows, base, colour, style
 from antishortcut.report.collect import BASELINE, DRAWN, Found, Student, natural
 from antishortcut.report.columns import arrow, better, parts, words
-from antishortcut.report.leaning import titled
 from antishortcut.report.marks import MARKS, mark
+from antishortcut.report.notes import flat
 from antishortcut.report.reading import number
-from antishortcut.report.settings import flat
+from antishortcut.report.robustness import titled
+from antishortcut.report.stats import Summary, paired, summary
 from antishortcut.report.table import Table, against, values_of
-from antishortcut.stats import Summary, paired, summary
 
 IGNORED = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
 OPTIONS = "options."  # of the method; a person may leave it out

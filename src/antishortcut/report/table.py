@@ -10,7 +10,7 @@ from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.columns import BASELINES, better, chosen, metric, ordered, parts, random_of, shown, words
 from antishortcut.report.marks import Mark, mark
 from antishortcut.report.pair import labels, pair_of, row_labels
-from antishortcut.stats import Paired, Summary, paired, sign_test, summary
+from antishortcut.report.stats import Paired, Summary, paired, sign_test, summary
 
 HEADLINE = "last"  # the accuracy or mIoU after the last epoch (decisions.md)
 RIVAL, CHALLENGER = "crd+kd", "asd"  # whom the paper compares seed by seed,

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from antishortcut.paper.printed import PRINTED, Printed
+from antishortcut.experiments.printed import PRINTED, Printed
 from antishortcut.report.collect import Found, Student
-from antishortcut.report.directions import Directions
+from antishortcut.report.direction_reader import Directions
 from antishortcut.report.measures import Number, by_measure, why_not
 from antishortcut.report.pair import DESK, at_desk, early_of, share_of, unlike_teacher
-from antishortcut.stats import Summary, summary
+from antishortcut.report.stats import Summary, summary
 
 TEACHER = "teacher"  # its row, in print and here
 EPOCHS = (5, 20, 35, 90, 150, 210, 240)  # of S-Table 2

@@ -19,10 +19,10 @@ from antishortcut.data.corruptions.constants import (
     VERSION,
     table_of,
 )
-from antishortcut.data.corruptions.contact import contact_sheet, striking
 from antishortcut.data.corruptions.frost import FROST, Frost, grown_frost, read_frost
-from antishortcut.data.corruptions.generate import clean_chunk, write_copies
-from antishortcut.data.corruptions.opening import Copies, find_copies, open_copies
+from antishortcut.data.corruptions.preview import contact_sheet, striking
+from antishortcut.data.corruptions.reader import Copies, find_copies, open_copies
+from antishortcut.data.corruptions.writer import clean_chunk, write_copies
 
 __all__ = [
     "ALL",

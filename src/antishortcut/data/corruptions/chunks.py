@@ -15,7 +15,7 @@ from antishortcut.data.corruptions.constants import ALL, CHUNK, SEVERITIES, SMAL
 from antishortcut.data.corruptions.frost import Frost, grown_frost
 from antishortcut.data.corruptions.noise import Bytes, Floats
 from antishortcut.data.corruptions.spatter import spatter
-from antishortcut.data.loading import one_thread
+from antishortcut.data.loader import one_thread
 from antishortcut.errors import UserError, near
 
 

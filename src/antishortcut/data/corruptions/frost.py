@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from antishortcut.data.corruptions.noise import Bytes, Floats
-from antishortcut.data.pictures import read
+from antishortcut.data.image_io import read
 from antishortcut.errors import UserError
 
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts

@@ -1,0 +1,327 @@
+"""asd audit: which directions training left, which images excite them, how sure that is; no student needed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antishortcut.cli import complete
+from antishortcut.cli.options import (
+    DeviceOption,
+    JsonOption,
+    RootOption,
+    ThreadsOption,
+    print_json,
+    table,
+    tell,
+    use_threads,
+)
+from antishortcut.errors import UserError
+
+if TYPE_CHECKING:
+    from antishortcut.models import Network
+    from antishortcut.types import Sets
+
+PAGE, RESULT = "audit.html", "audit.json"
+PARTS = ("pictures", "figures", PAGE, RESULT)  # what an audit writes
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is audited, opened."""
+
+    model: str
+    sets: Sets
+    final: Network
+    states: dict[str, Network]
+    early: str
+    files: dict[str, str]  # state → where it was read from
+    student: Network | None = None
+    notes: tuple[str, ...] = ()
+
+
+def audit(
+    final: Annotated[Path | None, typer.Option(help="Weights of the trained model: .safetensors, .pt, .pth.")] = None,
+    early: Annotated[
+        list[str] | None, typer.Option(help="Weights of an early state, FILE or NAME=FILE; repeated, in order.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="asd list models, or timm:NAME, torchvision:NAME, import:….", autocompletion=complete.models),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set (asd list datasets), or folder:PATH.", autocompletion=complete.datasets),
+    ] = None,
+    teacher: Annotated[
+        Path | None, typer.Option(help="Instead of these four: runs/teachers/<hash>; --early then names a kept state.")
+    ] = None,
+    student: Annotated[Path | None, typer.Option(help="A student's weights, or its run folder.")] = None,
+    student_model: Annotated[
+        str | None,
+        typer.Option(help="The student's model, where weights are given.", autocompletion=complete.models),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where audit.html, audit.json, pictures/ and figures/ go.")] = Path("audit"),
+    data_root: RootOption = None,
+    embedding: Annotated[
+        str | None, typer.Option(help="Module whose output is the embedding [default: found].")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="Outputs of the model [default: the data's classes].")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(min=8, help="Side of the images [default: the data's].")] = None,
+    set_name: Annotated[str | None, typer.Option(help="Which test set [default: the first].")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many images of the test and of the training set.")
+    ] = 5000,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Audit a model of your own: from two checkpoints and images, which directions training left, and how sure."""
+    from antishortcut.cli.evaluate import device_of
+
+    use_threads(threads)
+    place = device_of(device)
+    _clear(out)
+    given = {"--final": final, "--model": model, "--data": data}
+    if teacher is not None:
+        _refuse(given | {"--embedding": embedding, "--classes": classes, "--image-size": image_size})
+        case = _from_teacher(teacher, early or (), data_root)
+    else:
+        case = _from_files(given, early or (), data_root, embedding, classes, image_size)
+    if student is not None or student_model is not None:
+        case = _with_student(case, student, student_model, classes)
+    found, page = _measure(case, out, set_name, limit, place)
+    if as_json:
+        print_json({"out": str(out), "page": page} | found)
+        return
+    _tell(found)
+    tell(page or out / RESULT)
+
+
+def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: str) -> tuple[dict[str, Any], str | None]:
+    """Findings, and where the page is; all files are there when this returns."""
+    from antishortcut.analysis.audit_audit import audit as measure
+    from antishortcut.export.atomic_dir import placing
+    from antishortcut.run_dir import write_json
+
+    with placing(out.resolve()) as work:  # a link may lead to another disk, to which nothing can be moved
+        choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
+        found = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
+        found |= {"model": case.model, "files": case.files, "notes": [*case.notes, *found["notes"]]}
+        paged = _page(found, work)
+        write_json(work / RESULT, found)
+    return found, str(out / PAGE) if paged else None
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    extra = [flag for flag, value in given.items() if value is not None]
+    if extra:
+        raise UserError(f"--teacher brings its own model and data; leave out {', '.join(extra)}")
+
+
+def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> Case:
+    """A teacher's run folder: its model, its data, all states it kept; early is the one asked for, or its own."""
+    from antishortcut.run_dir import Folder
+    from antishortcut.teachers.trajectory import Trajectory, network_of
+    from antishortcut.training.pipeline import Workshop
+
+    by_hash = Path("runs") / "teachers" / path
+    folder = Folder(by_hash if by_hash.is_dir() and not path.is_dir() else path)
+    run, _ = folder.read()
+    trajectory = Trajectory(folder)
+    if not run.keep or not folder.finished:
+        raise UserError(f"{path} is not a finished teacher (asd teach makes one)")
+    if early and len(early) > 1:
+        raise UserError("with --teacher all its states are candidates; give --early once, for the one to look at")
+    asked = early[0] if early else run.early
+    chosen = trajectory.entry(asked)
+    *before, last = trajectory.entries
+    if chosen is last:
+        raise UserError(f"{path}: its final state cannot be the early one too; choose another with --early")
+    sets = Workshop(Path("runs"), data_root).sets(run.data)
+    if sets.fingerprint != run.fingerprint:
+        raise UserError(f"{path} was trained on other data than are here now (fingerprints differ)")
+    names = {entry["file"]: asked if entry is chosen else entry["labels"][0] for entry in before} | {
+        last["file"]: "final"
+    }
+    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
+    networks = {}
+    for entry in trajectory.entries:
+        network = network_of(blank, len(sets.classes), sets.image_size)
+        trajectory.fill(network, entry["labels"][0])
+        networks[names[entry["file"]]] = network
+    files = {name: str(folder.snapshots / file) for file, name in names.items()}
+    return Case(run.model.name, sets, networks.pop("final"), networks, asked, files)
+
+
+def _from_files(
+    given: dict[str, Any],
+    early: Sequence[str],
+    data_root: Path | None,
+    embedding: str | None,
+    classes: int | None,
+    image_size: int | None,
+) -> Case:
+    """Weights from files, all of one model."""
+    from antishortcut.data import open_sets
+
+    missing = [flag for flag, value in {**given, "--early": early or None}.items() if value is None]
+    if missing:
+        raise UserError(
+            f"an audit needs --final, --early, --model and --data, or --teacher; missing: {', '.join(missing)}"
+        )
+    final, model = given["--final"], given["--model"]
+    places = _named(early)
+    for path in (final, *places.values()):
+        if not path.is_file():
+            raise UserError(f"no weights at {path}")
+    sets = open_sets(given["--data"], data_root, image_size=image_size)
+    networks = {
+        name: _network(model, path, sets, embedding, classes) for name, path in {**places, "final": final}.items()
+    }
+    files = {name: str(path) for name, path in {**places, "final": final}.items()}
+    return Case(model, sets, networks.pop("final"), networks, next(iter(places)), files)
+
+
+def _named(texts: Sequence[str]) -> dict[str, Path]:
+    """NAME=FILE or FILE, which is then called by its name without ending."""
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, mark, file = text.partition("=")
+        if not mark or Path(text).is_file():
+            name, file = Path(text).stem, text
+        if not name or name in ("final", "student"):
+            raise UserError(f"--early {text}: call the state something else than {name!r}: --early NAME=FILE")
+        if name in found:
+            raise UserError(f"two early states are called {name!r}; tell them apart: --early NAME=FILE")
+        found[name] = Path(file)
+    return found
+
+
+def _network(model: str, path: Path, sets: Sets, embedding: str | None = None, classes: int | None = None) -> Network:
+    from antishortcut.models import build, load_weights
+
+    network = build(model, classes or len(sets.classes), image_size=sets.image_size, embedding=embedding)
+    try:
+        load_weights(network, path)
+    except UserError as error:
+        if "of another shape" not in str(error) or classes is not None:
+            raise
+        raise UserError(
+            f"{error}; {sets.name} has {len(sets.classes)} classes: where the model has other outputs, give --classes"
+        ) from None
+    return network
+
+
+def _with_student(case: Case, path: Path | None, model: str | None, classes: int | None) -> Case:
+    """The student from weights and a model's name, or from its run folder, which knows its model."""
+    from antishortcut.run_dir import Folder
+
+    if path is None:
+        raise UserError("--student-model needs --student")
+    if not path.is_dir():
+        if model is None:
+            raise UserError(f"--student {path} needs --student-model; only a run folder knows its model")
+        files = {**case.files, "student": str(path)}
+        return replace(case, student=_network(model, path, case.sets, classes=classes), files=files)
+    if model is not None:
+        raise UserError(f"--student {path} is a folder and knows its model; leave out --student-model")
+    folder = Folder(path)
+    run, _ = folder.read()
+    if not folder.finished or run.keep:
+        raise UserError(f"{path} is not a finished student (asd distill makes one)")
+    other = run.fingerprint != case.sets.fingerprint
+    notes = ("The student was trained on other images than these (fingerprints differ).",) if other else ()
+    network = _of_run(run.model, folder.weights(), case.sets)
+    return replace(case, student=network, notes=notes, files={**case.files, "student": str(folder.student)})
+
+
+def _of_run(settings: Any, path: Path, sets: Sets) -> Network:
+    from antishortcut.models import load_weights
+    from antishortcut.teachers.trajectory import network_of
+
+    blank = settings.model_copy(update={"weights": None, "pretrained": False})
+    network = network_of(blank, len(sets.classes), sets.image_size)
+    load_weights(network, path)
+    return network
+
+
+def _clear(out: Path) -> None:
+    """Only an empty or new folder, or that of an earlier audit, may be written to."""
+    from antishortcut.export.atomic_dir import clean_up
+
+    place = out.resolve()
+    clean_up(place)
+    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
+    earlier = RESULT in names and names <= set(PARTS)
+    if (place.exists() and not place.is_dir()) or place == Path.cwd() or (names and not earlier):
+        raise UserError(f"--out {out} holds other things already; name a new folder")
+
+
+def _page(found: dict[str, Any], work: Path) -> bool:
+    """Write the page, where what it needs is installed."""
+    from antishortcut.report import EXTRA
+
+    try:
+        from antishortcut.report.audit_page import write_page
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        tell(f"no page: it needs {error.name}; pip install 'antishortcut[report]'", file=sys.stderr)
+        return False
+    write_page(found, work)
+    return True
+
+
+def _tell(found: dict[str, Any]) -> None:
+    """Tables and plain sentences; what must be known first goes to standard error."""
+    for note in found["notes"]:
+        tell(f"Note: {note}", file=sys.stderr)
+    table(*_states(found))
+    table(*_directions(found))
+    table(*_candidates(found))
+    width = max(40, min(120, shutil.get_terminal_size().columns))
+    for line in found["findings"]:
+        beside = f" ({line['beside']})" if line["beside"] else ""
+        tell(f"{line['name']}: {line['value']}{beside}")
+        tell(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
+
+
+def _states(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
+    title = (
+        f"{found['model']} on {found['data']}: {found['count']:,} images of {found['set']}, share of their energy in"
+    )
+    heads = ("state", "accuracy", "displaced", "abandoned", "principal directions")
+    keys = ("state", "accuracy", "shortcut", "abandoned", "robust")
+    return title, heads, [tuple(row[key] for key in keys) for row in found["energy"]]
+
+
+def _directions(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
+    title = f"T_early = {found['early']}: energy of each direction, and the classes at its ends"
+    heads = ("kind", "no.", "T_early", "T_final", "left", "so", "one end", "other end")
+    rows = []
+    for kind, directions in found["directions"].items():
+        for one in directions:
+            energy = (one["number"], one["energy_early"], one["energy_final"], one["kept"], one["fate"])
+            rows.append((kind, *energy, ", ".join(one["classes_high"]), ", ".join(one["classes_low"])))
+    return title, heads, rows
+
+
+def _candidates(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
+    title = "candidates for T_early: displaced directions of one half of the images, energy on the other half"
+    heads = ("state", "early", "final", "lost", "movement caught", "degrees between halves")
+    rows = []
+    for row in found["candidates"]:
+        one = row["displaced"]
+        values = (one["early"], one["final"], one["lost"], one["explained"], one["agreement"]["mean"])
+        rows.append((row["state"], *values))
+    return title, heads, rows

@@ -1,0 +1,354 @@
+"""Run: the frozen, validated settings of one training, their hash and their folder. No torch.
+
+A *recipe* (a TOML file) describes a pair: data, teacher, student, optimiser. A *run* is one training made from it,
+with nothing left open; its hash names everything that decides the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from antishortcut.config.schema import LONGEST
+from antishortcut.config.schema import DataSettings as DataSettings
+from antishortcut.config.schema import Execution as Execution
+from antishortcut.config.schema import ModelSettings as ModelSettings
+from antishortcut.config.schema import OptimSettings as OptimSettings
+from antishortcut.config.schema import Settings as Settings
+from antishortcut.config.schema import TaskSettings as TaskSettings
+from antishortcut.config.schema import TeacherSettings as TeacherSettings
+from antishortcut.errors import UserError, counted, near, shown
+from antishortcut.fileio import expanded, sha256
+from antishortcut.fileio import text as text_of
+
+SCHEMA = 2  # raise it when the meaning of a setting changes
+DEEPEST = 16  # sections inside sections that --set may name
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights end
+Value = bool | int | float | str
+
+
+class Recipe(Settings):
+    """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
+
+    title: str = ""
+    epochs: int = Field(0, ge=0, le=LONGEST)
+    iterations: int = Field(0, ge=0, le=LONGEST)
+    data: DataSettings = DataSettings()
+    teacher: TeacherSettings
+    student: ModelSettings
+    optim: OptimSettings = OptimSettings()
+    task: TaskSettings = TaskSettings()
+    methods: dict[str, dict[str, Value]] = Field(default_factory=dict)  # settings that belong to this pair, by method
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rewinds(cls, tree: Any) -> Any:
+        """Ten epochs, unless said, would be ten iterations."""
+        if isinstance(tree, dict) and isinstance(tree.get("teacher"), dict) and isinstance(tree.get("iterations"), int):
+            own = {"rewind_epochs": rewind_length(tree["iterations"])} if tree["iterations"] > 0 else {}
+            return tree | {"teacher": own | tree["teacher"]}
+        return tree
+
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if bool(self.epochs) == bool(self.iterations):
+            raise ValueError("give its length as epochs or as iterations, one of them, at least 1")
+        return self
+
+    @property
+    def length(self) -> str:
+        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
+
+    @property
+    def views(self) -> int | None:
+        """How many augmentations of every image a student sees; None when each epoch has its own."""
+        views = self.data.views
+        return None if views is None or 0 < self.epochs <= views else views
+
+
+class Run(Settings):
+    """One training, resolved. `kind` says where it starts and what it leaves: a trajectory or a student."""
+
+    kind: Literal["teach", "rewind", "distill", "given"]  # given: a teacher that was trained elsewhere
+    suite: str = "runs"
+    name: str
+    seed: int
+    epochs: int = Field(ge=0, le=LONGEST)  # 0 when its length is in iterations
+    iterations: int = Field(0, ge=0, le=LONGEST)
+    data: DataSettings
+    fingerprint: str  # of the data
+    model: ModelSettings
+    optim: OptimSettings
+    task: TaskSettings = TaskSettings()
+    method: str = "ce"
+    options: dict[str, Value] = Field(default_factory=dict)
+    teacher: str | None = None  # hash of the teacher run: the one it learns from, or is only compared with
+    early: str = "15%"  # the state that counts as early when the student is examined
+    roles: dict[str, str] = Field(default_factory=dict)  # the states it learns from: "early" → "15%" or "<hash>/final"
+    keep: tuple[float | str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits over everything that decides the result; the name and the folder do not."""
+        exclude = {"suite", "name", "early", "keep"}  # without effect on the result
+        if not self.roles and self.kind != "rewind":
+            exclude.add("teacher")
+        science = self.model_dump(mode="json", exclude=exclude) | {"schema": SCHEMA}
+        science["model"].pop("weights")  # its digest is there
+        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def length(self) -> str:
+        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
+
+    def folder(self, runs: Path) -> Path:
+        """runs/teachers/<hash> when the trajectory is kept, so that it can teach; else runs/<suite>/<name>-s<seed>."""
+        if not self.keep:
+            return runs / self.suite / f"{self.name}-s{self.seed}"
+        return runs / "teachers" / self.hash
+
+
+def teach_run(recipe: Recipe, fingerprint: str) -> Run:
+    """The training of a recipe's teacher, or what stands for it where it was given already trained."""
+    teacher = recipe.teacher
+    model, early = _model(teacher), dict[str, Value]()
+    if teacher.final is not None:
+        model = model.model_copy(update={"weights": teacher.final})
+        early = {"early": _digest(teacher.early)} if teacher.early_file else {}
+    return Run(
+        kind="teach" if teacher.final is None else "given",
+        suite="teachers",
+        name=teacher.name,
+        seed=teacher.seed,
+        **_length(recipe, teacher.epochs),
+        data=recipe.data.model_copy(update={"views": None}),
+        fingerprint=fingerprint,
+        model=_with_digest(model),
+        options=early,
+        optim=recipe.optim.model_copy(
+            update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
+        ),
+        task=TaskSettings(aux=recipe.task.aux),  # nobody draws rows for a teacher
+        keep=teacher.keep,
+    )
+
+
+def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
+    """Epochs and iterations of a run, one of them 0; its own number counts as the recipe's does."""
+    if recipe.iterations:
+        return {"epochs": 0, "iterations": own or recipe.iterations}
+    return {"epochs": own or recipe.epochs, "iterations": 0}
+
+
+def rewind_length(iterations: int) -> int:
+    """How long a teacher is rewound unless said: ten epochs, or as large a share of its iterations as 10 in 240."""
+    return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
+
+
+def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
+    """Fine-tuning of a final teacher at a constant high rate (S-Sec. A.4.6): an early-like state when none was kept."""
+    constant = teacher.optim.model_copy(
+        update={"schedule": "constant", "rate": rate, "warmup": 0.0, "ema": 0.0}
+    )  # a mean over a high rate's steps would be a better state, not an earlier one
+    length = {"iterations": epochs} if teacher.iterations else {"epochs": epochs}
+    return teacher.model_copy(
+        update={"kind": "rewind", "teacher": teacher.hash, "optim": constant, "keep": (100.0,)} | length
+    )
+
+
+def distill_run(
+    recipe: Recipe,
+    fingerprint: str,
+    *,
+    method: str,
+    options: Mapping[str, Value],
+    seed: int,
+    roles: Mapping[str, str],
+    teacher: str,
+    early: str,
+    suite: str,
+    name: str | None = None,
+    keep: tuple[float | str, ...] = (),
+) -> Run:
+    """The training of a student. `options` are the method's, complete; `roles` the teacher states it wants."""
+    return Run(
+        kind="distill",
+        suite=suite,
+        name=name or method,
+        seed=seed,
+        **_length(recipe),
+        data=recipe.data.model_copy(update={"views": recipe.views}),
+        fingerprint=fingerprint,
+        model=_with_digest(recipe.student),
+        optim=recipe.optim,
+        task=recipe.task,
+        method=method,
+        options=dict(options),
+        teacher=teacher,
+        early=early,
+        roles=dict(roles),
+        keep=keep,
+    )
+
+
+def _model(teacher: TeacherSettings) -> ModelSettings:
+    return ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
+
+
+def _with_digest(model: ModelSettings) -> ModelSettings:
+    return model.model_copy(update={"digest": None if model.weights is None else _digest(model.weights)})
+
+
+def _digest(weights: str) -> str:
+    """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
+    path = expanded(weights)
+    try:
+        return sha256(path / "manifest.json" if path.is_dir() else path)
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, FileNotFoundError) and path.is_dir():
+            raise UserError(
+                f"{weights} is a folder without manifest.json, so without states of Snapshots; name {_instead(path)}"
+            ) from None
+        raise UserError(f"weights {weights}: cannot be read ({reason})") from None
+
+
+def _instead(folder: Path) -> str:
+    """What may be meant by a folder that has no list of states: the one around it, or a file of weights in it."""
+    if (folder.parent / "manifest.json").is_file() and folder.name == "snapshots":
+        return f"the folder around it, {folder.parent}"
+    found = [file for file in sorted(folder.glob("*")) if file.suffix in WEIGHTS]
+    return f"a file of weights, like {found[0]}" if found else "a file of weights"
+
+
+def recipe_template() -> str:
+    """The commented recipe that `asd init` writes."""
+    return (files("antishortcut") / "config" / "recipes" / "template.toml.txt").read_text(encoding="utf-8")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Recipes inside the package, by name."""
+    folder = Path(str(files("antishortcut") / "config" / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
+
+
+def _repdistiller(tree: dict[str, Any]) -> None:
+    """RepDistiller's: a tenth after epochs 150, 180, 210; rate 0.01 for MobileNet and ShuffleNet students."""
+    if tree["data"]["name"] != "cifar100":
+        raise UserError("RepDistiller's protocol is for the CIFAR-100 pairs, P1 to P10")
+    optim = tree.setdefault("optim", {})
+    optim |= {"schedule": "step", "milestones": [150, 180, 210], "rate": 0.05}
+    if tree["student"]["name"].startswith(("mobilenet", "shufflenet")):
+        tree["teacher"]["rate"], optim["rate"] = 0.05, 0.01
+
+
+PROTOCOLS = {"repdistiller": _repdistiller}  # "P2@repdistiller" is P2 under another protocol, never mixed in
+
+
+def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe from a TOML file or by the name of a shipped one (NAME or NAME@PROTOCOL), with overrides applied."""
+    shipped = shipped_recipes()
+    path = Path(source)
+    protocol = ""
+    if not path.is_file():
+        name, _, protocol = source.partition("@")
+        if name not in shipped:
+            if path.is_dir():
+                raise UserError(f"{source!r} is a folder, not a recipe; images go with --data, --teacher and --student")
+            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(name, shipped)}")
+        if protocol and protocol not in PROTOCOLS:
+            raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
+        path = shipped[name]
+    try:
+        text = text_of(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: not a TOML file: {reason}") from None
+    return recipe_from(text, path, overrides, PROTOCOLS[protocol] if protocol else lambda _: None)
+
+
+def recipe_from(
+    text: str, where: Path, overrides: Iterable[str] = (), change: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Recipe:
+    """A recipe from the text of a TOML file."""
+    try:
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
+        raise UserError(f"{where}: not a TOML file: {error}") from None
+    change(tree)
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_first(error)}") from None
+
+
+def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
+    """A recipe with settings overridden, as by --set."""
+    tree = recipe.model_dump(mode="json", exclude_unset=True)
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{recipe.title}: {_first(error)}") from None
+
+
+COUNTS = {"epochs": "iterations", "iterations": "epochs"}
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`optim.rate=0.1` is ("optim.rate", 0.1); values are TOML, bare words are strings."""
+    key, mark, value = text.partition("=")
+    if not mark or not key.strip():
+        raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
+        return key.strip(), value
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    """`optim.rate=0.1` sets tree["optim"]["rate"]."""
+    key, parsed = setting(text)
+    if key in COUNTS:  # a length takes the place of the other kind
+        tree.pop(COUNTS[key], None)
+    *parents, last = key.split(".", DEEPEST + 1)
+    if len(parents) > DEEPEST:
+        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.rate=0.1")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"--set {text!r}: {parent!r} is a value, not a section")
+    tree[last] = parsed
+
+
+def _first(error: ValidationError) -> str:
+    """The first complaint of pydantic in one line, with the near names for an unknown key."""
+    problem = error.errors()[0]
+    if problem["loc"][:1] == ("methods",) and len(problem["loc"]) > 3:  # methods.asd.queue, then a branch of the union
+        setting = ".".join(map(str, problem["loc"][:3]))
+        return f"{setting}: wants one number, word or true/false, not {shown(problem['input'])}"
+    place = ".".join(str(part) for part in problem["loc"]) or "recipe"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
+    if problem["type"] == "value_error":  # of a whole section, which needs no repeating
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}{more}"
+    return f"{place}: {problem['msg']}, not {shown(problem.get('input'))}{more}"
+
+
+def _keys(path: tuple[int | str, ...]) -> list[str]:
+    """The settings known at a place of the recipe."""
+    model: Any = Recipe
+    for part in path:
+        model = model.model_fields[str(part)].annotation
+    return list(model.model_fields)

@@ -1,0 +1,185 @@
+"""Corrupted copies, opened: the released files of CIFAR-C, ours, or the image folders of ImageNet-C."""
+# N images of one corruption at one severity, S side
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antishortcut.data.corruptions.constants import ALL, CORRUPTIONS, SEVERITIES
+from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_facts
+from antishortcut.data.derived import as_set, read_images, read_labels
+from antishortcut.data.image_io import size_of
+from antishortcut.data.readers import SUFFIXES
+from antishortcut.errors import UserError, near
+from antishortcut.types import AnySet, FileSet
+
+WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
+BLOCKS, BLOCK = 1024, 2**16
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A clean set under many corruptions, each at five severities, whatever lies on disk."""
+
+    folder: Path
+    source: str  # "official" or "generated"
+    names: tuple[str, ...]  # the corruptions that are there
+    count: int  # N
+    side: int  # S
+    label: Tensor  # (N,)
+    fingerprint: str  # 16 hex digits
+    facts: Mapping[str, Any]
+    read: Callable[[str, int], AnySet]
+
+    def part(self, name: str, severity: int) -> AnySet:
+        """The images of one corruption at one severity; nothing is read before it is used."""
+        if name not in self.names:
+            raise UserError(f"{self.folder} has no corruption {name!r}{near(name, self.names)}")
+        return self.read(name, severity)
+
+
+def find_copies(folder: Path, classes: Sequence[str], *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
+    """Copies in either layout. `classes` are the class folders, and give their number where there are none."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder} of corrupted images")
+    files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in ALL)))
+    if not files and any(_home(folder, name) is not None for name in ALL):
+        return _open_folders(folder, tuple(classes), needed)
+    return open_copies(folder, len(classes), needed=needed)
+
+
+def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
+    """The .npy files of CIFAR-C's layout; without facts.json they are taken for the released ones."""
+    facts = read_facts(folder / FACTS)
+    if facts is None and (folder / MAKING).exists():
+        raise UserError(f"the copies in {folder} are not finished; run asd corrupt again with the same settings")
+    names = _present(folder, [name for name in ALL if (folder / f"{name}.npy").exists()], needed)
+    label = _first_of_five(folder / LABELS, classes)
+    arrays = {name: read_images(folder / f"{name}.npy") for name in names}  # mapped, not read
+    shape = (len(SEVERITIES) * len(label), *arrays[names[0]].shape[1:])
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise UserError(f"{folder / name}.npy has shape {array.shape}, expected {shape} as labels and others say")
+    if facts is not None and facts["count"] != len(label):
+        raise UserError(f"{folder} has {len(label)} labels, {FACTS} says {facts['count']}; make the copies again")
+
+    def read(name: str, severity: int) -> AnySet:
+        return as_set(arrays[name][(severity - 1) * len(label) : severity * len(label)], label)
+
+    mark = _mark(folder, [name for name in names if name in needed], facts or {})
+    source = "official" if facts is None else str(facts.get("source", "generated"))
+    return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read)
+
+
+def _present(folder: Path, names: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    """The corruptions that are there, unless needed ones are missing."""
+    missing = [name for name in needed if name not in names]
+    if missing and len(missing) == len(needed):
+        raise UserError(f"{folder} has none of the corruptions, such as {needed[0]}.npy or {needed[0]}/1/<class>")
+    if missing:
+        raise UserError(f"{folder} lacks {', '.join(missing)}; fetch or make them")
+    return tuple(names)
+
+
+def _first_of_five(path: Path, classes: int) -> Tensor:
+    """Labels of one severity, (N,), of a file that repeats them for all."""
+    label = read_labels(path, classes)
+    fold = len(SEVERITIES)
+    if len(label) % fold:
+        raise UserError(f"{path} has {len(label)} labels, not {fold} times as many as there are images")
+    rows = label.view(fold, -1)  # (5, N)
+    if not torch.equal(rows, rows[:1].expand_as(rows)):
+        raise UserError(f"{path} does not repeat the same labels {fold} times, once for each severity")
+    return rows[0].clone()
+
+
+def _mark(folder: Path, names: Sequence[str], facts: Mapping[str, Any]) -> str:
+    """Of labels, of the images' bytes, and of what is said of copies made here; not of which others lie beside them."""
+    decisive = {key: value for key, value in facts.items() if key != "names"}
+    seen = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+    for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names)):
+        now = path.stat()
+        seen.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
+    return seen.hexdigest()[:16]
+
+
+@lru_cache(maxsize=512)
+def _content(path: Path, size: int, time: int) -> str:
+    """Digest of a file's bytes, once for each state of it; of a large file, of blocks spread evenly over it."""
+    with path.open("rb") as file:
+        if size <= WHOLE:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+        seen = hashlib.blake2b()
+        for block in range(BLOCKS):
+            file.seek(block * (size - BLOCK) // (BLOCKS - 1))
+            seen.update(file.read(BLOCK))
+        return seen.hexdigest()
+
+
+def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str]) -> Copies:
+    """The folders of ImageNet-C and Tiny-ImageNet-C: <corruption>/<severity>/<class>/<image>, or one level deeper.
+
+    Labels are places in `classes`; images of other classes are left out. Only one corruption is listed at once: the
+    others must hold the same files, which is checked when they are opened.
+    """
+    homes = {name: home for name in ALL if (home := _home(folder, name)) is not None}
+    names = _present(folder, list(homes), needed)
+    for name, severity in ((name, severity) for name in names for severity in SEVERITIES):
+        if not (homes[name] / str(severity)).is_dir():
+            raise UserError(f"no folder {homes[name] / str(severity)}; expected one for each severity")
+    first = _listed(homes[names[0]] / "1", classes)
+    if not first:
+        raise UserError(f"{homes[names[0]] / '1'} has no images in folders named as the classes, such as {classes[0]}")
+    label = torch.tensor([place for place, _ in first])
+
+    def read(name: str, severity: int) -> AnySet:
+        where = homes[name] / str(severity)
+        if (found := _listed(where, classes)) != first:
+            place, file = min(set(found) ^ set(first))
+            raise UserError(f"{where} has other images than {names[0]}: {classes[place]}/{file} is in one of them only")
+        return FileSet(tuple(where / classes[place] / file for place, file in found), label)
+
+    sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
+    mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
+    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read)
+
+
+def _home(folder: Path, name: str) -> Path | None:
+    """The folder of a corruption, directly below or in a group such as noise/, as ImageNet-C is released."""
+    places = [folder / name, *sorted(folder.glob(f"*/{name}"))]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
+    """(place of the class, file name) of the images in the class folders, sorted."""
+    found = []
+    for place, name in enumerate(classes):
+        if (folder / name).is_dir():
+            files = (entry.name for entry in os.scandir(folder / name))
+            found += [(place, file) for file in sorted(files) if Path(file).suffix.lower() in SUFFIXES]
+    return found
+
+
+def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> str:
+    """Which corruptions, and of every file of every severity: class, name and size; 0 where it is missing."""
+    seen = hashlib.sha256("\n".join(homes).encode())
+    wanted: dict[str, list[str]] = {}
+    for place, file in first:
+        wanted.setdefault(classes[place], []).append(file)
+    for home, severity in product(homes.values(), SEVERITIES):
+        for name, files in wanted.items():
+            folder = home / str(severity) / name
+            sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
+            seen.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
+    return seen.hexdigest()[:16]

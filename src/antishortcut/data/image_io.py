@@ -1,0 +1,173 @@
+"""From image files to pixels. Pillow alone: its fixed-point resampling gives the same on every machine."""
+# N images, S side of the square output
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import PIL
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, UnidentifiedImageError
+from torch import Tensor
+
+from antishortcut.errors import UserError, first_line
+from antishortcut.fileio import plain, replacing
+from antishortcut.hardware import cores
+from antishortcut.types import FileSet, ImageSet
+
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below, which says it once
+
+CACHE = ".antishortcut-cache"
+LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
+_CHUNK = 64  # images a thread takes at once
+
+
+def read(path: Path, at_least: int | None = None) -> Image.Image:
+    """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
+    with _one_line(path), opened(path) as picture:
+        if at_least is not None:
+            picture.draft(None, (at_least, at_least))
+        return as_rgb(picture)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height, from a file's first bytes."""
+    with _one_line(path), opened(path) as picture:
+        return picture.size
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise UserError(
+            f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
+        ) from None
+
+
+def opened(path: Path) -> ImageFile.ImageFile:
+    """An image file, its first bytes read; what only pretends to be a file, or is too large to be one, is an error."""
+    plain(path)
+    picture = Image.open(path)
+    width, height = picture.size
+    if width * height > LARGEST:
+        picture.close()
+        raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
+    return picture
+
+
+def reason(error: Exception) -> str:
+    """Why an image cannot be read, without its name, which is told beside."""
+    if isinstance(error, UnidentifiedImageError):  # names it, by its whole path where Pillow is older
+        return "cannot identify image file"
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+
+
+def as_rgb(picture: Image.Image) -> Image.Image:
+    """Grey, palette, RGBA, CMYK and 16-bit pictures in the three channels networks take."""
+    if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
+        wide = np.asarray(picture).clip(0, 2**16 - 1)
+        return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
+    if "transparency" in picture.info:
+        return picture.convert("RGBA").convert("RGB")
+    if picture.mode == "RGB":
+        picture.load()  # convert() would copy all of it, a fifth of the time a JPEG takes
+        return picture
+    return picture.convert("RGB")
+
+
+def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
+    """Resize the shorter side to `margin` × size, then cut the square of `size` from the centre."""
+    shorter = round(margin * size)
+    scale = shorter / min(picture.size)
+    if scale != 1:
+        width, height = (max(shorter, round(side * scale)) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = ((side - size) // 2 for side in picture.size)
+    return picture.crop((left, top, left + size, top + size))
+
+
+def pixels(picture: Image.Image) -> Tensor:
+    """An RGB picture as (3, H, W) uint8."""
+    return torch.from_numpy(np.array(picture).transpose(2, 0, 1))
+
+
+def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
+    """Bring a set into memory at size × size, through a cache under `root` that is used and written when it can be."""
+    shape = (len(files), 3, size, size)
+
+    def make() -> NDArray[np.uint8]:
+        out = np.empty(shape, dtype=np.uint8)  # (N, 3, S, S)
+
+        def fill(at: int) -> None:
+            out[at] = pixels(fit(read(files.paths[at], at_least=2 * size), size)).numpy()
+
+        in_threads(fill, len(files))
+        return out
+
+    array = cached(root, files.paths, str(size), shape, make)
+    return ImageSet(torch.from_numpy(array), files.label, files.cues)
+
+
+def in_threads(fill: Callable[[int], None], count: int) -> None:
+    """Call `fill` with every number below `count`; Pillow lets go of the interpreter while it decodes."""
+
+    def some(start: int) -> None:
+        for at in range(start, min(start + _CHUNK, count)):
+            fill(at)
+
+    with ThreadPoolExecutor(cores()) as threads:
+        try:
+            for _ in threads.map(some, range(0, count, _CHUNK)):
+                pass
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # one bad file is enough: do not decode the rest
+            raise
+
+
+def cached(
+    root: Path | None,
+    paths: Sequence[Path],
+    what: str,
+    shape: tuple[int, ...],
+    make: Callable[[], NDArray[np.uint8]],
+) -> NDArray[np.uint8]:
+    """What is made of these files: from the cache under `root`, or made anew and kept there where it can be."""
+    if root is None:
+        return make()
+    store = root / CACHE / f"{_key(paths, what)}.npy"
+    array = _cached(store, shape)
+    if array is None:
+        array = make()
+        with suppress(OSError), replacing(store, parents=False) as file:  # a full or read-only disk, no data folder
+            np.save(file, array, allow_pickle=False)
+    return array
+
+
+def _key(paths: Sequence[Path], what: str) -> str:
+    """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
+    digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
+    for path in paths:
+        try:
+            facts = os.stat(path)
+        except OSError:
+            raise UserError(f"cannot read the image {path}; replace the file") from None
+        digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    try:
+        array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a file cut short is an error
+        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
+    except (OSError, ValueError):  # absent or damaged: decode again
+        return None

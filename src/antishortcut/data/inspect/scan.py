@@ -1,0 +1,215 @@
+"""The parts of a set as a run would get them, or as much of a refused folder as can be recognised."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from antishortcut.data import readers as layouts
+from antishortcut.data import segmentation as scenes
+from antishortcut.data.datasets import IN_MEMORY, divided, find
+from antishortcut.data.dense import CROPS, check
+from antishortcut.data.image_io import size_of
+from antishortcut.data.masks import MOST, one_small_size
+from antishortcut.data.transforms import WHOLE_BATCH
+from antishortcut.errors import UserError
+from antishortcut.fileio import expanded
+from antishortcut.types import AnySet, FileSet, is_dense
+
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
+LOOKED_AT = 200  # images whose size is asked for
+HELD = (*layouts.VAL, *layouts.TEST)  # names of folders that are not trained on
+_PLAIN = {"classes.txt", "classes.json", "metadata.csv"}  # files that belong to a set and are no images
+_TEXTS = ("readme", "license", "licence", "copying", "makefile")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A set before anything is decoded."""
+
+    name: str
+    classes: tuple[str, ...]
+    image_size: int
+    parts: Mapping[str, AnySet]  # train, then val and tests
+    base: Path | None = None  # of a folder or a table of the person's own: where it lies
+    refusal: str = ""  # why a run would not begin
+    held: str = ""  # of a folder: the one that the test images are in; without one they are cut from training
+    empty: tuple[str, ...] = ()  # class folders without images
+    unpaired: tuple[str, ...] = ()  # images without masks, masks without images
+    others: tuple[Path, ...] = ()  # files there that are not images
+    unused: Mapping[str, int] = field(default_factory=dict)  # folder → images there that no part has
+
+    @property
+    def dense(self) -> bool:
+        return any(is_dense(part) for part in self.parts.values())
+
+
+def open_finding(
+    name: str,
+    root: Path | None,
+    *,
+    seed: int = 0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    val_fraction: float = 0.0,
+    image_size: int | None = None,
+    options: Mapping[str, float] | None = None,
+) -> Finding:
+    """As `open_sets` would open it; a folder that it refuses is looked through all the same, with the reason."""
+    kind, _, path = name.partition(":")
+    folder = expanded(path) if path else None
+    try:
+        found, _ = find(name, root, seed=seed, image_size=image_size, options=options)
+        train, val, tests = divided(found, name, seed, train_limit, test_limit, val_fraction)
+    except UserError as error:
+        if kind != "folder" or folder is None or not folder.is_dir():
+            raise
+        return _refused(name, folder, str(error), image_size)
+    parts: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
+    parts |= {key if key not in parts else f"test {key}": test for key, test in tests.items()}
+    finding = Finding(name, found.classes, found.image_size, parts)
+    if folder is None:
+        return finding
+    every = [found.train, *found.tests.values(), *([] if found.val is None else [found.val])]  # before limits
+    others, unused = _beside(folder, [part for part in every if isinstance(part, FileSet)])
+    finding = replace(finding, base=folder, others=others, unused=unused)
+    if kind != "folder":
+        return finding
+    empty: tuple[str, ...] = ()
+    if layouts.part_of(folder, layouts.TRAIN) is None and not scenes.has_masks(folder):
+        empty = tuple(name for name in layouts.folders(folder) if name not in found.classes)
+    return replace(finding, held=_tested(folder), empty=empty)
+
+
+def usual_side(finding: Finding) -> int:
+    """What suits a person's own images when nobody says: no more than half of them show; others have a size."""
+    train = finding.parts["train"]
+    if finding.base is None or finding.dense or not isinstance(train, FileSet):
+        return finding.image_size
+    step = max(len(train) // LOOKED_AT, 1)
+    shorter = []
+    for path in train.paths[::step]:
+        with suppress(UserError):
+            shorter.append(min(size_of(path)))
+    middle = statistics.median(shorter) if shorter else SIDES[-1]
+    return max((side for side in SIDES if side <= middle), default=SIDES[0])
+
+
+def usual_augment(finding: Finding) -> str:
+    """What suits the images when nobody says: with masks, on disk, or small and in memory."""
+    if finding.dense:
+        return CROPS
+    large = isinstance(finding.parts["train"], FileSet) and finding.image_size > IN_MEMORY
+    return "imagenet" if large else "crop-flip"
+
+
+def check_augment(finding: Finding, augment: str) -> None:
+    """Refuse an augmentation as a run would, for which images on disk may be in memory by then."""
+    train = finding.parts["train"]
+    if isinstance(train, FileSet) and train.masks and augment in WHOLE_BATCH:
+        with suppress(UserError):  # one that cannot be read, told later
+            if one_small_size(train) is not None:
+                return
+    check(train, augment)
+
+
+def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> Finding:
+    """A folder that no run would take."""
+    train = layouts.part_of(folder, layouts.TRAIN) or folder
+    val, test = layouts.held_of(folder) if train != folder else (None, None)
+    places = {part: place for part, place in (("train", train), ("val", val), ("test", test)) if place is not None}
+    empty: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
+    if scenes.has_masks(folder):
+        classes, parts, unpaired = _scenes(folder, places)
+    else:
+        classes, parts, empty = _classes(folder, places)
+    if not len(parts["train"]):
+        raise UserError(refusal)
+    others, unused = _beside(folder, parts.values(), [folder / name for name in unpaired])
+    crop = 224
+    with suppress(UserError, IndexError):  # a first image that cannot be read, or none
+        crop = scenes.usual_crop(parts["train"]) if parts["train"].masks else crop
+    return Finding(
+        name,
+        classes,
+        image_size or crop,
+        parts,
+        base=folder,
+        refusal=refusal,
+        held=_tested(folder) if train != folder else "",
+        empty=empty,
+        unpaired=unpaired,
+        others=others,
+        unused=unused,
+    )
+
+
+def _tested(folder: Path) -> str:
+    """The name of the folder that the test images are in, if there is one."""
+    _, test = layouts.held_of(folder)
+    return "" if test is None else test.name
+
+
+def _classes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
+    """Classes, those of training first; images of every part; class folders without any."""
+    named = {part: layouts.folders(place) for part, place in places.items()}
+    classes = tuple(dict.fromkeys(name for names in named.values() for name in names))
+    number = {name: at for at, name in enumerate(classes)}
+    parts, empty = {}, []
+    for part, place in places.items():
+        listed = [(name, layouts.images_below(place / name)) for name in named[part]]
+        empty += [str((place / name).relative_to(folder)) for name, paths in listed if not paths]
+        label = torch.tensor([number[name] for name, paths in listed for _ in paths], dtype=torch.int64)
+        parts[part] = FileSet(tuple(path for _, paths in listed for path in paths), label)
+    return classes, parts, tuple(empty)
+
+
+def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
+    """Classes; images that have a mask, with it; images and masks without a partner."""
+    names: tuple[str, ...] = ()
+    with suppress(UserError):
+        names = scenes.names_in(folder)
+    lookup = scenes.table({value: value for value in range(min(len(names) or MOST, MOST))})
+    parts, unpaired = {}, []
+    for part, place in places.items():
+        images = _stems(place / "images", layouts.images_below(place / "images"))
+        masks = _stems(place / "masks", scenes.lossless(place / "masks"))
+        both = [name for name in images if name in masks]
+        single = [images[name] for name in images if name not in masks]
+        single += [masks[name] for name in masks if name not in images]
+        unpaired += [str(path.relative_to(folder)) for path in single]
+        label = torch.zeros(len(both), dtype=torch.int64)
+        paths, labels = tuple(images[name] for name in both), tuple(masks[name] for name in both)
+        parts[part] = FileSet(paths, label, masks=labels, lookup=lookup)
+    return names, parts, tuple(unpaired)
+
+
+def _stems(folder: Path, paths: list[Path]) -> dict[str, Path]:
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+
+
+def _beside(
+    folder: Path, parts: Iterable[FileSet], known: Iterable[Path] = ()
+) -> tuple[tuple[Path, ...], dict[str, int]]:
+    """Other files in the folder, and the number of other images by the folder they are in."""
+    used = {str(path) for part in parts for path in (*part.paths, *part.masks)} | set(map(str, known))
+    others: list[Path] = []
+    unused: Counter[str] = Counter()
+    for where, below, names in layouts.walked(folder):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(where, name)
+            if name.startswith(".") or str(path) in used:
+                continue
+            if path.suffix.lower() in layouts.SUFFIXES:
+                unused["/".join(path.relative_to(folder).parts[:-1][:2]) or "."] += 1
+            elif name not in _PLAIN and not name.lower().startswith(_TEXTS):
+                others.append(path)
+    return tuple(others), dict(unused)

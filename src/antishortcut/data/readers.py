@@ -1,0 +1,263 @@
+"""Readers of the official layouts: what lies where, and which label it has. Only CIFAR is read; files are listed."""
+# N images
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from antishortcut.data.pickles import read_pickle
+from antishortcut.errors import UserError
+from antishortcut.fileio import near_folder, text
+from antishortcut.types import AnySet, FileSet, ImageSet
+
+SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+
+FOREIGN = {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # not for us
+
+CIFAR = "cifar-100-python"
+_CIFAR_FILES = {  # size in bytes and md5 of the official files
+    "train": (155249918, "16019d7e3df5f24257cddd939b257f8d"),
+    "test": (31049707, "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+    "meta": (1473, "7973b15100ade9c7d40fb424638fde48"),
+}
+_CIFAR_HINT = f"give the folder that holds {CIFAR} as the data root, or add --download"
+
+TINY = "tiny-imagenet-200"
+_TINY_HINT = (
+    f"unpack {TINY} below the data root: train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt, "
+    "wnids.txt, words.txt"
+)
+_FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> right in the folder"
+TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # what people call them
+
+
+@dataclass(frozen=True)
+class Found:
+    """A data set as it lies on disk or was made, before splits and limits."""
+
+    classes: tuple[str, ...]
+    train: AnySet
+    tests: Mapping[str, AnySet]  # without any, a tenth of training is held out for testing
+    val: AnySet | None = None  # validation images of the set's own, beside its test images
+    base: Path = field(default_factory=Path)  # file names count relative to it
+    image_size: int = 224  # side of the square images that networks receive, unless the run says otherwise
+    kind: str = ""  # names the set in the fingerprint, without anything that differs between machines
+
+
+def class_list(name: str) -> tuple[str, ...]:
+    """A list of wnids shipped with the package: imagenet100, imagenet-r or imagenet-a."""
+    return tuple((files("antishortcut.data") / "lists" / f"{name}.txt").read_text().split())
+
+
+def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
+    """Class names, training and test images of root/cifar-100-python."""
+    folder = home(root, CIFAR)
+    path = folder / "meta"
+    names = read_pickle(path, *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
+        raise UserError(f"{path} has no list fine_label_names; {_CIFAR_HINT}")
+    classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
+    return classes, _cifar_part(folder / "train", len(classes)), _cifar_part(folder / "test", len(classes))
+
+
+def _cifar_part(path: Path, classes: int) -> ImageSet:
+    loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
+    try:
+        data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
+        if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or label.ndim != 1 or len(label) == 0:
+            raise ValueError(f"data of shape {data.shape} and type {data.dtype}, labels of shape {label.shape}")
+        if label.min() < 0 or label.max() >= classes:
+            raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
+    except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
+    image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns of others
+    return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
+
+
+def tiny_wnids(root: Path) -> tuple[str, ...]:
+    """The wnids of TinyImageNet in the order of its labels: sorted, as every folder-based loader does."""
+    path = home(root, TINY) / "wnids.txt"
+    wnids = lines(path, _TINY_HINT)
+    for wnid in wnids:
+        if not inside(wnid) or "/" in wnid:
+            raise UserError(f"{path}: {wnid[:60]!r} is not the name of a folder; {_TINY_HINT}")
+    return tuple(sorted(wnids))
+
+
+def list_tiny_imagenet(root: Path) -> Found:
+    """The files of root/tiny-imagenet-200; its validation images are the test set, whose labels are not public."""
+    folder = home(root, TINY)
+    wnids = tiny_wnids(root)
+    words = dict(line.split("\t", 1) for line in lines(folder / "words.txt", _TINY_HINT) if "\t" in line)
+    train = listed([folder / "train" / wnid / "images" for wnid in wnids], _TINY_HINT)
+    number = {wnid: label for label, wnid in enumerate(wnids)}
+    notes = folder / "val" / "val_annotations.txt"
+    paths, labels = [], []
+    for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
+        fields = line.split("\t")
+        if len(fields) < 2 or fields[1] not in number or not inside(fields[0]):
+            raise UserError(
+                f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
+            )
+        paths.append(folder / "val" / "images" / fields[0])
+        labels.append(number[fields[1]])
+    names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
+    test = FileSet(tuple(paths), torch.tensor(labels))
+    return Found(names, train, {"test": test}, base=folder, image_size=64)
+
+
+def list_imagenet100(root: Path) -> Found:
+    """CMC's hundred classes of an ImageNet folder: root itself, root/imagenet100, root/imagenet or root/ILSVRC2012."""
+    wnids = tuple(sorted(class_list("imagenet100")))  # the labels of folder-based loaders
+    places = [root, *(root / name for name in ("imagenet100", "imagenet", "ILSVRC2012"))]
+    folder = next((place for place in places if (place / "train" / wnids[0]).is_dir()), None)
+    hint = "unpack ImageNet there as train/<wnid>/*.JPEG and val/<wnid>/*.JPEG"
+    if folder is None:
+        raise UserError(
+            f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
+        )
+    train, val = (listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
+    return Found(wnids, train, {"test": val}, base=folder)
+
+
+def list_folder(folder: Path) -> Found:
+    """Folders of classes below train, and below val or test; or right in the folder. Classes in alphabetical order.
+
+    Of val and test the one that is there is tested on; where both are, val is for choosing.
+    """
+    train = part_of(folder, TRAIN)
+    if train is None:
+        return _undivided(folder)
+    classes = folders(train)
+    if not classes:
+        raise UserError(f"no class folders in {train}; {_FOLDER_HINT}")
+    val, test = (None if held is None else _held(held, train, classes) for held in held_of(folder))
+    return Found(classes, listed([train / name for name in classes], _FOLDER_HINT), tests_of(test), val, folder)
+
+
+def part_of(folder: Path, names: Sequence[str]) -> Path | None:
+    """The first folder of these names that is there; where there is no train, Train is, unless it is a class."""
+    exact = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if exact is not None or not folder.is_dir():
+        return exact
+    there = {name.lower(): folder / name for name in folders(folder) if folders(folder / name)}
+    return next((there[name] for name in names if name in there), None)
+
+
+def held_of(folder: Path) -> tuple[Path | None, Path | None]:
+    """The folders to choose things by and to test on; where only one is there, it is tested on."""
+    val, test = part_of(folder, VAL), part_of(folder, TEST)
+    return (None, val) if test is None else (val, test)
+
+
+def tests_of(test: FileSet | None) -> dict[str, AnySet]:
+    return {} if test is None else {"test": test}
+
+
+def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
+    """Images that are not trained on, labelled as those of training."""
+    present = folders(held)
+    if not present or set(present) - set(classes):
+        extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
+        raise UserError(f"{held} has {extra}, but its class folders must be among those of {train}")
+    found = listed([held / name for name in present], _FOLDER_HINT)
+    number = torch.tensor([classes.index(name) for name in present])
+    return FileSet(found.paths, number[found.label])
+
+
+def _undivided(folder: Path) -> Found:
+    """Folders of classes with no parts above them."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
+    parts = next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None)  # Valid may be a class
+    if parts is not None:
+        raise UserError(f"{folder} has {parts}/ but no train/; {_FOLDER_HINT}")
+    classes = tuple(name for name in folders(folder) if images_below(folder / name))
+    if len(classes) < 2:
+        below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
+        if classes and not below:
+            raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
+        hint = f"; did you mean {folder / below[0]}?" if below else _astray(folder)
+        raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
+    return Found(classes, listed([folder / name for name in classes], _FOLDER_HINT), {}, base=folder)
+
+
+def _astray(folder: Path) -> str:
+    """A hint where there are images after all: of another kind, or right in a folder that should hold classes."""
+    kinds = Counter(os.path.splitext(name)[1].lower() for _, _, names in walked(folder) for name in names)
+    if not SUFFIXES & kinds.keys():
+        foreign = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(3) if kind in FOREIGN)
+        return f"; its images are of a kind that is not read ({foreign}): save as PNG or JPEG" if foreign else ""
+    return "; its images lie right in it: put each into a folder of its class, or name the folder above"
+
+
+def inside(name: str) -> bool:
+    """Whether a name read from a file stays in the folder it is put below."""
+    path = Path(name)
+    return not (path.anchor or ".." in path.parts or "\0" in name)
+
+
+def home(root: Path, name: str) -> Path:
+    """Where a release lies: below the data root, or the root itself when the person pointed right at it."""
+    return root if root.name == name else root / name
+
+
+def folders(parent: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted; hidden ones do not count."""
+    return tuple(sorted(entry.name for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+
+
+def images_below(folder: Path) -> list[Path]:
+    """All image files below a folder, sorted; hidden ones do not count."""
+    found = sorted(
+        os.path.join(where, name)
+        for where, _, names in walked(folder)
+        for name in names
+        if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+    )
+    return [Path(path) for path in found]
+
+
+def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """os.walk through links too, by name, each folder once: links that lead back up would double at every turn."""
+    seen: set[str] = set()
+    for where, below, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(where)) in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        yield where, below, names
+
+
+def listed(places: Sequence[Path], hint: str) -> FileSet:
+    """All images below the folders, sorted; an image's label is the place of its folder."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, folder in enumerate(places):
+        found = images_below(folder)
+        if not found:
+            raise UserError(f"no images in {folder}; {hint}")
+        paths += found
+        labels += [label] * len(found)
+    return FileSet(tuple(paths), torch.tensor(labels))
+
+
+def lines(path: Path, hint: str) -> list[str]:
+    """The lines of a text file that hold anything, stripped; at least one."""
+    try:
+        found = [line.strip() for line in text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UserError(f"cannot read {path} ({reason}); {hint}") from None
+    if not found:
+        raise UserError(f"{path} is empty; {hint}")
+    return found

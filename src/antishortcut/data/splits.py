@@ -1,0 +1,131 @@
+"""Parts of a set: subsets, stratified splits, balanced limits, and the fingerprint of the whole."""
+# N images
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antishortcut.data import rng as draws
+from antishortcut.errors import UserError
+from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
+
+Ints = NDArray[np.int64]
+
+
+def take(images: AnySet, index: Tensor) -> AnySet:
+    """The images at these places, in this order."""
+    cues = {name: value[index] for name, value in images.cues.items()}
+    if isinstance(images, ImageSet):
+        return ImageSet(images.image[index], images.label[index], cues)
+    places = index.tolist()
+    masks = tuple(images.masks[at] for at in places) if images.masks else ()
+    return FileSet(tuple(images.paths[at] for at in places), images.label[index], cues, masks, images.lookup)
+
+
+def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet | None]:
+    """Split off `fraction` of every class, as near as whole images allow: (what stays, what is held out).
+
+    The last image of a class always stays. Images of a dense set have no class of their own: they are split as if of
+    one, and limited likewise.
+    """
+    if not 0 <= fraction < 1:
+        raise UserError(f"val_fraction must be at least 0 and below 1, not {fraction}")
+    if fraction == 0:
+        return images, None
+    count = len(images)
+    wanted = max(1, round(fraction * count))
+    if wanted >= count:
+        raise UserError(f"val_fraction {fraction} of {count} images leaves none to train on; make it smaller")
+    label = _classes(images)  # (N,)
+    rank, size = _rank(label, seed)
+    last = rank == size - 1  # (N,)
+    if last.all():
+        raise UserError(f"{count} images, one of each class: none can be held out and scored; add some, or a val/")
+    share = np.where(last, 1, (rank + 0.5) / size)  # (N,) how far into its class one comes: cutting cuts all alike
+    wanted = min(wanted, count - int(last.sum()))
+    picked = np.lexsort((draws.mix(seed, draws.CLASS, label), share))  # (N,)
+    held, kept = (torch.from_numpy(np.sort(part)) for part in (picked[:wanted], picked[wanted:]))
+    return take(images, kept), take(images, held)
+
+
+def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_limit") -> AnySet:
+    """At most `limit` images, round-robin over the classes. A smaller limit is a subset of a larger one."""
+    if limit is None:
+        return images
+    if limit < 1:
+        raise UserError(f"{what} must be at least 1, not {limit}")
+    if limit >= len(images):
+        return images
+    label = _classes(images)  # (N,)
+    rank, _ = _rank(label, seed)
+    picked = np.lexsort((draws.mix(seed, draws.CLASS, label), rank))[:limit]  # (limit,)
+    return take(images, torch.from_numpy(np.sort(picked)))
+
+
+def _classes(images: AnySet) -> Ints:
+    return np.zeros(len(images), dtype=np.int64) if is_dense(images) else images.label.numpy()
+
+
+def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
+    """Place of every image in a random order of its own class, and that class's size, both (N,)."""
+    count = len(label)
+    by_class = np.lexsort((draws.mix(seed, draws.SPLIT, np.arange(count)), label))  # (N,)
+    sizes = np.bincount(label)
+    first = np.cumsum(sizes) - sizes
+    rank = np.empty(count, dtype=np.int64)
+    rank[by_class] = np.arange(count) - first[label[by_class]]
+    return rank, sizes[label]
+
+
+def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
+    """Sixteen hex digits that change when any image, label or split does.
+
+    Pixels count for sets in memory; for files their names below `base`, sizes and labels, so that nothing is decoded;
+    of masks likewise, and what their values mean.
+    The parts are hashed as they are after splits and limits, which thereby count too.
+    """
+    seen = hashlib.sha256(kind.encode(errors="surrogateescape"))
+    for name, images in parts.items():
+        seen.update(f"\n{name} {len(images)}\n".encode())
+        if isinstance(images, ImageSet):
+            _add(seen, "image", images.image)
+        else:
+            for path in (*images.paths, *images.masks):
+                name = path.relative_to(base).as_posix()
+                seen.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
+            if images.lookup is not None:
+                _add(seen, "lookup", images.lookup)
+        _add(seen, "label", images.label)
+        for cue in sorted(images.cues):
+            _add(seen, cue, images.cues[cue])
+    return seen.hexdigest()[:16]
+
+
+def set_mark(images: AnySet) -> str:
+    """Fingerprint of one set by itself; files are named below the folder they share."""
+    shared = Path() if isinstance(images, ImageSet) else _shared(images)
+    return fingerprint("one set", {"images": images}, shared)
+
+
+def _shared(images: FileSet) -> Path:
+    return Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
+
+
+def _add(seen: hashlib._Hash, name: str, value: Tensor) -> None:
+    seen.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+    seen.update(np.ascontiguousarray(value.numpy()).data)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise UserError(f"cannot read the image {path} ({error.strerror}); replace the file") from None

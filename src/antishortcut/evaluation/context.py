@@ -1,0 +1,183 @@
+"""What is examined, and where evaluations find their images."""
+# N images, C classes, D features
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from antishortcut.analysis.features import features, predict
+from antishortcut.config.recipe import Run
+from antishortcut.data import order
+from antishortcut.data.dense import wants_labels
+from antishortcut.data.readers import tiny_wnids
+from antishortcut.data.splits import limited, take
+from antishortcut.errors import UserError
+from antishortcut.metrics import accuracy
+from antishortcut.models import Network
+from antishortcut.models.weights import put
+from antishortcut.models.weights import read as read_weights
+from antishortcut.run_dir import Folder
+from antishortcut.tasks import task_of
+from antishortcut.teachers.trajectory import Trajectory, network_of
+from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The images a run was trained for, and where others lie."""
+
+    sets: Sets
+    runs: Path  # where run folders lie; generated copies are kept below it
+    root: Path = field(default_factory=lambda: Path(os.environ.get("ANTISHORTCUT_DATA") or "data"))
+    at: Mapping[str, Path] = field(default_factory=dict)  # places given by hand, by evaluation
+    quiet: bool = True
+    limit: int | None = None  # images of a corruption at a severity
+
+    @property
+    def headline(self) -> tuple[str, AnySet]:
+        """Name and images of the first test set."""
+        return next(iter(self.sets.tests.items()))
+
+    @property
+    def wnids(self) -> tuple[str, ...]:
+        """The classes as folders of released sets are named: TinyImageNet's are known to us by words."""
+        return tiny_wnids(self.root) if self.sets.name == "tiny-imagenet" else self.sets.classes
+
+    def place(self, evaluation: str, *usual: str) -> Path | None:
+        """The folder given by hand, or the first usual one below the data root that is there."""
+        if evaluation in self.at:
+            given = self.at[evaluation]
+            if not given.is_dir():
+                raise UserError(f"--at {evaluation}={given}: no such folder")
+            return given
+        return next((self.root / name for name in usual if (self.root / name).is_dir()), None)
+
+    def content(self, copies: AnySet, facts: Mapping[str, Any], place: Path) -> AnySet:
+        """The headline images that these are copies of, or a refusal: copies of others would be scored as if of these.
+
+        Folders are known by kind alone, for their paths differ by machine; files may be listed in another order.
+        """
+        name, images = self.headline
+        other = str(facts.get("set", self.sets.name))
+        if other.partition(":")[0] != self.sets.name.partition(":")[0]:
+            raise UserError(f"{place} holds copies of {other}, not of {self.sets.name}")
+        if isinstance(copies, ImageSet) and copies.image.shape[2] != self.sets.image_size:
+            side, own = copies.image.shape[2], self.sets.image_size
+            raise UserError(f"{place} holds images of {side} pixels; this student was trained on {own}")
+        images = limited(images, len(copies), 0) if len(copies) < len(images) else images
+        ours, theirs = images.label, copies.label
+        if isinstance(copies, FileSet):
+            ours, theirs = ours.sort().values, theirs.sort().values
+        if not torch.equal(ours, theirs):
+            raise UserError(f"{place} holds copies of other images than {self.sets.name}'s {name} set: labels differ")
+        return images
+
+
+class Subject:
+    """A finished run, opened to be examined; of a teacher, any state it kept."""
+
+    def __init__(self, folder: Folder, bench: Bench, state: str = "final", device: str = "cpu") -> None:
+        if not folder.finished:
+            raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
+        self.folder, self.bench, self.state, self.device = folder, bench, state, device
+        self.run, _ = folder.read()
+        if self.run.fingerprint != bench.sets.fingerprint:
+            raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
+
+    @property
+    def mark(self) -> str:
+        """Behind the name of a score: scores of an earlier state of a teacher are kept as <set>@<state>."""
+        return "" if self.state == "final" else f"@{self.state}"
+
+    @cached_property
+    def network(self) -> Network:
+        """Loaded when the first score is wanted: a repeated evaluation touches no weights."""
+        return _network(self.run, self.folder, self.bench.sets, self.state).eval()
+
+    def stream(self, images: AnySet, network: Network | None = None) -> Iterator[tuple[Features, Batch]]:
+        """What the network says of a set, batch by batch in its order; another network than its own when given."""
+        for outputs, batch in self.predict({"": network or self.network}, images):
+            yield outputs[""], batch
+
+    def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
+        """Outputs of several networks for a set, batch by batch in its order."""
+        sets = self.bench.sets
+        return predict(networks, images, sets.image_size, device=self.device, batch=task_of(sets).together)
+
+    def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
+        wants_labels("this evaluation, unlike clean and scenes,", self.bench.sets.train, of="image")
+        seen = [seen for seen, _ in self.stream(images, network)]
+        return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
+
+    def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:
+        """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar when it has a title."""
+        quiet = self.bench.quiet or not title
+        return features(networks, images, self.bench.sets.image_size, self.device, title, quiet)
+
+    def clean_accuracy(self, of: AnySet | None = None) -> float:
+        """On the headline test set, as scored before or now; or on the part of it that copies were made of."""
+        name, images = self.bench.headline
+        if of is not None and of is not images:
+            return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
+        known = self.folder.score(name + self.mark)
+        if known is not None and known.get("fingerprint") == self.bench.sets.fingerprint:
+            value = known["values"].get("accuracy")
+            if isinstance(value, int | float) and 0 <= value <= 1:  # else its file is damaged
+                return float(value)
+        return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
+
+
+class Examination(Protocol):
+    """Images opened for scoring, and how they are scored."""
+
+    @property
+    def name(self) -> str:
+        """Of the score file, scores/<name>.json."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the images and of how they are scored: a score that carries it stands."""
+        ...
+
+    def made(self, subject: Subject) -> bool:
+        """Whether what belongs to the score besides its file is there."""
+        ...
+
+    def score(self, subject: Subject) -> Mapping[str, Any]:
+        """`count`, `values` (numbers by name) and what else belongs to the score."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An examination that is one function."""
+
+    name: str
+    fingerprint: str
+    score: Callable[[Subject], Mapping[str, Any]]
+    made: Callable[[Subject], bool] = lambda subject: True
+
+
+def part(images: AnySet, count: int) -> AnySet:
+    """A fixed random part of a set, the same for every run."""
+    if len(images) <= count:
+        return images
+    return take(images, order(len(images), 0, 0)[:count].sort().values)
+
+
+def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
+    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
+    network = network_of(blank, len(sets.classes), sets.image_size)
+    weights = read_weights(folder.weights()) if state == "final" and not run.keep else Trajectory(folder).weights(state)
+    put(network, weights, folder.path)
+    return network

@@ -1,0 +1,235 @@
+"""Stylised copies of a test set, written chunk by chunk: a folder of bytes, the same for every method and seed."""
+# N images, M training images, B images of a chunk, S side of the square images
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from antishortcut.data import Loader
+from antishortcut.data.contact_sheet import contact_sheet
+from antishortcut.data.dense import wants_labels
+from antishortcut.data.derived import fill, growing
+from antishortcut.data.image_io import fit, pixels, read
+from antishortcut.data.readers import images_below
+from antishortcut.data.rng import uniform
+from antishortcut.data.splits import limited, set_mark, take
+from antishortcut.errors import UserError, near
+from antishortcut.evaluation.stylize import reading as at
+from antishortcut.evaluation.stylize.reading import Stylized, open_stylized, read_facts
+from antishortcut.fileio import sha256
+from antishortcut.progress import Watch
+from antishortcut.run_dir import Folder, replacing, write_json
+from antishortcut.types import AnySet, FileSet, Sets
+
+if TYPE_CHECKING:
+    from antishortcut.evaluation.stylize.nets import Stylizer
+
+VERSION = 1  # of the draws and the pixels; raise it when either changes
+STREAM = 0x57_59_4C_45  # apart from the streams of data/draws.py
+PIXELS = 2**18  # of a chunk: 256 images of 32 × 32, five of 224 × 224
+SHOWN = 12  # images on the contact sheet
+UNFINISHED = "images.partial"  # the folder of PNGs while it grows
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The images of a test set, and a style for each of them."""
+
+    content: AnySet
+    place: Ints  # (N,) number of every image in its whole set
+    style: Ints  # (N,) which style every image gets
+    style_label: Ints | None  # (N,) its class, when styles are training images
+    styles: Callable[[Ints], Tensor]  # numbers of styles (B,) → images (B, 3, S, S) in [0, 1]
+    name: Callable[[int], str]  # of a style
+    facts: Mapping[str, Any]
+
+
+def write_stylized(
+    stylizer: Stylizer,
+    sets: Sets,
+    out: Path,
+    *,
+    which: str | None = None,
+    styles: Path | None = None,
+    alpha: float = 1.0,
+    seed: int = 0,
+    limit: int | None = None,
+    files: bool = False,
+    quiet: bool = False,
+) -> Stylized:
+    """Stylised copies of the test set `which` (by default the first), opened; finished ones are not made again.
+
+    styles: a folder of pictures; by default the style of each image is that of a training image of another class.
+    limit: at most so many images, balanced over the classes. files: PNGs below out/images too.
+    """
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha is between 0 (reconstruction) and 1 (the style's statistics), not {alpha}")
+    plan = _plan(sets, which, styles, seed, limit)
+    settings: dict[str, Any] = {"kind": at.KIND, "source": "generated", "version": VERSION}
+    settings |= {"alpha": alpha, "seed": seed, "limit": limit, **plan.facts, **stylizer.facts}
+    _check(out, settings)
+    with Folder(out).locked():
+        if read_facts(out) is None:
+            _write(stylizer, plan, sets, out, settings, quiet)
+        result = open_stylized(out, len(sets.classes))
+        if files:
+            _write_files(result, plan, sets.classes)
+    return result
+
+
+def another_class(label: Ints, place: Ints, train_label: Ints, seed: int) -> Ints:
+    """For every image (N,), a training image of another class, all of them equally likely. Places in (M,), as (N,).
+
+    `place` is the image's number in its whole set: a part of the set gets the same styles as the whole.
+    """
+    by_class = np.argsort(train_label, kind="stable")  # (M,)
+    sizes = np.bincount(train_label, minlength=int(label.max()) + 1)  # (classes,)
+    first = np.cumsum(sizes) - sizes  # (classes,) where a class begins in by_class
+    others = len(train_label) - sizes[label]  # (N,)
+    if (others == 0).any():
+        raise UserError("the training images are all of one class, so none can give its style to another; use --styles")
+    draw = (uniform(seed, VERSION, place, STREAM) * others).astype(np.int64)  # (N,)
+    skip = np.where(draw >= first[label], sizes[label], 0)  # (N,) the image's own class is left out
+    return np.asarray(by_class[draw + skip])
+
+
+def any_style(place: Ints, count: int, seed: int) -> Ints:
+    """For every image (N,), one of `count` styles, all equally likely. (N,)."""
+    return np.asarray(uniform(seed, VERSION, place, STREAM) * count).astype(np.int64)
+
+
+def _plan(sets: Sets, which: str | None, styles: Path | None, seed: int, limit: int | None) -> Plan:
+    name = which if which is not None else next(iter(sets.tests))
+    if name not in sets.tests:
+        raise UserError(f"{sets.name} has no test set {name!r}{near(name, sets.tests)}")
+    whole, side = sets.tests[name], sets.image_size
+    wants_labels("a stylised set", whole, of="image")
+    part = limited(replace(whole, cues={"place": torch.arange(len(whole))}), limit, 0, "--limit")
+    place = part.cues["place"].numpy()  # (N,)
+    facts = {
+        "set": sets.name.partition(":")[0],
+        "part": name,
+        "fingerprint": sets.fingerprint,
+        "count": len(part),
+        "side": side,
+    }
+    if styles is None:
+        labels = sets.train.label.numpy()  # (M,)
+        style = another_class(part.label.numpy(), place, labels, seed)  # (N,)
+        return Plan(
+            part, place, style, labels[style],
+            styles=lambda numbers: _images_at(sets.train, numbers, side),
+            name=lambda number: sets.classes[int(labels[number])],
+            facts=facts | {"styles": "train", "style_count": len(labels)},
+        )  # fmt: skip
+    if not styles.is_dir():
+        raise UserError(f"no folder {styles}; --styles wants one with pictures")
+    paths = tuple(images_below(styles))
+    if not paths:
+        raise UserError(f"no pictures in {styles}; --styles wants JPEG or PNG files")
+    mark = set_mark(FileSet(paths, torch.zeros(len(paths), dtype=torch.int64)))
+    return Plan(
+        part, place, any_style(place, len(paths), seed), None,
+        styles=lambda numbers: torch.stack([_picture(paths[number], side) for number in numbers]).float() / 255,
+        name=lambda number: paths[number].stem,
+        facts=facts | {"styles": mark, "style_count": len(paths)},
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=500)  # 75 MB at 224 × 224
+def _picture(path: Path, side: int) -> Tensor:
+    """A style from a file: its shorter side resized, the middle cut out. (3, S, S) bytes."""
+    return pixels(fit(read(path, at_least=2 * side), side))
+
+
+def _images_at(images: AnySet, numbers: Ints, side: int) -> Tensor:
+    """The images at these places as networks see them, (B, 3, S, S) in [0, 1]."""
+    part = take(images, torch.from_numpy(numbers))
+    loader = Loader(part, batch=len(numbers), seed=0, image_size=side, augment="none", shuffle=False)
+    return next(loader.epoch(0)).image
+
+
+def _check(out: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds other things; what an interrupted call left is begun again."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; name a folder")
+    facts = read_facts(out)
+    if facts is None:
+        ours = {at.IMAGES, at.LABELS, at.STYLE, at.STYLE_LABELS, at.SHEET, at.FILES, UNFINISHED, ".lock"}
+        names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+        if unknown := [name for name in names if name not in ours and not name.endswith(".part")]:
+            raise UserError(f"{out} is not empty ({', '.join(unknown[:3])}); name a new folder")
+        return
+    changed = [f"{key}: {facts.get(key)} there, {new} here" for key, new in settings.items() if facts.get(key) != new]
+    if changed:
+        raise UserError(f"{out} holds copies made otherwise ({'; '.join(changed[:3])}); name a new folder or remove it")
+
+
+def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapping[str, Any], quiet: bool) -> None:
+    side, count = sets.image_size, len(plan.content)
+    for stale in (at.FILES, UNFINISHED):
+        shutil.rmtree(out / stale, ignore_errors=True)
+    shown = set(np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist())  # spread over the set
+    rows = []
+    size = max(1, PIXELS // side**2)
+    loader = Loader(plan.content, batch=size, seed=0, image_size=side, augment="none", shuffle=False)
+    with growing(out / at.IMAGES, (count, side, side, 3)) as path, Watch("stylize", count, quiet) as watch:
+        watch.begin(0)
+        start = 0
+        for batch in loader.epoch(0):
+            numbers = plan.style[batch.index.numpy()]  # (B,)
+            styles = plan.styles(numbers)
+            images = stylizer(batch.image, styles, settings["alpha"])  # (B, 3, S, S)
+            fill(path, start, _as_bytes(images))
+            for row in sorted(shown & set(range(start, start + len(numbers)))):
+                triple = _as_bytes(torch.stack([each[row - start] for each in (batch.image, styles, images)]))
+                label, style = int(batch.label[row - start]), plan.name(int(numbers[row - start]))
+                rows.append((f"{sets.classes[label]}, in the style of {style}", list(map(Image.fromarray, triple))))
+            start += len(numbers)
+            watch.update(start, {})
+    arrays = {at.LABELS: plan.content.label.numpy(), at.STYLE: plan.style, at.STYLE_LABELS: plan.style_label}
+    for name, values in arrays.items():
+        if values is not None:
+            with replacing(out / name) as file:
+                np.save(file, values, allow_pickle=False)
+    with replacing(out / at.SHEET) as file:
+        contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
+    made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
+    write_json(out / at.FACTS, dict(settings) | {"sha256": sha256(out / at.IMAGES), "made": made})
+
+
+def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
+    """(B, 3, S, S) in [0, 1] → (B, S, S, 3)."""
+    array: NDArray[np.uint8] = (images * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
+    return array
+
+
+def _write_files(copies: Stylized, plan: Plan, classes: tuple[str, ...]) -> None:
+    """images/<class>/<number in the whole set>.png, all of them or none."""
+    home, unfinished = copies.folder / at.FILES, copies.folder / UNFINISHED
+    if home.exists():
+        return
+    shutil.rmtree(unfinished, ignore_errors=True)
+    names = [re.sub(r"[/\0]|^\.+", "-", name) for name in classes]
+    if len({name.lower() for name in names}) < len(names):  # ImageNet has names twice; some disks ignore case
+        names = [f"{label}-{name}" for label, name in enumerate(names)]
+    for name in names:
+        (unfinished / name).mkdir(parents=True)
+    for image, label, number in zip(copies.images.image, copies.label.tolist(), plan.place.tolist(), strict=True):
+        array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # (S, S, 3)
+        Image.fromarray(array).save(unfinished / names[label] / f"{number:06d}.png")
+    os.replace(unfinished, home)

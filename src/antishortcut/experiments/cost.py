@@ -1,0 +1,235 @@
+"""Hours of a suite on this machine: seconds of a training step, measured, times the steps that are left. No torch here.
+
+Evaluation and reading of image files are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from antishortcut.config.recipe import (
+    DataSettings,
+    ModelSettings,
+    Recipe,
+    Run,
+    Settings,
+    TaskSettings,
+    Value,
+    rewind_run,
+    teach_run,
+)
+from antishortcut.errors import UserError
+from antishortcut.experiments.jobs import Job, teacher_key
+from antishortcut.experiments.launcher import state
+from antishortcut.run_dir import Folder
+
+Progress = Callable[[int, int, str], None]  # kinds of steps measured, of how many, what was wrong with the last
+
+
+class Size(Settings):
+    """Of a training set."""
+
+    images: int = Field(ge=1)
+    classes: int = Field(ge=1)
+    side: int = Field(ge=1)  # of the square images, or of the crops
+    dense: bool = False  # every pixel has a class
+
+
+KNOWN = {  # of embedded images the sources' defaults; tests compare
+    "cues": Size(images=8_000, classes=10, side=32),
+    "cues-seg": Size(images=4_000, classes=11, side=64, dense=True),
+    "cifar100": Size(images=50_000, classes=100, side=32),
+    "tiny-imagenet": Size(images=100_000, classes=200, side=64),
+    "imagenet100": Size(images=126_689, classes=100, side=224),
+    "ade20k": Size(images=20_210, classes=150, side=512, dense=True),
+    "camvid": Size(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
+}
+
+
+class Group(Settings):
+    """Everything that makes a training step cost what it costs, the machine aside."""
+
+    network: ModelSettings  # the one that learns
+    teacher: ModelSettings | None = None
+    other: ModelSettings | None = None  # whose early state it learns from, when of another architecture
+    method: str = "ce"
+    options: dict[str, Value] = Field(default_factory=dict)
+    optimizer: str
+    batch: int
+    accumulate: int = 1
+    augment: str
+    size: Size
+    task: TaskSettings | None = None  # of dense prediction
+
+    def __str__(self) -> str:
+        return f"{self.method}, {f'{self.teacher.name} → ' if self.teacher else ''}{self.network.name}"
+
+
+class Clock(Protocol):
+    """Measures on one machine."""
+
+    machine: str
+
+    def seconds(self, group: Group) -> float: ...
+    def count(self, data: DataSettings) -> Size:
+        """The size of a folder of images, before splits and limits."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """One that is not finished yet."""
+
+    suite: str
+    title: str
+    teacher: bool  # or a rewound one
+    steps: int
+    group: Group
+
+
+@dataclass
+class Row:
+    """Trainings of one pair."""
+
+    suite: str
+    students: int = 0
+    student_hours: float = 0.0
+    teachers: int = 0
+    teacher_hours: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Hours on one such machine, one training after the other."""
+
+    machine: str
+    rows: tuple[Row, ...]
+    left_out: tuple[tuple[str, str], ...]  # trainings that could not be measured, and why
+
+    @property
+    def hours(self) -> float:
+        return sum(row.student_hours + row.teacher_hours for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        left_out = [{"run": title, "why": why} for title, why in self.left_out]
+        pairs = [vars(row) for row in self.rows]
+        return {"estimate": True, "machine": self.machine, "hours": self.hours, "pairs": pairs, "left_out": left_out}
+
+
+def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
+    """Measure a step of every kind that is left to do, and sum up; what cannot be measured is left out."""
+    sizes, problems = dict[str, Size](), dict[str, str]()
+    for data in {job.recipe.data.name: job.recipe.data for job in jobs if job.recipe.data.name not in KNOWN}.values():
+        try:
+            sizes[data.name] = clock.count(data)
+        except UserError as error:
+            problems[data.name] = str(error)
+    left_out = [(job.title, problems[name]) for job in jobs if (name := job.recipe.data.name) in problems]
+    todo = trainings([job for job in jobs if job.recipe.data.name not in problems], sizes, runs)
+    groups, seconds = {str(training.group.model_dump()): training.group for training in todo}, dict[str, float]()
+    progress(0, len(groups), "")
+    for number, (key, group) in enumerate(groups.items(), start=1):
+        try:
+            seconds[key] = clock.seconds(group)
+        except (UserError, RuntimeError, MemoryError) as error:  # torch's out of memory is a RuntimeError
+            problems[key] = (str(error) or type(error).__name__).splitlines()[0][:200]
+        progress(number, len(groups), f"{group}: {problems[key]}" if key in problems else "")
+    rows: dict[str, Row] = {}
+    for training in todo:
+        key = str(training.group.model_dump())
+        if key in problems:
+            left_out.append((training.title, problems[key]))
+            continue
+        row, hours = rows.setdefault(training.suite, Row(training.suite)), training.steps * seconds[key] / 3600
+        if training.teacher:
+            row.teachers, row.teacher_hours = row.teachers + 1, row.teacher_hours + hours
+        else:
+            row.students, row.student_hours = row.students + 1, row.student_hours + hours
+    return Cost(clock.machine, tuple(rows.values()), tuple(left_out))
+
+
+def size_of(data: DataSettings, counted: Mapping[str, Size]) -> Size | None:
+    """What is left to train on after splits and limits; `counted` are sizes of folders, by name."""
+    whole = KNOWN.get(data.name) or counted.get(data.name)
+    if whole is None:
+        return None
+    drawn = max(int(data.options.get("count", whole.images)), 1)  # of embedded images
+    images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
+    images = max(min(images, data.train_limit or images), 1)
+    return whole.model_copy(update={"images": images, "side": data.image_size or whole.side})
+
+
+def steps_of(images: int, batch: int) -> int:
+    """Steps of an epoch; a last image alone joins the batch before it, as the loader has it."""
+    steps = -(-images // batch)
+    last = images - (steps - 1) * batch
+    return steps - 1 if steps > 1 and last == 1 else steps
+
+
+def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> list[Training]:
+    """What is left of a suite: students, and before them each teacher once, with the first that needs it."""
+    finished, listed, todo = _teachers(runs), set[str](), list[Training]()
+
+    def add(job: Job, recipe: Recipe, title: str, is_teacher: bool, length: int, **step: Any) -> None:
+        size, optim = size_of(recipe.data, counted), recipe.optim
+        assert size is not None
+        how = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
+        group = Group(size=size, task=recipe.task if size.dense else None, **how, **step)
+        steps = length if recipe.iterations else length * steps_of(size.images, group.batch)
+        todo.append(Training(job.suite, title, is_teacher, steps, group))
+
+    for job in jobs:
+        for recipe in job.teachers:
+            own, key = recipe.teacher, teacher_key(recipe)
+            rewound = f"{key} {own.rewind_epochs} {own.rewind_rate}"
+            title, there = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_mark(recipe))
+            step = {"network": _network(own), "batch": own.batch or recipe.optim.batch}
+            if key not in listed and own.final is None and there is None:
+                add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
+            listed.add(key)
+            if own.early == "rewind" and rewound not in listed:
+                listed.add(rewound)
+                if not _rewound(recipe, there, runs):
+                    add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
+        if state(job, runs) != "finished":
+            recipe, teacher = job.recipe, _network(job.recipe.teacher)
+            other = None if job.other is None or _network(job.other) == teacher else _network(job.other)
+            options = recipe.methods.get(job.method, {}) | job.options
+            step = {"network": _network(recipe.student), "teacher": teacher, "other": other, "method": job.method}
+            length = recipe.iterations or recipe.epochs
+            add(job, recipe, job.title, False, length, **step, options=options, batch=recipe.optim.batch)
+    return todo
+
+
+def _network(model: ModelSettings) -> ModelSettings:
+    """Weights do not change what it costs."""
+    return ModelSettings(name=model.name, stem=model.stem, embedding=model.embedding)
+
+
+def _rewound(recipe: Recipe, teacher: Run | None, runs: Path) -> bool:
+    own = recipe.teacher
+    return teacher is not None and Folder(rewind_run(teacher, own.rewind_epochs, own.rewind_rate).folder(runs)).finished
+
+
+def _teachers(runs: Path) -> dict[str, Run]:
+    """Finished teachers, by their hash without the fingerprint of the images, which would have to be read."""
+    found = dict[str, Run]()
+    for path in runs.glob("teachers/*/result.json"):
+        try:
+            run, _ = Folder(path.parent).read()
+        except UserError:  # damaged: not finished
+            continue
+        found[run.model_copy(update={"fingerprint": ""}).hash] = run
+    return found
+
+
+def _mark(recipe: Recipe) -> str:
+    try:
+        return teach_run(recipe, "").hash
+    except UserError:  # weights that are not there yet
+        return ""

@@ -1,0 +1,87 @@
+"""DeepLabv3, Chen et al. 2017: `deeplabv3-resnet101`, `-resnet50`, `-resnet18` and `-mobilenetv2`, at output stride 8.
+
+Backbones are timm's, heads are torchvision's (ASPP of width 256 with rates 12, 24, 36; FCN as the auxiliary head of the
+ResNets, none on MobileNetV2, as in CIRKD). Parts bear torchvision's names, so that its DeepLab checkpoints fit.
+Logits keep the backbone's size, the embedding is its last map, before ASPP.
+
+Where the published CIRKD networks differ: ResNets with a stem of three 3 × 3 convolutions, ASPP of width 512 (128 on
+MobileNetV2), a dropout of 0.1 before the classifier, and BGR images with the mean subtracted. Here images are
+normalised as timm's weights want them, which for the ResNets are torchvision's first ones.
+"""
+# B batch, C classes, D embedding, H × W pixels, h × w = ⌈H/8⌉ × ⌈W/8⌉
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from antishortcut.errors import UserError
+from antishortcut.models.external import Foreign, make_timm
+from antishortcut.models.layers import SingleSampleNorm2d
+from antishortcut.types import Features
+
+BACKBONES = {
+    "deeplabv3-resnet101": "resnet101.tv_in1k",  # torchvision's first, from which published DeepLabs start
+    "deeplabv3-resnet50": "resnet50.tv_in1k",
+    "deeplabv3-resnet18": "resnet18.tv_in1k",
+    "deeplabv3-mobilenetv2": "mobilenetv2_100.ra_in1k",
+}
+# what a classifier has after its last map: fully connected layers, MobileNetV2's last convolution (timm, torchvision)
+CLASSIFIER = ("fc.", "classifier.", "conv_head.", "bn2.", "features.18.")
+
+
+class DeepLab(nn.Module):
+    def __init__(self, backbone: nn.Module, classifier: nn.Module, aux_classifier: nn.Module | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = classifier
+        self.aux_classifier = aux_classifier
+
+    def forward(self, x: Tensor) -> Features:
+        maps = tuple(self.backbone(x))  # sides H/2, H/4, h, h, h; the last (B, D, h, w)
+        logits = self.classifier(maps[-1])  # (B, C, h, w)
+        aux = self.aux_classifier(maps[-2]) if self.training and self.aux_classifier is not None else None
+        return Features(logits, maps[-1], maps, aux)
+
+
+def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
+    """The DeepLab of that name, its backbone with ImageNet's weights if wanted."""
+    try:
+        found = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
+    except UserError as error:
+        raise UserError(f"{error}; weights = FILE takes the backbone's from a file") from error
+    from torchvision.models.segmentation.deeplabv3 import DeepLabHead  # here: seconds to import
+    from torchvision.models.segmentation.fcn import FCNHead
+
+    info: Any = found.module.feature_info
+    widths = info.channels()  # shallow to deep
+    classifier = DeepLabHead(widths[-1], classes)
+    pooling = classifier[0].convs[-1]
+    pooling[2] = SingleSampleNorm2d(pooling[2].num_features)
+    aux = None if "mobilenet" in name else FCNHead(widths[-2], classes)
+    return Foreign(DeepLab(found.module, classifier, aux), found.mean, found.std)
+
+
+def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of timm's or torchvision's classifier as timm's backbone names them, without the classifier's own."""
+    names = torchvision_mobilenet()
+    kept = {}
+    for key, value in state.items():
+        place, _, last = key.rpartition(".")
+        if not key.startswith(CLASSIFIER):
+            kept[f"{names.get(place, place)}.{last}"] = value
+    return kept
+
+
+def torchvision_mobilenet() -> dict[str, str]:
+    """Where torchvision's MobileNetV2 has a layer → where timm's has it."""
+    names = {"features.0.0": "conv_stem", "features.0.1": "bn1"}
+    first = {"0.0": "conv_dw", "0.1": "bn1", "1": "conv_pw", "2": "bn2"}  # does not widen
+    other = {"0.0": "conv_pw", "0.1": "bn1", "1.0": "conv_dw", "1.1": "bn2", "2": "conv_pwl", "3": "bn3"}
+    blocks = [(stage, block) for stage, count in enumerate((1, 2, 3, 4, 3, 3, 1)) for block in range(count)]
+    for i, (stage, block) in enumerate(blocks):
+        for theirs, ours in (first if i == 0 else other).items():
+            names[f"features.{i + 1}.conv.{theirs}"] = f"blocks.{stage}.{block}.{ours}"
+    return names

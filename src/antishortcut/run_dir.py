@@ -1,0 +1,287 @@
+"""The run folder, the seam between training, evaluation and report: what lies in it, and how it is written. No torch.
+
+run.json        settings, hash, execution, versions; written once
+metrics.jsonl   a line per logged step and per evaluation; cut back to the resumed step
+result.json     written last; a folder that has it is finished
+scores/<set>.json, artifacts/, and the weights
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from antishortcut.config.recipe import SCHEMA, Run
+from antishortcut.errors import UserError
+from antishortcut.fileio import near_folder, sha256, text
+from antishortcut.fileio import replacing as replacing
+from antishortcut.fileio import swept as swept
+
+DEEPEST = 100  # lists in lists of a JSON file; ours have five
+LOG = 2**30  # bytes of metrics.jsonl that are read
+
+
+def write_json(path: Path, value: Any, parents: bool = True) -> None:
+    data = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    with replacing(path, parents) as file:
+        file.write(data.encode(errors="backslashreplace"))  # a file's name, like a class's, may be no UTF-8
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return shallow(json.loads(text(path)))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: cannot be read as JSON ({reason}); restore it or remove its folder") from None
+
+
+def shallow(value: Any) -> Any:
+    """The same value; a ValueError if it is nested too deep for what is done with it next."""
+    level = [value]
+    for _ in range(DEEPEST):
+        dicts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in dicts for inner in each]
+        if not level:
+            return value
+    raise ValueError(f"nested more than {DEEPEST} deep")
+
+
+class InUse(UserError):
+    """Another process works in this folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is in use by another process; wait or stop it")
+        self.path = path
+
+
+class Folder:
+    """One run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.snapshots = path / "snapshots"
+        self.student = path / "student.safetensors"
+        self.method = path / "method.safetensors"
+        self._unwritten = b""  # rows of the log that the disk did not take yet
+
+    def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+        """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
+        if (self.path / "run.json").exists():
+            return self.check(run)
+        value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
+        write_json(self.path / "run.json", value | {"versions": versions, "sum": _sum(value)})
+        return execution
+
+    def check(self, run: Run) -> dict[str, Any]:
+        """The same run lives here, or an error says in what they differ. Returns its execution settings."""
+        there, kept = self.read()
+        if there.hash != run.hash:
+            raise UserError(
+                f"{self.path} holds another run ({_difference(there, run)}); "
+                "give this one another --name, --suite or --runs, or remove that folder"
+            )
+        return kept
+
+    def read(self) -> tuple[Run, dict[str, Any]]:
+        """The run that lives here and its execution settings."""
+        path = self.path / "run.json"
+        if not path.exists():
+            raise UserError(f"{self.path} is not a run folder: it has no run.json{_instead(self.path)}")
+        value = read_json(path)
+        try:
+            schema = value["schema"]
+            if schema == SCHEMA:
+                run, execution = Run.model_validate(value["run"]), dict(value["execution"])
+        except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
+            raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
+        if schema != SCHEMA:
+            raise UserError(f"{path}: written by another version (schema {schema}, this one has {SCHEMA})")
+        if value.get("sum", _sum(value)) != _sum(value):  # older ones have none
+            raise UserError(
+                f"{path}: damaged (its settings are not those that were written); restore it or remove its folder; "
+                'if you have edited it, take its "sum" out'
+            )
+        return run, execution
+
+    @contextmanager
+    def locked(self, wait: bool = False) -> Iterator[None]:
+        """Only one process at a time may work here, by a lock that ends with its process.
+
+        `wait` for the other process instead of raising InUse.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        try:
+            held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
+        except Timeout:
+            raise InUse(self.path) from None
+        with held:
+            swept(self.path)
+            yield
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def result(self) -> dict[str, Any]:
+        path = self.path / "result.json"
+        result = read_json(path)
+        if not isinstance(result, dict):
+            raise UserError(f"{path}: damaged (not a JSON object); restore it or remove its folder")
+        return result
+
+    def headline(self) -> tuple[str, float]:
+        """The score a finished run is judged by, and its last value."""
+        result = self.result()
+        name = str(result.get("headline", "accuracy"))  # older ones are all classification
+        try:
+            return name, float(result["last"][name])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            path = self.path / "result.json"
+            raise UserError(f"{path}: damaged (no last {name}); restore it or remove its folder") from None
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """With the checksums of the weights that are there."""
+        sums = {path.name: sha256(path) for path in (self.student, self.method) if path.exists()}
+        write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
+
+    def weights(self, path: Path | None = None) -> Path:
+        """The file of a student's weights, if it is still the one that was saved; older results do not say.
+
+        Or another file of weights, its method's.
+        """
+        path = path or self.student
+        said = self.result().get("sha256") if self.finished else None
+        if isinstance(said, dict) and path.is_file() and said.get(path.name) != sha256(path):
+            raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
+        return path
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Add a row. One that the disk does not take stays in memory and is written later, at last by `settle`."""
+        self._unwritten += json.dumps(row).encode() + b"\n"
+        with suppress(OSError):
+            self._append()
+
+    def settle(self) -> None:
+        """Have the whole log on the disk, or an OSError. Comes before a state is saved whose steps are not repeated."""
+        self._append()
+        if self.metrics.exists():
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _append(self) -> None:
+        if self._unwritten:
+            with self.metrics.open("ab", buffering=0) as file:
+                size = file.tell()
+                if file.write(self._unwritten) < len(self._unwritten):
+                    file.truncate(size)  # no half row in the middle
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.metrics))
+            self._unwritten = b""
+
+    def history(self) -> list[dict[str, Any]]:
+        """The logged rows."""
+        return [row for _, row in self._rows()]
+
+    def cut(self, step: int) -> None:
+        """Drop the rows after `step`: those steps are going to be repeated."""
+        lines = [line for line, row in self._rows() if row.get("step", 0) <= step]
+        with replacing(self.metrics, parents=False) as file:
+            file.writelines(lines)
+
+    def _rows(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Lines and rows of the log, up to one that was cut short by a kill or is damaged."""
+        if not self.metrics.exists():
+            return
+        with self.metrics.open("rb") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    return
+                if not isinstance(row, dict) or not line.endswith(b"\n"):
+                    return
+                yield line, row
+
+    def score(self, name: str) -> dict[str, Any] | None:
+        """A score; None when there is none or its file is damaged: it is made again when asked for."""
+        path = self.path / "scores" / f"{name}.json"
+        try:
+            value = read_json(path) if path.exists() else None
+        except UserError:
+            return None
+        return value if isinstance(value, dict) and isinstance(value.get("values"), dict) else None
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """All scores that can be read, by name."""
+        names = [path.stem for path in sorted((self.path / "scores").glob("*.json"))]
+        return {name: score for name in names if (score := self.score(name)) is not None}
+
+    def copy_of(self, twin: Folder, run: Run) -> None:
+        """Become a finished run of the same hash, under this run's own name. A copy that is killed is trained instead.
+
+        Its scores come along when they compare it with the same states.
+        """
+        there, _ = twin.read()
+        kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
+        same = (there.teacher, there.early) == (run.teacher, run.early)
+        aside = ["run.json", "result.json", "resume", ".*", *([] if same else ["scores", "artifacts"])]
+        with self.locked(wait=True):
+            if not (self.path / "run.json").exists():  # else another process was first
+                write_json(self.path / "run.json", kept | {"sum": _sum(kept)})
+                shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)
+                source = f"{twin.path.parent.name}/{twin.path.name}"
+                write_json(self.path / "result.json", twin.result() | {"copy_of": source})
+
+
+def _sum(value: dict[str, Any]) -> str:
+    """By which damage to the settings in run.json is known."""
+    settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+
+def twin_of(run: Run, runs: Path) -> Folder | None:
+    """A finished run of the same hash in another folder of a suite."""
+    own = run.folder(runs)
+    for path in sorted(runs.glob(f"*/*-s{run.seed}/result.json")):
+        if path.parent == own:
+            continue
+        try:
+            twin = Folder(path.parent)
+            said = read_json(twin.path / "run.json").get("hash")
+            if said == run.hash and twin.read()[0].hash == said:  # by its settings too: they may have been edited
+                return twin
+        except (UserError, AttributeError):
+            continue
+    return None
+
+
+def _instead(folder: Path) -> str:
+    """A hint at the runs in a folder that is none, or at folders of nearly that name."""
+    below = sorted(path.parent for path in folder.glob("*/run.json"))
+    if below:
+        return f"; did you mean {' or '.join(map(str, below[:3]))}?"
+    return "" if folder.is_dir() else near_folder(folder)
+
+
+def _difference(a: Run, b: Run) -> str:
+    """The first settings in which two runs differ, for a person."""
+    one, two = a.model_dump(mode="json"), b.model_dump(mode="json")
+    pairs = [(key, one[key], two[key]) for key in one if one[key] != two[key]]
+    flat: list[str] = []
+    for key, old, new in pairs:
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = [k for k in old | new if old.get(k) != new.get(k)]
+            flat += [f"{key}.{k}: {old.get(k)!r} there, {new.get(k)!r} here" for k in inner]
+        else:
+            flat.append(f"{key}: {old!r} there, {new!r} here")
+    return "; ".join(flat[:3]) + ("; …" if len(flat) > 3 else "")

@@ -1,6 +1,0 @@
-"""Stylised copies of test sets: shapes of one image in the textures of another. Reading them loads no network."""
-
-from antishortcut.stylize.generate import write_stylized
-from antishortcut.stylize.reading import Stylized, open_stylized
-
-__all__ = ["Stylized", "open_stylized", "write_stylized"]

@@ -1,0 +1,117 @@
+"""What the teachers of a training say: asked in the form in which they answer fastest, or read from a disk.
+
+Which of these is settled when a run begins and written into run.json; a run that goes on does not choose again.
+"""
+# B batch
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from antishortcut.config.recipe import Execution, Run
+from antishortcut.data import Loader
+from antishortcut.data.splits import limited
+from antishortcut.errors import UserError
+from antishortcut.teachers.cache import NoRoom, TeacherCache, made_of
+from antishortcut.teachers.frozen import Form, compiled, fastest, quicker, settle
+from antishortcut.teachers.trajectory import Teachers
+from antishortcut.types import Batch, Features, Method, Sets, Task
+
+CHECKED, FEWER = 512, 8  # images on which a reduced precision must answer as float32 does; of maps, with many rows each
+ROOMY = 0.25  # of the free disk, that a cache may take unasked
+
+
+class Answers:
+    """The teachers' side of a training."""
+
+    def __init__(
+        self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
+    ) -> None:
+        self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
+        self.roles, self.stages, self.vectors = method.roles, "stages" in method.taps, task.vectors
+        self.form = Form("float32")
+        self.cache: TeacherCache | None = None
+        self._news: list[str] = []
+        teachers.to(fabric.device, self.roles)
+
+    def settle(self, sets: Sets, loader: Loader, steps: int, begun: bool, parts: int = 1) -> None:
+        """Choose, for a training of so many steps with batches of this loader, each in so many parts."""
+        if not self.roles:
+            return
+        device, compile = self.fabric.device, self.execution.teacher_compile
+        asked = self.execution.teacher_precision
+        exact = (fastest(device) if asked == "auto" else asked) == "float32"
+        images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
+        networks = {role: self.teachers.network(role) for role in self.roles}
+        made = settle(networks, asked, images, self._news.append, sets.image_size)
+        self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
+        if self.run.optim.mixes and self.execution.cache_teachers is True:
+            raise UserError(
+                "--cache-teachers: teachers are asked about mixed images, new ones in every step; "
+                "leave it out, or set optim.mixup and optim.cutmix to 0"
+            )
+        kept = self.vectors and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
+        if self.execution.cache_teachers and kept:
+            self.cache = self._cache(loader, steps, len(sets.train), parts)
+        if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
+            whole = next(iter(loader.epoch(0))).image
+            image = whole[: -(-len(whole) // parts)].to(device)  # as most steps will ask
+            if compile == "on":
+                made = compiled(made, image, {} if begun else networks)
+            else:
+                made = quicker(made, image, networks, steps * parts, self._news.append)
+        self.form = self.teachers.quicken(made)
+
+    def _some(self, sets: Sets) -> Loader:
+        """Training images on which answers are compared."""
+        return Loader(
+            limited(sets.train, CHECKED if self.vectors else FEWER, 0),
+            batch=self.run.optim.batch,
+            seed=0,
+            image_size=sets.image_size,
+            augment="none" if self.vectors else self.run.data.augment,
+            shuffle=False,
+            workers=self.execution.workers,
+        )
+
+    def _cache(self, loader: Loader, steps: int, images: int, parts: int) -> TeacherCache | None:
+        """Refused here, before anything is written, when there is no room for it."""
+        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
+        cache = TeacherCache(self.teachers, self.roles, made, images)
+        unasked = self.execution.cache_teachers == "auto"
+        try:
+            views = {loader.view(epoch) for epoch in range(-(-steps // len(loader)))}
+            cache.reserve(views, ROOMY if unasked else 1.0)
+        except NoRoom:
+            if not unasked:
+                raise
+            self._news.append("teacher cache: none, since it would take much of the disk; --cache-teachers makes it")
+            return None
+        return cache
+
+    def how(self) -> dict[str, Any]:
+        """What was settled, as execution settings."""
+        return {
+            "teacher_precision": self.form.precision,
+            "teacher_compile": "on" if self.form.compiled else "off",
+            "cache_teachers": self.cache is not None or self.execution.cache_teachers is True,
+        }
+
+    def begin(self, say: Callable[[str], None]) -> None:
+        """Before the first step."""
+        for line in self._news:
+            say(line)
+        if self.cache is not None:
+            self.cache.begin(say)
+        elif self.execution.cache_teachers is True and self.roles:
+            say(f"{self.run.method} reads the teacher's maps, which are not cached: it is asked each time")
+
+    def features(self, batch: Batch, view: int) -> Mapping[str, Features]:
+        """What every wanted state says of a batch of this view."""
+        if self.cache is None:
+            return self.teachers.features(self.roles, batch.image, self.stages)
+        return self.cache.features(batch, view)

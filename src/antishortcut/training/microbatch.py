@@ -1,0 +1,102 @@
+"""Out of memory: what it looks like, and `--parts auto`, which halves the micro-batch until a training step fits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from antishortcut.config.schema import OptimSettings
+from antishortcut.distributed import alone, told
+from antishortcut.errors import UserError
+from antishortcut.training.optim import make_optimizer
+from antishortcut.types import Batch, Features
+
+LATE = 1000.0  # an epoch past any warm-up
+SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
+
+
+class NoMemory(UserError):
+    """A step did not fit."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error means out of memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+
+
+@contextmanager
+def shortages(message: Callable[[], str]) -> Iterator[None]:
+    """Turn out-of-memory errors into one line; other errors pass."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+        raise NoMemory(message()) from None
+
+
+def settle_parts(
+    step: nn.Module,
+    batch: Batch,
+    teachers: Callable[[Batch], Mapping[str, Features]],
+    autocast: Callable[[], AbstractContextManager[Any]],
+    optim: OptimSettings,
+    device: torch.device,
+) -> tuple[int, str]:
+    """The number of micro-batches per accumulation step, equal in all processes, and a line to print if it is not one.
+
+    A copy of the step takes a training step with the whole micro-batch, then with half of it, and so on.
+    """
+    size, count = max(told(len(batch.index))), 1
+    most = max(size // (2 * optim.accumulate), 1)  # batch norm cannot learn from one image
+
+    def images() -> int:
+        return -(-size // (optim.accumulate * count))
+
+    cards = [device] if device.type == "cuda" else []
+    with alone(), torch.random.fork_rng(cards), torch.compiler.set_stance("force_eager"):
+        while not (fits := _fits(step, batch, images(), teachers, autocast, optim, device)) and count < most:
+            count = min(2 * count, most)
+    counts = told(count if fits else 0)
+    if min(counts) == 0:
+        raise NoMemory(f"not even {images()} images at a time fit into memory; use a smaller model or a larger device")
+    count = max(counts)
+    return count, f"a batch of {size} does not fit: computing it in {optim.accumulate * count} parts" * (count > 1)
+
+
+def _fits(
+    step: nn.Module,
+    batch: Batch,
+    images: int,
+    teachers: Callable[[Batch], Mapping[str, Features]],
+    autocast: Callable[[], AbstractContextManager[Any]],
+    optim: OptimSettings,
+    device: torch.device,
+) -> bool:
+    """Whether a copy of the step trains on so many images without running out of memory."""
+    twin = optimizer = None
+    try:
+        twin = copy.deepcopy(step).to(device).train()
+        optimizer = make_optimizer(optim, twin)
+        index = torch.arange(images) % len(batch.index)
+        part = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
+        with autocast():
+            losses = twin(part, teachers(part), LATE)
+        torch.autograd.backward(torch.stack(list(losses.values())).sum())
+        optimizer.step()
+        return True
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+        return False
+    finally:
+        del twin, optimizer
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
