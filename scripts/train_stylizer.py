@@ -24,12 +24,20 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from antishortcut.cli.stylize import data_settings
+from antishortcut.cli.data import data_settings
 from antishortcut.config.recipe import ModelSettings, OptimSettings, Recipe, TeacherSettings
 from antishortcut.data import Loader
-from antishortcut.evaluation.stylize.adain import adain, statistics
-from antishortcut.evaluation.stylize.nets import OwnEncoder, encoder_from, own_decoder
-from antishortcut.evaluation.stylize.weights import DECODER, ENCODER, FACTS, VERSION
+from antishortcut.evaluation.stylize.adain import (
+    DECODER,
+    ENCODER,
+    FACTS,
+    VERSION,
+    OwnEncoder,
+    adain,
+    encoder_from,
+    own_decoder,
+    statistics,
+)
 from antishortcut.models import build, load_weights
 from antishortcut.models.vgg import CONVS, WIDTHS
 from antishortcut.progress import Watch

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from antishortcut.analysis import parts
-from antishortcut.analysis.audit import part
-from antishortcut.analysis.audit_audit import audit, fate
+from antishortcut.analysis.audit import audit, fate, part
 from antishortcut.cli import app, main
 from antishortcut.cli.analyze import _clear
 from antishortcut.config.recipe import Recipe

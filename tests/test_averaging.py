@@ -14,7 +14,7 @@ from torch import nn
 import antishortcut.training.trainer as loop
 from antishortcut.config.recipe import Execution, Recipe, load_recipe
 from antishortcut.run_dir import Folder
-from antishortcut.training.averaging import Average, decay_at
+from antishortcut.training.optim import Average, decay_at
 from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.training.signals import Stopped
 

@@ -24,8 +24,8 @@ from antishortcut import __version__
 from antishortcut.config.recipe import load_recipe
 from antishortcut.errors import UserError
 from antishortcut.experiments import ray_engine as cluster
+from antishortcut.experiments.launcher import Place
 from antishortcut.experiments.local import shared_out
-from antishortcut.experiments.place import Place
 from antishortcut.run_dir import Folder
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # a token in somebody's home would be asked of the second node and not given

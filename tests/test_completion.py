@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut.cli import app, complete, main
+from antishortcut.cli import app, main
+from antishortcut.cli import options as complete
 from antishortcut.cli.info import KINDS
 from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
-from antishortcut.experiments.suites_suites import SUITES
+from antishortcut.experiments.suites import SUITES
 from antishortcut.models.registry import IMAGENET
 
 

@@ -29,7 +29,7 @@ from antishortcut.errors import UserError
 from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
 from antishortcut.experiments.cost import KNOWN, Group, Size, measured_cost, size_of, steps_of, trainings
-from antishortcut.experiments.suites_suites import Job, open_suite, teacher_key
+from antishortcut.experiments.suites import Job, open_suite, teacher_key
 from antishortcut.run_dir import Folder
 from antishortcut.types import is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked

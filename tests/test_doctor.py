@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from antishortcut import __version__
 from antishortcut import hardware as machine
 from antishortcut.cli import app, main
-from antishortcut.cli import doctor_doctor as doctor
-from antishortcut.cli.doctor_doctor import KNOWN, examine
+from antishortcut.cli import info as doctor
+from antishortcut.cli.info import KNOWN, examine
 from antishortcut.data import DATASETS
 from antishortcut.data import readers as layouts
 from antishortcut.data.datasets import WITH_PATH

@@ -26,11 +26,19 @@ from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewi
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, Bench, evaluate
 from antishortcut.experiments import ray_engine as cluster
-from antishortcut.experiments.launcher import Place, another, check_images, scored, state
-from antishortcut.experiments.place import GIVEN, OTHERS
-from antishortcut.experiments.suites_suites import Job, open_suite
-from antishortcut.experiments.task import Command, environment
-from antishortcut.experiments.work import Worker
+from antishortcut.experiments.launcher import (
+    GIVEN,
+    OTHERS,
+    Command,
+    Place,
+    Worker,
+    another,
+    check_images,
+    environment,
+    scored,
+    state,
+)
+from antishortcut.experiments.suites import Job, open_suite
 from antishortcut.run_dir import Folder, InUse
 from antishortcut.teachers.selection import choose
 from antishortcut.teachers.trajectory import Trajectory

@@ -13,14 +13,12 @@ from typer.testing import CliRunner
 
 from antishortcut.analysis import features as room
 from antishortcut.analysis.directions import describe, geometry, kinds, meaning, stability, strip, written
-from antishortcut.analysis.features import features
-from antishortcut.analysis.maps import places, tsne
+from antishortcut.analysis.features import features, places, tsne
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
 from antishortcut.evaluation import Bench, evaluate
-from antishortcut.evaluation.leaning import values_of
-from antishortcut.evaluation.trajectory import classifier
+from antishortcut.evaluation.mechanism import classifier, values_of
 from antishortcut.models import build
 from antishortcut.run_dir import Folder
 from antishortcut.training.pipeline import Workshop, distill

@@ -17,25 +17,32 @@ from antishortcut.config.recipe import teach_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.cost import KNOWN
-from antishortcut.experiments.hours import reported_hours
 from antishortcut.experiments.jobs import Job, Suite, teacher_key
-from antishortcut.experiments.pairs import (
+from antishortcut.experiments.paper import (
     ADE,
     ALL_HOURS,
     C100,
     CIFAR_HOURS,
     DENSE,
+    DESK_EPOCHS,
+    DESK_ITERATIONS,
     IN100,
     LARGE_HOURS,
+    MARK,
+    NAMES,
     OTHER_HOURS,
     PAIRS,
     RUN_HOURS,
+    STAND_INS,
+    TABLES,
     TINY,
+    WARMED,
+    desk,
+    desk_recipe,
+    reported_hours,
 )
-from antishortcut.experiments.paper import NAMES, TABLES
 from antishortcut.experiments.printed import PRINTED, find, of_run
-from antishortcut.experiments.scale import EPOCHS, ITERATIONS, MARK, STAND_INS, WARMED, desk, desk_recipe
-from antishortcut.experiments.suites_suites import SUITES, open_suite
+from antishortcut.experiments.suites import SUITES, open_suite
 from antishortcut.methods import make_method, options_of, roles_of
 from antishortcut.models import build, probe
 from antishortcut.models.registry import IMAGENET, make
@@ -405,7 +412,7 @@ def test_desk_keeps_the_pairing_and_says_what_it_is() -> None:
             assert cut.recipe.optim == whole.recipe.optim
             assert cut.recipe.teacher.early == whole.recipe.teacher.early
             assert cut.recipe.data.name == whole.recipe.data.name
-            assert (cut.recipe.epochs, cut.recipe.iterations) in ((EPOCHS, 0), (0, ITERATIONS))
+            assert (cut.recipe.epochs, cut.recipe.iterations) in ((DESK_EPOCHS, 0), (0, DESK_ITERATIONS))
             assert bool(cut.recipe.epochs) == bool(whole.recipe.epochs)
             assert not cut.recipe.teacher.pretrained
             assert cut.recipe.data.train_limit is not None
@@ -416,7 +423,7 @@ def test_desk_keeps_the_pairing_and_says_what_it_is() -> None:
 def test_desk_shortens_what_counts_epochs() -> None:
     for job in opened("paper").jobs:
         dense = job.recipe.iterations
-        share, cut = ITERATIONS / dense if dense else EPOCHS / job.recipe.epochs, desk(job)
+        share, cut = DESK_ITERATIONS / dense if dense else DESK_EPOCHS / job.recipe.epochs, desk(job)
         assert ("warmup" in settings(job)) == (job.method in WARMED)
         if job.method in WARMED:
             assert options_of(job.method, {})["warmup"] == WARMED[job.method]

@@ -18,8 +18,7 @@ from antishortcut.config.recipe import OptimSettings
 from antishortcut.errors import UserError
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect, natural
-from antishortcut.report.informed import informed
-from antishortcut.report.notes import warnings
+from antishortcut.report.notes import informed, warnings
 from antishortcut.report.stats import paired
 from antishortcut.report.text import fit
 from antishortcut.run_dir import write_json

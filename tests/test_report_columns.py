@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.report.collect import collect
-from antishortcut.report.columns import arrow, better, chosen, ordered, parts, shown, view_of
-from antishortcut.report.table import Table
+from antishortcut.report.table import Table, arrow, better, chosen, ordered, parts, shown, view_of
 from antishortcut.report.text import tex, write_latex, write_markdown
 from tests.browser.fake_runs import SCRIPT, full, score, student
 

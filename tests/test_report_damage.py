@@ -18,9 +18,8 @@ from antishortcut.report import build
 from antishortcut.report.collect import Found, collect
 from antishortcut.report.direction_reader import PICTURE
 from antishortcut.report.figures import figures
-from antishortcut.report.libraries import libraries
-from antishortcut.report.page import render
-from antishortcut.report.reading import MANY, history, number, parse, terms
+from antishortcut.report.page import libraries, render
+from antishortcut.report.reader import MANY, history, number, parse, terms
 from antishortcut.report.table import Table
 from tests.browser.fake_runs import TEACHER, directions, full, score, student
 

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 from antishortcut.config.recipe import Run, rewind_run, teach_run
-from antishortcut.experiments.pairs import PAIRS
-from antishortcut.experiments.paper import TABLES
+from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk_recipe
 from antishortcut.experiments.printed import PRINTED
-from antishortcut.experiments.scale import MARK, desk_recipe
 from antishortcut.methods import options_of
 from antishortcut.report import build
-from antishortcut.report.measures import SAID, measure_of, numbers_of, why_not
-from antishortcut.report.pair import DEFAULTS, DESK, unlike
-from antishortcut.report.teacher import ANGLES as ANGLED
-from antishortcut.report.teacher import DIGITS, EPOCHS, taught_of
+from antishortcut.report.paper_comparison import ANGLES as ANGLED
+from antishortcut.report.paper_comparison import DIGITS, EPOCHS, SAID, measure_of, numbers_of, taught_of, why_not
+from antishortcut.report.paper_pairs import DEFAULTS, DESK, unlike
 from antishortcut.run_dir import Folder, write_json
 from tests.browser.fake_runs import score
 from tests.test_report_printed import line, made, opened, run, runs

@@ -14,20 +14,15 @@ from scipy import integrate, special, stats
 
 from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.pairs import PAIRS
-from antishortcut.experiments.paper import TABLES
+from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
 from antishortcut.experiments.printed import PRINTED, find
-from antishortcut.experiments.scale import MARK, desk
 from antishortcut.methods import options_of, roles_of
 from antishortcut.report import Report, build
 from antishortcut.report.collect import collect
-from antishortcut.report.columns import better
-from antishortcut.report.differences import Difference, Differences
-from antishortcut.report.measures import ALSO, MEASURES, numbers_of
-from antishortcut.report.pair import DESK
-from antishortcut.report.paper_comparison import Beside, Line, beside
+from antishortcut.report.paper_comparison import ALSO, MEASURES, Beside, Line, beside, numbers_of
+from antishortcut.report.paper_pairs import DESK
 from antishortcut.report.stats import Paired, power
-from antishortcut.report.table import Table
+from antishortcut.report.table import Difference, Differences, Table, better
 from antishortcut.run_dir import Folder
 from tests.browser.fake_runs import score
 

@@ -16,21 +16,27 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
-from antishortcut.experiments.pairs import PAIRS
+from antishortcut.experiments.paper import PAIRS
 from antishortcut.report import Report, build
-from antishortcut.report.classes import MANY, class_tables
 from antishortcut.report.collect import collect
-from antishortcut.report.columns import better, ordered, shown, words
 from antishortcut.report.figures import figures
 from antishortcut.report.mechanism_figures import embeddings
 from antishortcut.report.notes import subtitle, warnings
 from antishortcut.report.page import render
 from antishortcut.report.paper_comparison import beside
-from antishortcut.report.reading import Notes
-from antishortcut.report.scores import read_embedding
-from antishortcut.report.segmentation_figures import GAP, LINE, MARGIN, Gallery, draw_scenes, draw_still, galleries
-from antishortcut.report.shots import PICTURE
-from antishortcut.report.table import Table
+from antishortcut.report.reader import PICTURE, Notes, read_embedding
+from antishortcut.report.segmentation_figures import (
+    GAP,
+    LINE,
+    MANY,
+    MARGIN,
+    Gallery,
+    class_tables,
+    draw_scenes,
+    draw_still,
+    galleries,
+)
+from antishortcut.report.table import Table, better, ordered, shown, words
 from antishortcut.report.training_curves import training
 from antishortcut.run_dir import Folder, write_json
 from tests.browser.fake_runs import SCRIPT, score, student

@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.analysis.maps import places
+from antishortcut.analysis.features import places
 from antishortcut.config.recipe import Execution, load_recipe
 from antishortcut.evaluation import Bench, Subject, evaluate
-from antishortcut.evaluation.hard import compared
 from antishortcut.evaluation.segmentation_scores import EACH, SAME, locations, oklab, palette
+from antishortcut.evaluation.shift_scores import compared
 from antishortcut.models import Network
 from antishortcut.run_dir import Folder
 from antishortcut.training.pipeline import Workshop, distill

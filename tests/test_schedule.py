@@ -7,7 +7,7 @@ import math
 import pytest
 
 from antishortcut.config.recipe import OptimSettings
-from antishortcut.training.schedule import rate_at
+from antishortcut.training.optim import rate_at
 
 
 def rates(**settings: object) -> list[float]:

@@ -25,10 +25,17 @@ from antishortcut.data import open_sets
 from antishortcut.data.rng import uniform
 from antishortcut.errors import UserError
 from antishortcut.evaluation.stylize import open_stylized, write_stylized
-from antishortcut.evaluation.stylize.adain import adain, blend, statistics
+from antishortcut.evaluation.stylize.adain import (
+    Stylizer,
+    adain,
+    blend,
+    encoder_from,
+    load,
+    own_decoder,
+    reference,
+    statistics,
+)
 from antishortcut.evaluation.stylize.generate import STREAM, VERSION, another_class, any_style
-from antishortcut.evaluation.stylize.nets import Stylizer, encoder_from, own_decoder
-from antishortcut.evaluation.stylize.weights import load, reference
 from antishortcut.models import build
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import picture

@@ -23,10 +23,24 @@ from antishortcut.cli import app, main
 from antishortcut.config.recipe import Execution
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
-from antishortcut.experiments.beyond import BASE, FEWER, KEPT, RHOS, RIVALS, SEEDS, STRENGTHS, VARIANTS, controls
-from antishortcut.experiments.launcher import Outcome, Place
-from antishortcut.experiments.suites_suites import SUITES, Job, Suite, folder_of, open_suite, teacher_key
-from antishortcut.experiments.work import Worker
+from antishortcut.experiments.launcher import Outcome, Place, Worker
+from antishortcut.experiments.suites import (
+    BASE,
+    FEWER,
+    KEPT,
+    RHOS,
+    RIVALS,
+    SEEDS,
+    STRENGTHS,
+    SUITES,
+    VARIANTS,
+    Job,
+    Suite,
+    controls,
+    folder_of,
+    open_suite,
+    teacher_key,
+)
 from antishortcut.methods import options_of, roles_of
 from antishortcut.run_dir import Folder, twin_of
 from antishortcut.teachers.trajectory import keep_steps

@@ -118,7 +118,7 @@ def torment(kills: int, seed: int, only: list[str] | None, say: Callable[[str], 
     ready()
     import torch
 
-    from antishortcut.evaluation.stylize.nets import reference_decoder, reference_vgg
+    from antishortcut.evaluation.stylize.adain import reference_decoder, reference_vgg
 
     place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
     recipe, before = place / "tiny.toml", place / "before"

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from antishortcut.data import Loader
 from antishortcut.data import rng as draws
 from antishortcut.data.image_io import pixels, read
-from antishortcut.data.imagenet import varied
+from antishortcut.data.transforms import varied
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from antishortcut.data import Loader, order
 from antishortcut.data import rng as draws
 from antishortcut.data.corruptions.writer import write_copies
-from antishortcut.data.masks import NO_CLASS
+from antishortcut.data.segmentation import NO_CLASS
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, Batch, FileSet, ImageSet, is_dense

@@ -17,7 +17,7 @@ from PIL import Image
 from antishortcut.data import open_sets
 from antishortcut.data import segmentation as scenes
 from antishortcut.data.image_io import CACHE
-from antishortcut.data.masks import read_pair, read_values
+from antishortcut.data.segmentation import read_pair, read_values
 from antishortcut.types import VOID, FileSet, Sets, is_dense
 from tests.data.official import ADE_SIZES, in_memory, make_ade, make_camvid, make_masked, mask, picture, real, refused
 

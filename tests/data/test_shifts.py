@@ -11,8 +11,7 @@ from timm.data.imagenet_info import ImageNetInfo
 
 from antishortcut.data import Loader
 from antishortcut.data.readers import class_list
-from antishortcut.data.shifts import Shift, open_renditions
-from antishortcut.data.stimuli import SIXTEEN, open_stimuli, published
+from antishortcut.data.shifts import SIXTEEN, Shift, open_renditions, open_stimuli, published
 from antishortcut.errors import UserError
 from tests.data.official import picture
 

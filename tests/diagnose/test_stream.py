@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.analysis import Chunks, Found, Moments, Stream, parts, pick, plain, project
-from antishortcut.analysis.found import BINS, Tally
-from antishortcut.analysis.stream import blocks
+from antishortcut.analysis.stream import BINS, Tally, blocks
 from antishortcut.errors import UserError
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 

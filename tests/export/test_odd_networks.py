@@ -135,7 +135,7 @@ def test_scenes_of_one_size_alone_are_said_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fresh(tmp_path / "run", "import:tests.export.test_odd_networks:OneSize", 32, classes=5)
-    monkeypatch.setattr("antishortcut.export.opened._noise", lambda side, maps: (torch.rand(5, 3, 32, 32), "noise"))
+    monkeypatch.setattr("antishortcut.export.verify._noise", lambda side, maps: (torch.rand(5, 3, 32, 32), "noise"))
     monkeypatch.setattr(sys, "argv", ["asd", "export", str(folder.path), "--to", "onnx"])
     with pytest.raises(SystemExit) as caught:
         main()

@@ -22,7 +22,7 @@ from antishortcut.data import datasets as sources
 from antishortcut.errors import UserError
 from antishortcut.fileio import expanded
 from antishortcut.methods import METHODS, make_method, options_of
-from antishortcut.models import checkpoints
+from antishortcut.models import weights as checkpoints
 from antishortcut.models.registry import build
 from antishortcut.models.weights import load_weights
 from antishortcut.teachers import imported as given

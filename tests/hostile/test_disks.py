@@ -25,7 +25,7 @@ from antishortcut.config.recipe import recipe_template
 from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluation import _examine
 from antishortcut.evaluation.context import Scored
-from antishortcut.experiments.task import guarded
+from antishortcut.experiments.launcher import guarded
 from antishortcut.report import build
 from antishortcut.run_dir import replacing
 from tests.browser.fake_runs import student

@@ -18,7 +18,7 @@ from PIL import Image
 from antishortcut.data import open_sets
 from antishortcut.data import readers as layouts
 from antishortcut.data.image_io import read, size_of
-from antishortcut.data.masks import read_values
+from antishortcut.data.segmentation import read_values
 from antishortcut.errors import UserError, printable
 from antishortcut.run_dir import read_json, write_json
 

@@ -104,7 +104,7 @@ def test_the_report_runs_nothing_and_has_no_element_of_theirs(
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
 def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, tmp_path: Path) -> None:
-    from antishortcut.analysis.audit_audit import audit
+    from antishortcut.analysis.audit import audit
     from antishortcut.report.audit_page import write_page
     from tests.test_audit import network, sets_of
 

@@ -17,9 +17,9 @@ import torch
 from antishortcut.cli import main
 from antishortcut.data import readers as layouts
 from antishortcut.data.derived import read_images, read_labels
-from antishortcut.data.pickles import read_pickle
+from antishortcut.data.readers import read_pickle
 from antishortcut.errors import UserError
-from antishortcut.evaluation.stylize.weights import reference
+from antishortcut.evaluation.stylize.adain import reference
 from antishortcut.models.weights import read
 from antishortcut.run_dir import Folder, write_json
 from antishortcut.teachers.snapshots import load_state as load_snapshot

@@ -22,7 +22,7 @@ from antishortcut.data import segmentation as scenes
 from antishortcut.data.derived import read_images
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import read
-from antishortcut.data.stimuli import read_mapping
+from antishortcut.data.shifts import read_mapping
 from antishortcut.errors import LONGEST, UserError, printable
 from antishortcut.models.weights import read as read_weights
 from antishortcut.run_dir import Folder

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, make_method
 from antishortcut.models import FeatureExtractor, Network, build, probe
-from antishortcut.models.trial import try_out
+from antishortcut.models.user_models import try_out
 from antishortcut.types import Batch, Features, Sizes
 from tests.models import one_thread as one_thread
 

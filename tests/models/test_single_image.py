@@ -14,7 +14,7 @@ from antishortcut.config.recipe import load_recipe
 from antishortcut.data.loader import Loader
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.trial import check_single_image
+from antishortcut.models.user_models import check_single_image
 from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import ImageSet, Sets
 from tests.data.official import picture

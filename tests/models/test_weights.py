@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import FeatureExtractor, Network, build, load_weights
-from antishortcut.models.trial import try_out
+from antishortcut.models.user_models import try_out
 from tests.models import one_thread as one_thread
 
 State = dict[str, Tensor]

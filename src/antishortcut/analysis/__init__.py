@@ -8,24 +8,32 @@ Undefined numbers are NaN inside and None in `.values()`. Without any direction,
 from __future__ import annotations
 
 from antishortcut.analysis.alignment import (
+    Bounds,
     Leaning,
     Standing,
     alignment,
     cosine,
+    infonce,
     leaning,
     leanings,
     shortcut_projection,
     standing,
 )
-from antishortcut.analysis.attribution import Ends, Explained, class_means, ends, explained
-from antishortcut.analysis.bounds import Bounds, infonce
-from antishortcut.analysis.found import Found, Spread, plain
+from antishortcut.analysis.attribution import (
+    Ends,
+    Explained,
+    Head,
+    Shift,
+    class_means,
+    ends,
+    explained,
+    head_share,
+    head_shift,
+)
 from antishortcut.analysis.geometry import Energy, Judgement, Reuse, energies, energy, judge, judge_streams, reuse
-from antishortcut.analysis.head import Head, Shift, head_share, head_shift
-from antishortcut.analysis.moments import Angles, Geometry, Moments, Moved, Scatter, angles
-from antishortcut.analysis.ridge import Cross, Mapped, ridge_map
+from antishortcut.analysis.moments import Angles, Cross, Geometry, Mapped, Moments, Moved, Scatter, angles, ridge_map
 from antishortcut.analysis.stability import Bootstrap, Growth, batch_sizes, bootstrap, growth
-from antishortcut.analysis.stream import Chunks, Stream, parts, pick, project
+from antishortcut.analysis.stream import Chunks, Found, Spread, Stream, parts, pick, plain, project
 
 __all__ = [
     "Angles",

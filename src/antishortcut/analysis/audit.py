@@ -248,3 +248,8 @@ def leans(seen: Rows, trained: Rows, bases: Rows) -> dict[str, Any]:
         },
         "paper": list(PAPER),
     }
+
+
+# --- Checkpoints of anyone's model and their images → which directions training left, and how sure that is ---
+
+__all__ = ["GROWN", "PAPER", "POOL", "audit", "fate"]

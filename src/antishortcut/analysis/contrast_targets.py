@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.analysis.features import predict
-from antishortcut.data.dense import wants_labels
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.methods.contrast import contrast_logits

@@ -1,18 +1,20 @@
 """Outputs of networks over a whole set: the loop that evaluation, audit and targets share."""
 # B batch, N images, D features
+# N images, D features
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from antishortcut.data import Loader
-from antishortcut.data.dense import wants_labels
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.models import Network
 from antishortcut.progress import Watch
 from antishortcut.types import AnySet, Batch, Features
@@ -75,3 +77,42 @@ def _room(count: int, width: int) -> Tensor:
         return torch.empty(count, width)
     with tempfile.TemporaryFile() as file:  # mapped pages outlive the name
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(count, width)))
+
+
+# --- Features on a plane, teacher beside student, by t-SNE (van der Maaten & Hinton 2008) ---
+
+SHOWN = 10  # classes, the first of the data
+EACH = 50  # images of each
+PERPLEXITY = 30.0
+
+
+def places(label: Tensor, shown: int = SHOWN, each: int = EACH) -> Tensor:
+    """Which images are drawn: the first `each` of the first `shown` classes, in order. (n,)"""
+    chosen = [(label == number).nonzero().flatten()[:each] for number in range(shown)]
+    return torch.cat(chosen).sort().values
+
+
+def tsne(
+    rows: Mapping[str, Tensor], label: Tensor, classes: Sequence[str], shown: int = SHOWN, each: int = EACH
+) -> dict[str, Any] | None:
+    """The same images in each network's own plane: {"label", "classes", role: [[x, y], …]}; None without scikit-learn.
+
+    Planes are made one by one: distances mean something within a plane, not between two.
+    """
+    try:
+        from sklearn.manifold import TSNE
+    except ModuleNotFoundError:
+        return None
+    drawn = places(label, shown, each)
+    if len(drawn) < 5:
+        return None
+    near = min(PERPLEXITY, (len(drawn) - 1) / 3)
+    found: dict[str, Any] = {
+        "method": "t-SNE",
+        "label": label[drawn].tolist(),
+        "classes": list(classes[:shown]),
+    }
+    for role, features in rows.items():
+        made = TSNE(perplexity=near, init="pca", random_state=0, n_jobs=1).fit_transform(features[drawn].numpy())
+        found[role] = [[round(float(x), 2), round(float(y), 2)] for x, y in made]
+    return found

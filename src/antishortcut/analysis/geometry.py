@@ -11,9 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.found import Found, ratio
 from antishortcut.analysis.moments import Angles, Moments, angles
-from antishortcut.analysis.stream import Stream, basis_of, blocks
+from antishortcut.analysis.stream import Found, Stream, basis_of, blocks, ratio
 
 Select = Literal["displaced", "abandoned"]
 LEFT = 0.5  # a direction counts as abandoned when less than this of its early share remains

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.found import Found
 from antishortcut.analysis.moments import Scatter, positive
-from antishortcut.analysis.stream import BLOCK, Stream, basis_of, blocks
+from antishortcut.analysis.stream import BLOCK, Found, Stream, basis_of, blocks
 from antishortcut.subspace import principal_angles, random_angle, top_directions
 
 ROOM = 2**27  # bytes of moments held at a time

@@ -11,13 +11,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from antishortcut.cli import analyze as audit
-from antishortcut.cli import bench, corrupt, doctor, export, stylize, suite, targets
+from antishortcut.cli import analyze as targets
+from antishortcut.cli import bench, export, suite
 from antishortcut.cli import data as check
+from antishortcut.cli import data as corrupt
+from antishortcut.cli import data as stylize
 from antishortcut.cli import evaluate as scores
+from antishortcut.cli import info as doctor
 from antishortcut.cli import info as lists
 from antishortcut.cli import train as runs
+from antishortcut.distributed import own_code
 from antishortcut.errors import UserError, first_line, of_disk, one_line
-from antishortcut.exits import own_code
 from antishortcut.progress import first_process
 from antishortcut.training.signals import Asked, Stopped, ending, stopped_by
 

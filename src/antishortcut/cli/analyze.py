@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
+from antishortcut.cli import options as complete
 from antishortcut.cli.options import (
     DeviceOption,
     JsonOption,
@@ -109,7 +110,7 @@ def audit(
 
 def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: str) -> tuple[dict[str, Any], str | None]:
     """Findings, and where the page is; all files are there when this returns."""
-    from antishortcut.analysis.audit_audit import audit as measure
+    from antishortcut.analysis.audit import audit as measure
     from antishortcut.export.atomic_dir import placing
     from antishortcut.run_dir import write_json
 
@@ -325,3 +326,60 @@ def _candidates(found: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple
         values = (one["early"], one["final"], one["lost"], one["explained"], one["agreement"]["mean"])
         rows.append((row["state"], *values))
     return title, heads, rows
+
+
+# --- asd targets: what contrast targets would say, to choose λ and T_early by ---
+
+COLUMNS = {
+    "state": "T_early",
+    "strength": "λ",
+    "agreement": "agree",
+    "moved": "moved",
+    "entropy": "entropy",
+    "early_accuracy": "early",
+    "final_accuracy": "final",
+    "target_accuracy": "target",
+    "hard_accuracy": "hard",
+}
+WORDS = (
+    "agree: share of images that T_early and T_final call the same; moved: share whose target is led by another class "
+    "than T_final's; entropy of the targets at τ = 4, in nats; then accuracies: of T_early, T_final and the "
+    "targets, and of the targets on the images that T_early gets wrong."
+)
+
+
+def targets(
+    teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>.")],
+    states: Annotated[str, typer.Option(help="Early states, comma-separated [default: all it kept].")] = "",
+    strengths: Annotated[str, typer.Option(help="Values of λ, comma-separated.")] = "0,0.25,0.5,1,2",
+    data_root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Signs to choose λ and T_early of contrast targets by, without any test image and before a student is trained."""
+    from antishortcut.analysis.contrast_targets import LOST, measure
+    from antishortcut.progress import console
+    from antishortcut.run_dir import Folder
+    from antishortcut.training.pipeline import Workshop
+
+    try:
+        values = [float(word) for word in strengths.split(",") if word.strip()]
+    except ValueError:
+        values = []
+    if not values or not all(0 <= value < math.inf for value in values):
+        raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
+    folder = Folder(teacher)
+    run, _ = folder.read()
+    wanted = [word.strip() for word in states.split(",") if word.strip()]
+    sets = Workshop(Path("runs"), data_root).sets(run.data)
+    screen = console()
+    found = measure(folder, sets, wanted, values, lambda text: screen.print(text, markup=False))
+    if as_json:
+        print_json(found)
+        return
+    rows = [tuple(row[key] for key in COLUMNS) for row in found["rows"]]
+    table(f"contrast targets on {found['count']:,} {found['set']} images", list(COLUMNS.values()), rows)
+    print(WORDS)
+    told = ", ".join(
+        f"{state} {'none' if value is None else f'{value:g}'}" for state, value in found["largest"].items()
+    )
+    tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {told}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
+from antishortcut.cli import options as complete
 from antishortcut.cli.options import DeviceOption, JsonOption, ThreadsOption, print_json, table, use_threads
 from antishortcut.errors import UserError
 

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
-from antishortcut.cli.options import JsonOption, RootOption, SetOption, print_json, table, tell
+from antishortcut.cli import options as complete
+from antishortcut.cli.options import (
+    DeviceOption,
+    DownloadOption,
+    JsonOption,
+    RootOption,
+    SetOption,
+    ThreadsOption,
+    print_json,
+    table,
+    tell,
+    use_threads,
+)
 from antishortcut.errors import UserError, counted, near
 from antishortcut.fileio import expanded, near_folder
 
@@ -216,3 +227,165 @@ def _show_classes(title: str, rows: list[dict[str, Any]], parts: list[str], most
     bars = ["█" * round(BAR * row["train"] / top) for row in ranked]
     shown = [(row["class"], *(row[part] for part in parts), bar) for row, bar in zip(ranked, bars, strict=True)]
     table(title, ["class", *parts, ""], shown)
+
+
+# --- asd corrupt: corrupted copies of a test set, as CIFAR-C and ImageNet-C have them ---
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from antishortcut.data.corruptions import Copies
+
+SHEET = "contact.png"
+
+
+def corrupt(
+    data: Annotated[
+        str,
+        typer.Argument(help="A data set (asd list datasets), or folder:PATH.", autocompletion=complete.datasets),
+    ],
+    out: Annotated[Path, typer.Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
+    names: Annotated[
+        str | None, typer.Option(help="Which corruptions, comma-separated [default: the fifteen].")
+    ] = None,
+    extra: Annotated[bool, typer.Option("--extra", help="The four extra corruptions too.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the corruptions.")] = 0,
+    frost: Annotated[Path | None, typer.Option(help="Folder of frost pictures [default: crystals made here].")] = None,
+    data_root: RootOption = None,
+    set_name: Annotated[str | None, typer.Option(help="Which test set [default: the first].")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many images, balanced over the classes.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to go on where it was stopped."""
+    from antishortcut.data import open_sets
+    from antishortcut.data.corruptions import (
+        ALL,
+        CORRUPTIONS,
+        EXTRA,
+        clean_chunk,
+        contact_sheet,
+        open_copies,
+        striking,
+        write_copies,
+    )
+    from antishortcut.data.splits import limited
+    from antishortcut.run_dir import replacing
+
+    chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else [*CORRUPTIONS]
+    chosen = list(dict.fromkeys([*chosen, *(EXTRA if extra else ())]))
+    for name in chosen:
+        if name not in ALL:  # before the data set is opened, which may take a while
+            raise UserError(f"no corruption {name!r}{near(name, ALL)}")
+    sets = open_sets(data, data_root)
+    test = next(iter(sets.tests)) if set_name is None else set_name
+    if test not in sets.tests:
+        raise UserError(f"{sets.name} has no test set {test!r}{near(test, sets.tests)}")
+    images = limited(sets.tests[test], limit, 0, "--limit")
+    facts = {"set": data, "test": test}
+    write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
+    copies = open_copies(out, len(sets.classes), needed=chosen)
+    clean = clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
+    sheet, shown = copies.folder / SHEET, striking(clean)
+    with replacing(sheet) as file:
+        contact_sheet(copies, clean[shown], shown).save(file, format="PNG")
+    rows = [{"name": name, "change": _changes(copies, name, clean)} for name in chosen]
+    if as_json:
+        print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts), "rows": rows})
+        return
+    title = f"{copies.count:,} images of {copies.side} × {copies.side}: mean change of a value out of 255, by severity"
+    table(title, ("corruption", "1", "2", "3", "4", "5"), [(row["name"], *row["change"]) for row in rows])
+    tell(f"{copies.folder}, contact sheet {sheet}")
+
+
+def _changes(copies: Copies, name: str, clean: NDArray[np.uint8]) -> list[float]:
+    """Mean of |corrupted − clean| over the first chunk, for each severity."""
+    import numpy as np
+
+    from antishortcut.data.corruptions import SEVERITIES
+    from antishortcut.types import ImageSet
+
+    changes = []
+    for severity in SEVERITIES:
+        part = copies.part(name, severity)
+        assert isinstance(part, ImageSet)
+        corrupted = part.image[: len(clean)].permute(0, 2, 3, 1).numpy()
+        changes.append(round(float(np.abs(corrupted.astype(np.int16) - clean).mean()), 2))
+    return changes
+
+
+# --- asd stylize: copies of a test set in other textures ---
+
+if TYPE_CHECKING:
+    from antishortcut.config.recipe import DataSettings
+    from antishortcut.evaluation.stylize.adain import Stylizer
+
+DataArg = Annotated[
+    str,
+    typer.Argument(
+        help="A data set (asd list datasets), or a recipe whose data are meant.", autocompletion=complete.data
+    ),
+]
+OutArg = Annotated[Path, typer.Argument(help="The folder to write.")]
+FileOption = Path | None
+
+
+def stylize(
+    data: DataArg,
+    out: OutArg,
+    vgg: Annotated[FileOption, typer.Option(help="Public weights: vgg_normalised.pth.")] = None,
+    decoder: Annotated[FileOption, typer.Option(help="Public weights: decoder.pth.")] = None,
+    magnify: Annotated[int, typer.Option(help="With public weights: enlarge images so many times meanwhile.")] = 1,
+    stylizer: Annotated[FileOption, typer.Option(help="A folder that scripts/train_stylizer.py wrote.")] = None,
+    styles: Annotated[FileOption, typer.Option(help="Pictures [default: training images of other classes].")] = None,
+    alpha: Annotated[float, typer.Option(help="0 keeps the image, 1 gives it all of the style.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the choice of styles.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="Stylise so many images, balanced over classes.")] = None,
+    set_name: Annotated[str | None, typer.Option(help="Which test set [default: the first].")] = None,
+    files: Annotated[bool, typer.Option("--files", help="Write PNGs to OUT/images/<class> too.")] = False,
+    data_root: RootOption = None,
+    download: DownloadOption = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write stylised copies of a test set: shapes stay, textures change. All methods see the same images."""
+    from antishortcut.cli.evaluate import device_of
+    from antishortcut.evaluation.stylize import write_stylized
+    from antishortcut.training.pipeline import Workshop
+
+    use_threads(threads)
+    network = _stylizer(vgg, decoder, magnify, stylizer).to(device_of(device))
+    sets = Workshop(Path("runs"), data_root, download=download).sets(data_settings(data))
+    copies = write_stylized(
+        network, sets, out, which=set_name, styles=styles, alpha=alpha, seed=seed, limit=limit, files=files
+    )
+    sheet, facts = out / "contact.png", dict(copies.facts)
+    if as_json:
+        print_json({"out": str(out), "sheet": str(sheet), "fingerprint": copies.fingerprint, "facts": facts})
+        return
+    names = ("set", "part", "count", "side", "weights", "styles", "alpha", "seed")
+    table("stylised copies", ("", ""), [(name, str(facts[name])) for name in names])
+    tell(sheet)
+
+
+def _stylizer(vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Path | None) -> Stylizer:
+    """The public weights, or a stylizer that was trained."""
+    from antishortcut.evaluation.stylize.adain import load, reference
+
+    if vgg is not None and decoder is not None:
+        return reference(vgg, decoder, magnify)
+    if magnify != 1:
+        raise UserError("--magnify goes with public weights (--vgg, --decoder)")
+    if stylizer is None or vgg is not None or decoder is not None:
+        raise UserError("give public weights, --vgg vgg_normalised.pth --decoder decoder.pth, or a trained --stylizer")
+    return load(stylizer)
+
+
+def data_settings(name: str) -> DataSettings:
+    """The data of a recipe, or a data set by name; a name that is both means the same."""
+    from antishortcut.config.recipe import DataSettings, load_recipe, shipped_recipes
+
+    if name.endswith(".toml") or name.partition("@")[0] in shipped_recipes():
+        return load_recipe(name).data
+    return DataSettings(name=name)

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Workshop
 
-from antishortcut.cli import complete
+from antishortcut.cli import options as complete
 from antishortcut.cli.options import (
     MEASURED,
     AtOption,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
+from antishortcut.cli import options as complete
 from antishortcut.cli.options import JsonOption, RootOption, ThreadsOption, print_json, table, tell, use_threads
 from antishortcut.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antishortcut.cli import complete
+from antishortcut.cli import options as complete
 from antishortcut.cli.options import (
     AtOption,
     DeviceOption,
@@ -31,7 +31,7 @@ from antishortcut.errors import UserError, near, printable
 
 if TYPE_CHECKING:
     from antishortcut.experiments.launcher import Engine, Place
-    from antishortcut.experiments.suites_suites import Job, Suite
+    from antishortcut.experiments.suites import Job, Suite
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, typer.Argument(help="asd suite list.", autocompletion=complete.suites)]
@@ -46,7 +46,7 @@ ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or
 @app.command("list")
 def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.experiments.suites_suites import describe
+    from antishortcut.experiments.suites import describe
 
     rows = describe(scale)
     if as_json:
@@ -73,8 +73,7 @@ def show(
 
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
-    from antishortcut.cli import cost
-    from antishortcut.experiments.hours import reported_hours
+    from antishortcut.experiments.paper import reported_hours
 
     if not measure:
         given = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
@@ -82,7 +81,7 @@ def show(
     opened = _open(name, set_, only, seeds, scale)
     jobs, paper, here = opened.jobs, reported_hours(opened), None
     if measure:
-        here = cost.measure(opened, runs, execution_of(device=device, precision=precision, threads=threads))
+        here = measure_suite(opened, runs, execution_of(device=device, precision=precision, threads=threads))
     if as_json:
         from antishortcut.methods import options_of
 
@@ -103,7 +102,7 @@ def show(
     if paper:
         tell(paper)
     if here:
-        cost.print_cost(here)
+        print_cost(here)
     else:
         tell(f"hours on this machine: asd suite show {name}{f' --scale {scale}' * (scale != 'paper')} --measure")
 
@@ -224,7 +223,7 @@ def _early(job: Job) -> str:
 
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
-    from antishortcut.experiments.suites_suites import open_suite
+    from antishortcut.experiments.suites import open_suite
 
     try:
         numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
@@ -239,3 +238,39 @@ def _idle(beside: str, given: dict[str, bool]) -> None:
     """Options that were given and would do nothing, for the one they stand beside was not."""
     if names := [name for name, said in given.items() if said]:
         raise UserError(f"{' and '.join(names)} without {beside} would do nothing; add {beside} or leave them out")
+
+
+# --- How `asd suite show --measure` measures and prints what a suite costs here ---
+
+if TYPE_CHECKING:
+    from antishortcut.config.recipe import Execution
+    from antishortcut.experiments.cost import Cost
+    from antishortcut.experiments.suites import Suite
+
+
+def measure_suite(suite: Suite, runs: Path, execution: Execution) -> Cost:
+    from antishortcut.experiments.benchmark import Stopwatch
+    from antishortcut.experiments.cost import measured_cost
+    from antishortcut.progress import Watch
+
+    clock = Stopwatch(execution)
+    with Watch(f"measuring {suite.name}", 1) as watch:
+
+        def progress(done: int, groups: int, problem: str) -> None:
+            if done == 0:
+                watch.total = groups
+                watch.begin(0)
+            if problem:
+                watch.say(f"left out: {problem}")
+            watch.update(done, {})
+
+        return measured_cost(suite.jobs, runs, clock, progress)
+
+
+def print_cost(cost: Cost) -> None:
+    columns = ("", "students", "their hours", "teachers", "their hours")
+    table(f"estimated hours on {cost.machine}", columns, [tuple(vars(row).values()) for row in cost.rows])
+    tell(f"estimated {cost.hours:,.2f} h for the runs that are not finished, one after the other")
+    tell("evaluation is not counted, nor is reading image files")
+    for title, why in cost.left_out[:1]:
+        tell(f"left out: {title}{f' and {n} more' if (n := len(cost.left_out) - 1) else ''}: {why}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from antishortcut.data import masks
 from antishortcut.data import readers as layouts
+from antishortcut.data import segmentation as masks
 from antishortcut.data import segmentation as scenes
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode

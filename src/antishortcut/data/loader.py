@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antishortcut import hardware as machine
-from antishortcut.data import dense
+from antishortcut.data import segmentation as dense
 from antishortcut.data import transforms as vary
 from antishortcut.data.image_io import fit, read
-from antishortcut.data.imagenet import varied
 from antishortcut.data.rng import order
+from antishortcut.data.transforms import varied
 from antishortcut.errors import UserError, near
 from antishortcut.types import AnySet, Batch, ImageSet, is_dense
 

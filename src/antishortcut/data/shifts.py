@@ -1,11 +1,17 @@
 """ImageNet-R and ImageNet-A (Hendrycks et al. 2021): 200 classes of ImageNet each, scored where a student has them."""
 # N images, C classes of the student
+# N images, C classes of the student, K of the 16 categories that the student has
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +20,8 @@ from torch import Tensor
 
 from antishortcut.data.readers import class_list, folders, images_below, listed
 from antishortcut.data.splits import fingerprint
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, first_line, near
+from antishortcut.fileio import text
 from antishortcut.types import FileSet
 
 RENDITIONS = ("imagenet-r", "imagenet-a")
@@ -74,3 +81,133 @@ def _nothing_shared(name: str, folder: Path, classes: Sequence[str]) -> str:
             f"{name} is for students whose classes are wnids such as 'n02119022' (imagenet100), not names: {shown}, …"
         )
     return f"the student shares no class with {folder}: none of its {len(classes)} wnids is a folder there"
+
+
+# --- Cue conflict, Geirhos et al. 2019: the shape of one of 16 categories, the texture of another; which one is said? ---
+
+SIXTEEN = (
+    "airplane", "bear", "bicycle", "bird", "boat", "bottle", "car", "cat",
+    "chair", "clock", "dog", "elephant", "keyboard", "knife", "oven", "truck",
+)  # fmt: skip
+_NAME = re.compile(rf"({'|'.join(SIXTEEN)})\d+-({'|'.join(SIXTEEN)})\d+")
+_HINT = "expected images such as cat7-elephant2.png: shape and number, texture and number"
+
+
+@dataclass(frozen=True)
+class Stimuli:
+    """Images in conflict whose shape and texture the student can both name."""
+
+    images: FileSet  # labels are shapes: places in `categories`, not the student's classes
+    texture: Tensor  # (N,) places in `categories`
+    categories: tuple[str, ...]  # K, in the order of SIXTEEN
+    matrix: Tensor  # (K, C), rows sum to 1: mean probability over the student's classes of a category
+    facts: dict[str, Any]  # what was used and what left out, as JSON takes it
+    fingerprint: str  # changes when the images or the mapping do
+
+    @property
+    def shape(self) -> Tensor:
+        """(N,) places in `categories`."""
+        return self.images.label
+
+
+def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> Stimuli:
+    """Open the stimuli below a folder for a student with these classes.
+
+    A class counts as one of the 16 when it is one of the published wnids, has the category's name, or is in
+    lists/sixteen.txt; a TOML file says it otherwise: `airplane = ["my plane", "my jet"]`, a line for each category.
+    """
+    members = read_mapping(mapping, classes) if mapping is not None else _usual(classes)
+    if len(members) < 2:
+        raise UserError(_too_few(members, classes))
+    categories = tuple(members)
+    found = _named(folder)
+    place = {category: at for at, category in enumerate(categories)}
+    conflict = [(path, shape, texture) for path, shape, texture in found if shape != texture]
+    kept = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
+    if not kept:
+        raise UserError(
+            f"{folder} has {len(found)} stimuli, but none in conflict between categories of the student: "
+            + ", ".join(categories)
+        )
+    texture = torch.tensor([texture for _, _, texture in kept])  # (N,)
+    images = FileSet(tuple(path for path, _, _ in kept), torch.tensor([shape for _, shape, _ in kept]))
+    facts = {
+        "categories": {category: list(names) for category, names in members.items()},
+        "categories_count": len(categories),
+        "images": len(kept),
+        "no_conflict": len(found) - len(conflict),  # shape and texture of the same category
+        "without_category": len(conflict) - len(kept),  # shape or texture that the student has no class for
+    }
+    kind = f"cue-conflict {classes} {members}"
+    mark = fingerprint(kind, {"images": FileSet(images.paths, images.label, {"texture": texture})}, folder)
+    return Stimuli(images, texture, categories, _matrix(members, classes), facts, mark)
+
+
+def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The student's classes of every category, as a TOML file lists them; categories without any are left out."""
+    try:
+        loaded = tomllib.loads(text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise UserError(f"cannot read the mapping {path} ({reason})") from None
+    owner: dict[str, str] = {}
+    for category, names in loaded.items():
+        if category not in SIXTEEN:
+            raise UserError(f"{path}: {category!r} is none of the 16 categories{near(category, SIXTEEN)}")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{path}: {category} wants a list of the student's classes, such as {list(classes[:2])}")
+        for name in names:
+            if name not in classes:
+                close = get_close_matches(name[:80], classes, n=3, cutoff=0.5) or [*classes[:3], "…"]
+                raise UserError(f"{path}: the student has no class {name!r} for {category}{near(name, close)}")
+            if owner.setdefault(name, category) != category:
+                raise UserError(f"{path}: {name!r} is in both {owner[name]} and {category}; it can be in one")
+    return _members(owner, classes)
+
+
+@cache
+def published() -> Mapping[str, str]:
+    """Category by wnid or name, as lists/sixteen.txt has it."""
+    listed = (files("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
+    rows = [line.split() for line in listed.splitlines() if not line.startswith("#")]
+    return {name: category for category, *names in rows for name in (category, *names)}
+
+
+def _usual(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    known = published()
+    plain = {name: name.strip().lower().replace(" ", "_") for name in classes}
+    return _members({name: known[word] for name, word in plain.items() if word in known}, classes)
+
+
+def _members(owner: Mapping[str, str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """From category by class to classes by category, both in their own order."""
+    by_category = {wanted: tuple(name for name in classes if owner.get(name) == wanted) for wanted in SIXTEEN}
+    return {category: names for category, names in by_category.items() if names}
+
+
+def _matrix(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Tensor:
+    counts = torch.tensor([[name in names for name in classes] for names in members.values()])  # (K, C)
+    return counts / counts.sum(dim=1, keepdim=True)
+
+
+def _named(folder: Path) -> list[tuple[Path, str, str]]:
+    """File, shape and texture of every stimulus; model-vs-human puts more before the name, parted by underscores."""
+    found = []
+    for path in images_below(folder):
+        if (match := _NAME.fullmatch(path.stem.split("_")[-1])) is not None:
+            found.append((path, match[1], match[2]))
+    if not found:
+        raise UserError(f"no stimuli below {folder}; {_HINT}")
+    name, times = Counter(path.stem.split("_")[-1] for path, _, _ in found).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"{folder} holds {name} {times} times; name the one folder that is meant")
+    return found
+
+
+def _too_few(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> str:
+    covered = f"only {next(iter(members))}" if members else "none"
+    shown = ", ".join(repr(name) for name in classes[:3])
+    return (
+        f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {shown}, …); "
+        "map them in a TOML file: airplane = ['…'], bear = ['…']"
+    )

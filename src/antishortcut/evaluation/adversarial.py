@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.data import Loader
-from antishortcut.data.dense import wants_labels
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.types import AnySet, Features
 
 EPSILONS = (1 / 255, 2 / 255, 4 / 255, 8 / 255)  # radii of the balls; pixels are in [0, 1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from antishortcut.analysis.features import features, predict
 from antishortcut.config.recipe import Run
 from antishortcut.data import order
-from antishortcut.data.dense import wants_labels
 from antishortcut.data.readers import tiny_wnids
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited, take
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy
@@ -181,3 +181,17 @@ def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
     weights = read_weights(folder.weights()) if state == "final" and not run.keep else Trajectory(folder).weights(state)
     put(network, weights, folder.path)
     return network
+
+
+# --- The data's own test sets, scored as their task says ---
+
+
+def clean(bench: Bench) -> Iterator[Examination]:
+    """Every test set of the data."""
+    for name, images in bench.sets.tests.items():
+        yield Scored(name, bench.sets.fingerprint, partial(_score, images))
+
+
+def _score(images: AnySet, subject: Subject) -> Mapping[str, Any]:
+    sets = subject.bench.sets
+    return {"count": len(images)} | task_of(sets).report(subject.stream(images), images, sets.classes)

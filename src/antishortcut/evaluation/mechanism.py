@@ -1,5 +1,7 @@
 """Where the student's features stand between the two teacher states."""
 # N images, C classes, D teacher features, d student features
+# N images, C classes, D features
+# N images, D features, K directions
 
 from __future__ import annotations
 
@@ -10,21 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antishortcut.analysis import ridge_map
-from antishortcut.analysis.directions import head, kinds
-from antishortcut.analysis.maps import tsne
+from antishortcut.analysis import Chunks, Moments, Spread, infonce, leanings, ridge_map, standing
+from antishortcut.analysis.directions import ROBUST, K, describe, geometry, head, kinds, meaning, stability, written
+from antishortcut.analysis.features import tsne
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import Bench, Examination, Scored, Subject, part
-from antishortcut.evaluation.hard import compared
-from antishortcut.evaluation.leaning import values_of
-from antishortcut.evaluation.trajectory import POOL, VERSION, classifier, examine_teacher, examined
+from antishortcut.evaluation.shift_scores import compared
 from antishortcut.methods import make_method
-from antishortcut.models import probe
+from antishortcut.models import Network, probe
 from antishortcut.models.weights import put
 from antishortcut.models.weights import read as read_weights
-from antishortcut.run_dir import write_json
+from antishortcut.run_dir import Folder, read_json, write_json
 from antishortcut.tasks import sizes_of
-from antishortcut.teachers.trajectory import Teachers
+from antishortcut.teachers.trajectory import Teachers, Trajectory
 from antishortcut.types import Projects
 
 ARTIFACT = Path("artifacts") / "mechanism.json"
@@ -106,3 +106,125 @@ def _head(network: nn.Module, classes: int, basis: Tensor) -> dict[str, float]:
         "shift_largest": found["shift"]["largest"],
         "shift_bound": found["shift"]["bound"],
     }
+
+
+# --- What a teacher's own states show, measured once for all its students: artifacts/directions-<state>.json ---
+
+POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
+VERSION = 2  # of what is measured; scores of another version are made again
+
+
+def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
+    """Write the teacher's artifacts for the run's early state, unless they are there for these images."""
+    bench, path = subject.bench, _path(subject)
+    if examined(subject):
+        return path
+    trajectory = Trajectory(Folder(path.parent.parent))
+    course = {entry["labels"][0]: entry for entry in trajectory.entries}
+    ends = {"early": teachers.network("early"), "final": teachers.network("final")}
+    pool = part(bench.headline[1], POOL)
+    seen = subject.features(ends | {name: teachers.network(name) for name in course}, pool, "teacher's states")
+    folder = path.parent / path.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    found = geometry(seen, "early") | stability(subject.features(ends, bench.sets.train, "training features"))
+    found["early"] = _state(subject)
+    found["energy"] = [
+        row | {key: course[row["state"]].get(key) for key in ("epoch", "accuracy")}
+        for row in found["energy"]
+        if row["state"] in course
+    ]
+    found["directions"] = describe(seen, "early", pool, bench.sets.classes, folder)
+    _explain(found, seen, ends, subject)
+    weight = classifier(ends["final"], len(bench.sets.classes), found["width"])
+    if weight is not None:
+        found["head"] = head(weight, kinds(seen, "early")["displaced"])
+    write_json(path, written({"fingerprint": _mark(subject)} | found))
+    return path
+
+
+def examined(subject: Subject) -> bool:
+    """Whether the teacher's artifacts are there for these images; a damaged file is as good as none."""
+    try:
+        known = read_json(_path(subject)) if _path(subject).exists() else None
+    except UserError:
+        return False
+    return isinstance(known, dict) and known.get("fingerprint") == _mark(subject)
+
+
+def _state(subject: Subject) -> str:
+    return subject.run.roles.get("early", subject.run.early)
+
+
+def _path(subject: Subject) -> Path:
+    name = _state(subject).replace("/", "-").removesuffix("%")
+    return subject.bench.runs / "teachers" / str(subject.run.teacher) / "artifacts" / f"directions-{name}.json"
+
+
+def _mark(subject: Subject) -> str:
+    return f"{subject.bench.sets.fingerprint}-{VERSION}"
+
+
+def _explain(found: dict[str, Any], seen: Mapping[str, Tensor], ends: Mapping[str, Network], subject: Subject) -> None:
+    """Where texture and shape are known and independent: what each direction encodes, early and final."""
+    images = subject.bench.sets.tests.get("uncorrelated")
+    if images is None or "texture" not in images.cues:
+        return
+    factors = {"texture": images.cues["texture"], "shape": images.label}
+    told = meaning(kinds(seen, "early"), subject.features(ends, images), factors)
+    for kind, shares in told.items():
+        for direction, share in zip(found["directions"][kind], shares["each"], strict=True):
+            direction["explained"] = share
+    found["explained"] = {kind: shares["pooled"] for kind, shares in told.items()}
+
+
+def classifier(network: nn.Module, classes: int, width: int) -> Tensor | None:
+    """The weight (C, D) of the last linear layer of these sizes, if there is one."""
+    layers = [
+        layer
+        for layer in network.modules()
+        if isinstance(layer, nn.Linear) and (layer.out_features, layer.in_features) == (classes, width)
+    ]
+    return layers[-1].weight.detach().cpu() if layers else None
+
+
+# --- A student between the two teacher states: the numbers, and the histograms behind them ---
+
+NEGATIVES = 4_159  # final features each sample is told apart from, as in the paper's full-set bound
+
+
+def values_of(rows: Mapping[str, Tensor]) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """Numbers and histograms of "student" rows (N, D) beside "final" and "early" ones of the same images."""
+    stream = Chunks(rows)
+    moments = Moments.of(stream)
+    bases = {"shortcut": moments.shortcut(K), "robust": moments.pca("final", ROBUST)}
+    where, seen = standing(stream), leanings(stream, bases, ("student", "final", "early"))
+    pool = torch.arange(min(len(rows["final"]), NEGATIVES + 1))
+    told = infonce(stream, rows["final"][: len(pool)], pool)
+    own = seen["student"]
+    numbers = {
+        "cos_final": where.final.mean,
+        "cos_early": where.early.mean,
+        "closer_final": where.closer_to_final,
+        "signed_cosine": where.displacement.mean,
+        "signed_above": where.above_threshold,
+        "projection": own["shortcut"].projection.mean,
+        "projection_random": own["shortcut"].random,
+        "projection_final": seen["final"]["shortcut"].projection.mean,
+        "projection_early": seen["early"]["shortcut"].projection.mean,
+        "hinge_share": own["shortcut"].fires,
+        "hinge_mean": own["shortcut"].hinge,
+        "robust_projection": own["robust"].projection.mean,
+        "robust_random": own["robust"].random,
+        "infonce_binary": told.binary,
+        "infonce_full": told.full,
+        "infonce_ceiling": told.ceiling,
+    }
+    spreads = {"cos_final": where.final, "cos_early": where.early, "signed_cosine": where.displacement}
+    histograms = {name: _histogram(spread) for name, spread in spreads.items()}
+    return {name: value if value == value else None for name, value in numbers.items()}, histograms
+
+
+def _histogram(spread: Spread) -> dict[str, Any]:
+    bins = len(spread.histogram)
+    edges = torch.linspace(spread.low, spread.high, bins + 1, dtype=torch.float64)
+    return {"edges": [round(edge, 6) for edge in edges.tolist()], "counts": list(spread.histogram)}

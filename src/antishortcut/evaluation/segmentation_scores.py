@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.analysis.maps import places, tsne
-from antishortcut.data.dense import wants_labels
+from antishortcut.analysis.features import places, tsne
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import take
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import Bench, Examination, Scored, Subject
-from antishortcut.evaluation.hard import compared
+from antishortcut.evaluation.shift_scores import compared
 from antishortcut.models import Network
 from antishortcut.run_dir import replacing, write_json
 from antishortcut.tasks import resized, task_of

@@ -11,13 +11,13 @@ from typing import Any
 
 from antishortcut.data.datasets import held
 from antishortcut.data.groups import groups_of, shares
-from antishortcut.data.shifts import Shift, open_renditions
-from antishortcut.data.stimuli import Stimuli, open_stimuli
+from antishortcut.data.shifts import Shift, Stimuli, open_renditions, open_stimuli
 from antishortcut.errors import UserError
 from antishortcut.evaluation.adversarial import EPSILONS, STEPS, robust_accuracy
 from antishortcut.evaluation.context import Bench, Examination, Scored, Subject, part
 from antishortcut.evaluation.stylize import Stylized, open_stylized
-from antishortcut.metrics import accuracy, cue_conflict, group_accuracy, overlap_accuracy
+from antishortcut.metrics import accuracy, cue_conflict, group_accuracy, overlap_accuracy, split_accuracy
+from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import AnySet
 
 ATTACKED = 1_000  # images of the headline test set that are attacked
@@ -118,3 +118,27 @@ def _ready(images: AnySet, subject: Subject) -> AnySet:
 def _joint(bench: Bench, images: str) -> str:
     """A student's scores depend on the images and on the classes it was trained for."""
     return hashlib.sha256(f"{bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
+
+
+# --- Images that the early teacher gets wrong: where its shortcut fails, found without any knowledge of the shortcut ---
+
+
+def hard(bench: Bench) -> Iterator[Examination]:
+    """Accuracy where T_early is wrong, and right: on the validation split, or without one on the first test set."""
+    name, images = ("val", bench.sets.val) if bench.sets.val is not None else bench.headline
+    yield Scored("hard", f"{bench.sets.fingerprint}-{name}", partial(_score, name, images))
+
+
+def compared(subject: Subject) -> Teachers:
+    """The teacher states a student is compared with: final and early of its teacher, whatever it learned from."""
+    run, sets = subject.run.model_copy(update={"roles": {}}), subject.bench.sets
+    return Teachers(run, subject.bench.runs, len(sets.classes), sets.image_size)
+
+
+def _score(name: str, images: AnySet, subject: Subject) -> Mapping[str, Any]:
+    if subject.run.teacher is None:
+        raise UserError(f"{subject.folder.path} is a teacher; images hard for its early state are for students")
+    logits, _ = subject.outputs(images)
+    early, _ = subject.outputs(images, compared(subject).network("early"))
+    values = dict(split_accuracy(logits, images.label, early.argmax(dim=1) != images.label))
+    return {"count": len(images), "values": values, "of": name}

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from antishortcut.experiments.place import Item, Place, Result
-from antishortcut.experiments.task import Command
+from antishortcut.experiments.launcher import Command, Item, Place, Result
 from antishortcut.hardware import cores
 
 CARDS = Path("/proc/driver/nvidia/gpus")  # a folder for every GPU, where the driver is

@@ -6,13 +6,71 @@ training; what each table measures is added to the scores of the same run. S-Tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from antishortcut.config.recipe import Recipe
+from antishortcut.config.recipe import Recipe, Value, load_recipe
+from antishortcut.errors import UserError, near
 from antishortcut.experiments.jobs import BaseRow, Job, Suite
-from antishortcut.experiments.pairs import CROSS, DENSE, LARGER, PAIRS, SAME, SEEDS
+
+# --- The paper's teacher–student pairs. Their settings are the shipped recipes'; here stands what a recipe does not say ---
+
+SEEDS = (1, 2, 3)  # "mean ± std over 3 seeds unless noted" (Sec. 5.1)
+RUN_HOURS = 4.5  # A100-hours of one CIFAR-100 run of ASD (S-Sec. A.5)
+CIFAR_HOURS, OTHER_HOURS, ALL_HOURS = 175.0, 75.0, 250.0  # of CIFAR-100, of the other two data sets, of the paper
+LARGE_HOURS = OTHER_HOURS / 9  # P11–P13 over three seeds; the paper gives only their sum
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str  # of the folder its runs lie in
+    teacher: str  # as the paper writes them
+    student: str
+    data: str
+    seeds: tuple[int, ...] = SEEDS
+    devices: int = 1  # GPUs of a run (S-Sec. A.5)
+    hours: float | None = RUN_HOURS  # A100-hours of a run, as the paper reports them; None where it does not
+
+    def recipe(self) -> Recipe:
+        """The shipped recipe of the same name: length, rate, batch, schedule, augmentation, states that are kept."""
+        return load_recipe(self.name)
+
+    def early_at(self) -> float:
+        """T_early as an epoch, 36 of 240, 30 of 200, 15 of 100; of ADE20K as an iteration, 6,000 of 40,000."""
+        recipe = self.recipe()
+        return float(recipe.teacher.early.rstrip("%")) / 100 * (recipe.epochs or recipe.iterations)
+
+
+C100, TINY, IN100, ADE = "CIFAR-100", "TinyImageNet", "ImageNet-100", "ADE20K"
+
+PAIRS: dict[str, Pair] = {
+    pair.name: pair
+    for pair in (
+        Pair("P1", "ResNet-34", "ResNet-18", C100),
+        Pair("P2", "WRN-40-2", "WRN-16-2", C100),
+        Pair("P3", "ResNet-32x4", "ResNet-8x4", C100),
+        Pair("P4", "WRN-40-2", "WRN-40-1", C100),
+        Pair("P5", "VGG-13", "VGG-8", C100),
+        Pair("P6", "WRN-40-2", "ShuffleNet-V2", C100),
+        Pair("P7", "WRN-40-2", "ShuffleNet-V1", C100),
+        Pair("P8", "ResNet-32x4", "ShuffleNet-V1", C100),
+        Pair("P9", "ResNet-32x4", "ShuffleNet-V2", C100),
+        Pair("P10", "VGG-13", "MobileNet-V2", C100),
+        Pair("P11", "ResNet-50", "MobileNet-V2", IN100, devices=4, hours=LARGE_HOURS),
+        Pair("P12", "ResNet-34", "ResNet-18", TINY, hours=LARGE_HOURS),
+        Pair("P13", "ResNet-50", "ResNet-18", IN100, devices=4, hours=LARGE_HOURS),
+        Pair("deit-tiny", "ResNet-50", "DeiT-Tiny", IN100, devices=4, hours=None),
+        Pair("ade20k-resnet18", "ResNet-101", "ResNet-18", ADE, hours=None),
+        Pair("ade20k-mobilenetv2", "ResNet-101", "MobileNetV2", ADE, hours=None),
+    )
+}
+
+SAME = ("P1", "P2", "P3", "P4", "P5")
+CROSS = ("P6", "P7", "P8", "P9", "P10")
+LARGER = ("P11", "P12", "P13")
+DENSE = ("ade20k-resnet18", "ade20k-mobilenetv2")
 
 
 @dataclass(frozen=True)
@@ -199,3 +257,142 @@ def _all() -> tuple[Job, ...]:
             before = kept.get(job.title, job)
             kept[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
     return tuple(kept.values())
+
+
+# --- The paper's runs at two sizes: as printed, and cut down to what two cores can do ---
+
+SCALES = ("paper", "desk")
+MARK = "-desk"
+DESK_EPOCHS, DESK_ITERATIONS, DESK_IMAGES = 12, 1_200, 12_000
+SIDES = {"cifar100": None, "ade20k": 128}  # None: as they are; all others become 32
+WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
+
+# what stands in for a network: narrower or shallower, of its family where there is one, equal in width to the others of
+# its pairs exactly where the paper's are, and with fewer parameters than its teachers' stand-ins
+STAND_INS = {
+    "resnet34": "resnet14",
+    "resnet18": "resnet8",
+    "wrn-40-2": "wrn-28-2",
+    "wrn-16-2": "wrn-10-2",
+    "wrn-40-1": "wrn-10-1",
+    "resnet32x4": "resnet14x4",
+    "resnet8x4": "resnet8x4",  # there is no narrower one of its width
+    "vgg13": "cnn-96-128",
+    "vgg8": "cnn-48-128",
+    "shufflenet-v1": "shufflenet-v1",  # there is no narrower one
+    "shufflenet-v2": "shufflenet-v2-x0.5",
+    "mobilenet-v2": "mobilenet-v2",  # half width already
+    "timm:resnet50": "cnn-64-256",
+    "timm:resnet18": "cnn-16-128",
+    "timm:mobilenetv2_100": "mobilenet-v2",
+    "timm:deit_tiny_patch16_224": "timm:test_vit",
+    "deeplabv3-resnet101": "dense-32",
+    "deeplabv3-resnet18": "dense-8",
+    "deeplabv3-mobilenetv2": "dense-6",
+}
+
+
+def scaled(suite: Suite, scale: str) -> Suite:
+    """A suite of the paper at a scale."""
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+    if scale == "paper":
+        return suite
+    made: dict[int, Recipe] = {}  # jobs share their recipes
+    jobs = tuple(desk(job, made.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
+    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs, suite.timed)
+
+
+def desk(job: Job, recipe: Recipe | None = None) -> Job:
+    """A job of the paper, cut down."""
+    share = _share(job.recipe)
+    options: dict[str, Value] = dict(job.options)
+    if job.method in WARMED:
+        known = {"warmup": WARMED[job.method], **job.recipe.methods.get(job.method, {}), **options}
+        options["warmup"] = round(float(known["warmup"]) * share, 6)
+    own = recipe or desk_recipe(job.recipe)
+    return job.model_copy(update={"suite": job.suite + MARK, "recipe": own, "options": options})
+
+
+def desk_recipe(recipe: Recipe) -> Recipe:
+    """A recipe, cut down; states named by an epoch move with the length of training."""
+    share = _share(recipe)
+    teacher = recipe.teacher
+    side = SIDES.get(recipe.data.name, 32)
+    length = {"iterations": DESK_ITERATIONS} if recipe.iterations else {"epochs": DESK_EPOCHS}
+    own = {
+        "pretrained": False,
+        "name": STAND_INS[teacher.name],
+        "keep": tuple(_moved(state, share) for state in teacher.keep),
+        "rewind_epochs": max(round(teacher.rewind_epochs * share), 1),
+    }
+    return recipe.model_copy(
+        update={
+            "title": f"{recipe.title}, at desk scale",
+            "data": recipe.data.model_copy(
+                update={"train_limit": DESK_IMAGES} | ({"image_size": side} if side else {})
+            ),
+            "teacher": teacher.model_copy(update=own),
+            "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name], "pretrained": False}),
+        }
+        | length
+    )
+
+
+def _share(recipe: Recipe) -> float:
+    """Of the paper's training."""
+    return DESK_ITERATIONS / recipe.iterations if recipe.iterations else DESK_EPOCHS / recipe.epochs
+
+
+def _moved(state: float | str, share: float) -> float | str:
+    word, _, epoch = str(state).partition(":")
+    return f"{word}:{float(epoch) * share:g}" if epoch else state
+
+
+# --- What the paper says its runs cost, in A100-hours; what it does not say is named ---
+
+SOURCES = {  # hours of a run: where the paper has them from
+    RUN_HOURS: f"{RUN_HOURS:g} h a CIFAR-100 run of ASD",
+    LARGE_HOURS: f"{OTHER_HOURS:g} h for nine runs of P11–P13",
+}
+
+
+@dataclass(frozen=True)
+class Hours:
+    kinds: Mapping[float, int]  # hours of a run: how many such runs
+    silent: Mapping[str, int]  # pairs whose hours the paper does not give: how many runs
+
+    @property
+    def known(self) -> float:
+        return sum(hours * runs for hours, runs in self.kinds.items())
+
+    def __str__(self) -> str:
+        rest = ", ".join(f"{runs} of {pair}" for pair, runs in self.silent.items())
+        if not self.kinds:
+            return f"the paper does not say what these runs cost ({rest})"
+        parts = " + ".join(f"{runs} × {hours:.1f} h" for hours, runs in sorted(self.kinds.items()))
+        sources = ", ".join(text for hours, text in SOURCES.items() if hours in self.kinds)
+        told = (
+            f"{round(self.known, 1):,g} A100-hours as the paper counts ({parts}; {sources}; teachers and evaluation "
+            f"not counted); the paper reports {ALL_HOURS:g} in all, without baselines"
+        )
+        return f"{told}; runs it gives no hours for are left out: {rest}" if rest else told
+
+    def as_json(self) -> dict[str, Any]:
+        each = [{"hours": hours, "runs": runs} for hours, runs in sorted(self.kinds.items())]
+        return {"a100_hours": self.known if self.kinds else None, "each": each, "left_out": dict(self.silent)}
+
+
+def reported_hours(suite: Suite) -> Hours | None:
+    """Of a suite's students; None for runs that are not of the paper's size."""
+    known = {pair: PAIRS[pair].recipe() for pair in {job.suite for job in suite.jobs} & PAIRS.keys()}
+    if not suite.jobs or not all(job.suite in known and _full(job, known[job.suite]) for job in suite.jobs):
+        return None
+    told = [(job.suite, PAIRS[job.suite].hours) for job in suite.jobs]
+    kinds = Counter(hours for _, hours in told if hours is not None)
+    return Hours(dict(kinds), dict(Counter(pair for pair, hours in told if hours is None)))
+
+
+def _full(job: Job, known: Recipe) -> bool:
+    """Whether epochs and images are the paper's."""
+    return (job.recipe.length, job.recipe.data) == (known.length, known.data)

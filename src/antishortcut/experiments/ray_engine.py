@@ -18,8 +18,7 @@ from typing import Any
 
 from antishortcut import __version__
 from antishortcut.errors import UserError
-from antishortcut.experiments.place import Item, Place, Result
-from antishortcut.experiments.task import Command, guarded
+from antishortcut.experiments.launcher import Command, Item, Place, Result, guarded
 
 RETRIES = 5  # of a run whose process or node was lost
 PATIENCE = 120.0  # seconds a retried run waits for its lost process to let go of its folder

@@ -11,8 +11,7 @@ from antishortcut.errors import UserError, near
 from antishortcut.export.atomic_dir import clean_up, placing
 from antishortcut.export.formats import FORMATS, Written, channels, outputs, require
 from antishortcut.export.model_card import Teacher, find_teacher, model_card
-from antishortcut.export.opened import Opened, open_run
-from antishortcut.export.verify import check
+from antishortcut.export.verify import Opened, check, open_run
 from antishortcut.fileio import expanded
 from antishortcut.models import probe
 from antishortcut.run_dir import Folder, read_json, write_json

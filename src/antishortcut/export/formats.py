@@ -19,8 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.export.opened import SMALLEST, Opened
-from antishortcut.export.verify import Exported, Outputs, as_tuple, reworded
+from antishortcut.export.verify import SMALLEST, Exported, Opened, Outputs, as_tuple, reworded
 from antishortcut.models import FeatureExtractor, build, load_weights
 from antishortcut.teachers.trajectory import tensors_of
 

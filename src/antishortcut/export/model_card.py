@@ -15,7 +15,7 @@ from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, one_line
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.export.formats import Written
-from antishortcut.export.opened import Opened, short
+from antishortcut.export.verify import Opened, short
 from antishortcut.run_dir import Folder
 from antishortcut.teachers.trajectory import Trajectory
 

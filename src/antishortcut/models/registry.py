@@ -13,9 +13,9 @@ from antishortcut.models import deeplab as segmentation
 from antishortcut.models import mobilenet, resnet, shufflenet, vgg, wrn
 from antishortcut.models import simple_cnn as plain
 from antishortcut.models import simple_segmentation as dense
-from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.external import Foreign, elsewhere, source_of
-from antishortcut.models.trial import try_out
+from antishortcut.models.feature_extractor import FeatureExtractor
+from antishortcut.models.user_models import try_out
 from antishortcut.models.weights import load_weights
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
 

@@ -32,10 +32,10 @@ class Report:
 
         Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
-        from antishortcut.report.classes import class_tables
-        from antishortcut.report.differences import Differences
         from antishortcut.report.model_cost import size_table
         from antishortcut.report.paper_comparison import beside
+        from antishortcut.report.segmentation_figures import class_tables
+        from antishortcut.report.table import Differences
 
         found, drawn, table = self.found, self.drawn, self._chosen(columns)
         unfinished = [(each.path, each.state) for each in found.progress]

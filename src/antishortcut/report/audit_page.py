@@ -29,8 +29,8 @@ from antishortcut.report.charts import (
     upright,
 )
 from antishortcut.report.direction_reader import Directions, Picture
-from antishortcut.report.libraries import libraries
-from antishortcut.report.reading import readable
+from antishortcut.report.page import libraries
+from antishortcut.report.reader import readable
 from antishortcut.report.trajectory_figures import bar_chart, first_to_last, line_chart, trajectory, used
 from antishortcut.run_dir import replacing
 

@@ -15,7 +15,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from antishortcut.report.reading import readable
+from antishortcut.report.reader import readable
 from antishortcut.run_dir import replacing, swept
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.

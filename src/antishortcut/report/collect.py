@@ -13,8 +13,24 @@ from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
 from antishortcut.fileio import near_folder
 from antishortcut.report.direction_reader import Directions, home_of, read_directions
-from antishortcut.report.reading import ODD, Aside, Notes, curve, history, number, reached, readable, said, terms
-from antishortcut.report.scores import MECHANISM, WORD, Histogram, Scores, read_histograms, read_scores
+from antishortcut.report.reader import (
+    MECHANISM,
+    ODD,
+    WORD,
+    Aside,
+    Histogram,
+    Notes,
+    Scores,
+    curve,
+    history,
+    number,
+    reached,
+    read_histograms,
+    read_scores,
+    readable,
+    said,
+    terms,
+)
 from antishortcut.run_dir import Folder, read_json
 
 BASELINE = "kd"  # the run that others are compared with

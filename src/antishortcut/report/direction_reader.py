@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from antishortcut.config.recipe import Run
 from antishortcut.fileio import content
-from antishortcut.report.reading import Notes, number, numbers, tree
-from antishortcut.report.scores import WORD
+from antishortcut.report.reader import WORD, Notes, number, numbers, tree
 
 HASH = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a teacher's name becomes part of a path
 PNG = b"\x89PNG\r\n\x1a\n"

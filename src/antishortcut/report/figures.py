@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from antishortcut.report.charts import Figure
 from antishortcut.report.collect import Found
-from antishortcut.report.corrupted import corrupted
 from antishortcut.report.direction_reader import Directions
 from antishortcut.report.mechanism_figures import embeddings, mechanism
-from antishortcut.report.reading import Aside, Notes
-from antishortcut.report.robustness import differences, leaning
+from antishortcut.report.reader import Aside, Notes
+from antishortcut.report.robustness import corrupted, differences, leaning
 from antishortcut.report.scatter import Scatter
 from antishortcut.report.segmentation_figures import Gallery, galleries
 from antishortcut.report.sweep import Sweep

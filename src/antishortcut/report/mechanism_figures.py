@@ -10,12 +10,10 @@ import altair as alt
 
 from antishortcut.report.charts import ONE, RANDOM, Figure, Panel, Rows, bars, base, colour, lines, upright
 from antishortcut.report.collect import BASELINE, FIRST, Found, Student
-from antishortcut.report.columns import PROJECTIONS, VIEWS, parts, view_of, words
-from antishortcut.report.reading import Notes
+from antishortcut.report.reader import MECHANISM, Embedding, Histogram, Notes, read_embedding
 from antishortcut.report.robustness import BAR, seeds, told
-from antishortcut.report.scores import MECHANISM, Embedding, Histogram, read_embedding
 from antishortcut.report.stats import summary
-from antishortcut.report.table import Table
+from antishortcut.report.table import PROJECTIONS, VIEWS, Table, parts, view_of, words
 
 MEASURED = {
     "cos_final": "cosine to T_final",

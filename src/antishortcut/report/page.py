@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from datetime import datetime
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from antishortcut.report.charts import style
-from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import BASELINE, Curve, Found
-from antishortcut.report.columns import arrow, better, parts, view_of, words
-from antishortcut.report.corrupted import corruption_table
-from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
-from antishortcut.report.informed import informed
-from antishortcut.report.libraries import libraries
-from antishortcut.report.marks import legend
 from antishortcut.report.model_cost import size_table
-from antishortcut.report.notes import settings, subtitle, tally, warnings
+from antishortcut.report.notes import informed, settings, subtitle, tally, warnings
 from antishortcut.report.paper_comparison import HEAD, beside, told
-from antishortcut.report.reading import readable
+from antishortcut.report.reader import MECHANISM, readable
+from antishortcut.report.robustness import corruption_table
 from antishortcut.report.scatter import PICKS
-from antishortcut.report.scores import MECHANISM
-from antishortcut.report.table import Table, interval, signed
+from antishortcut.report.segmentation_figures import class_tables
+from antishortcut.report.table import Differences, Table, arrow, better, interval, legend, parts, signed, view_of, words
+from antishortcut.run_dir import replacing
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
 
@@ -134,3 +132,25 @@ def _spark(curve: Curve) -> str:
 
 def _clock(seconds: float | None) -> str:
     return "–" if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+
+
+# --- Vega, Vega-Lite and Vega-Embed as one script. Bundling takes two seconds, so the bundle is cached ---
+
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
+
+
+@lru_cache(maxsize=1)
+def libraries() -> str:
+    """The script, fit to stand inside an HTML page."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache")))
+    cached = home / "antishortcut" / f"vega-{version('vl-convert-python')}.js"
+    try:
+        return cached.read_bytes().decode()  # read_text would change its line ends, and so its hash
+    except (OSError, ValueError):
+        bundle = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    try:
+        with replacing(cached) as file:
+            file.write(bundle.encode())
+    except OSError:
+        pass  # without a cache every report bundles anew
+    return bundle

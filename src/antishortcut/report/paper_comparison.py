@@ -7,18 +7,39 @@ is named.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from antishortcut.experiments.printed import PRINTED, Printed, of_run
 from antishortcut.report.collect import BASELINE, Found, Student
-from antishortcut.report.columns import parts
-from antishortcut.report.marks import SURE, leaves_zero_out
-from antishortcut.report.measures import MEASURES, SECONDS, SEED, Measure, Number, measure_of, numbers_of, why_not
-from antishortcut.report.pair import SIGNS, labels, pair_of, row_of, title_of
-from antishortcut.report.stats import Summary, summary
-from antishortcut.report.table import HEADLINE, Table, against, in_pairs, signed, values_of
-from antishortcut.report.teacher import ANGLES, DIGITS, TEACHER, School, absent, schools, taught_of, value_of
+from antishortcut.report.direction_reader import Directions
+from antishortcut.report.paper_pairs import (
+    DESK,
+    SIGNS,
+    at_desk,
+    early_of,
+    labels,
+    pair_of,
+    row_of,
+    share_of,
+    title_of,
+    unlike_teacher,
+)
+from antishortcut.report.stats import Summary, sign_test, summary
+from antishortcut.report.table import (
+    HEADLINE,
+    SURE,
+    Table,
+    against,
+    in_pairs,
+    leaves_zero_out,
+    parts,
+    signed,
+    values_of,
+)
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
 EVALUATION = {"training": "clean", "test": "clean", "val": "clean"}  # what fills a set, where it has another name
@@ -303,3 +324,301 @@ def _evaluation(measure: Measure) -> str:
 def _both(ours: float, printed: float) -> tuple[int, int] | None:
     """Signs; a difference of zero agrees with nothing."""
     return None if 0 in (ours, printed) else (1 if ours > 0 else -1, 1 if printed > 0 else -1)
+
+
+# --- What the paper's measures are among our scores, and each printed number once, with all its places ---
+
+VIEWS = ("raw", "aligned")  # features as they are where widths are equal, as the paper; else through one linear map
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of the paper's as a score of ours."""
+
+    columns: tuple[str, ...]  # the first that there is
+    factor: float = 100.0  # from our unit to print's
+    digits: int = 2
+    by_sign: bool = False  # numbers do not compare, only the sign of the difference to the baseline
+    to: str = ""  # the row that the number is a difference to
+    change: bool = False  # the score is a change against the baseline by itself
+    over: Callable[[Sequence[float]], float | None] | None = None  # what the seeds come to, if not their mean
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number, once; `places` are all that print it."""
+
+    mean: float
+    std: float | None
+    places: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]  # contradictions: place, what is wrong
+
+    @property
+    def digits(self) -> int:
+        return len(repr(self.mean).partition(".")[2]) if self.mean % 1 else 0
+
+    def same(self, other: Number) -> bool:
+        """Equal, or one is the other rounded (to two digits or more: 80.5 is 80.50); with two stds they are two."""
+        if self.std is not None and other.std is not None and self.std != other.std:
+            return False
+        rough, fine = sorted((self, other), key=lambda number: number.digits)
+        rounded = rough.digits < fine.digits and round(fine.mean, max(rough.digits, 2)) == rough.mean
+        return self.mean == other.mean or rounded
+
+    def joined(self, other: Number) -> Number:
+        """With the most digits that it is printed with."""
+        return Number(
+            mean=max(self, other, key=lambda number: number.digits).mean,
+            std=other.std if self.std is None else self.std,
+            places=tuple(dict.fromkeys((*self.places, *other.places))),
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+
+def _inside(score: str, factor: float = 1.0, digits: int = 2, change: bool = False) -> Measure:
+    return Measure(tuple(f"mechanism {view} {score}" for view in VIEWS), factor, digits, change=change)
+
+
+def _wins(values: Sequence[float]) -> float:
+    return float(sum(value > 0 for value in values))
+
+
+SECONDS = "seconds"  # of a whole run, from its result.json
+ACCURACY = ("last", "test accuracy")
+MEASURES = {
+    "accuracy": Measure(ACCURACY),
+    "std of accuracy": Measure(ACCURACY, over=lambda values: summary(values).std),
+    "mIoU": Measure(("val miou",)),
+    "pixel accuracy": Measure(("val accuracy",)),
+    "mCE": Measure(("corruptions mce",), digits=1, by_sign=True),
+    "ΔCE texture": Measure(("corruptions texture",), digits=1, by_sign=True, to="kd"),
+    "ΔCE weather": Measure(("corruptions weather",), digits=1, by_sign=True, to="kd"),
+    "ΔCE noise": Measure(("corruptions noise",), digits=1, by_sign=True, to="kd"),
+    "stylised": Measure(("stylized accuracy",), digits=1),
+    "accuracy beside stylised": Measure(("stylized clean_accuracy",), digits=1),
+    "stylised against clean": Measure(("stylized gap",), factor=-100.0),
+    "ImageNet-R": Measure(("imagenet-r accuracy",)),
+    "ImageNet-A": Measure(("imagenet-a accuracy",)),
+    "alignment with T_final": _inside("cos_final"),
+    "alignment with T_early": _inside("cos_early"),
+    "% of samples closer to T_final": _inside("closer_final", 100.0, 1),
+    "signed cosine": _inside("signed_cosine", digits=3),
+    "% of samples above the threshold": _inside("signed_above", 100.0, 1),
+    "projection on the shortcut": _inside("projection"),
+    "shortcut magnitude, % against KD": _inside("projection_change", 100.0, 1, change=True),
+    "projection on the robust subspace": _inside("robust_projection"),
+    "InfoNCE, binary, nats": _inside("infonce_binary", digits=3),
+    "InfoNCE, full, nats": _inside("infonce_full"),
+    "accuracy against crd+kd, lowest": Measure(ACCURACY, to="crd+kd", over=min),
+    "accuracy against crd+kd, highest": Measure(ACCURACY, to="crd+kd", over=max),
+    "seeds above crd+kd": Measure(ACCURACY, 1.0, 0, to="crd+kd", over=_wins),
+    "p of the one-sided sign test": Measure(
+        ACCURACY, 1.0, 3, to="crd+kd", over=lambda values: sign_test(values, [0.0] * len(values))
+    ),
+    "ImageNet-R, seeds above KD": Measure(("imagenet-r accuracy",), 1.0, 0, to="kd", over=_wins),
+    "overhead in all, %, from": Measure((SECONDS,), digits=1, to="kd"),
+    "overhead in all, %, to": Measure((SECONDS,), digits=1, to="kd"),
+}
+ALSO = {  # printed under another name than what it is
+    "shape": "stylised",
+    "accuracy, called random in-batch negatives": "accuracy",
+    "accuracy with the true early checkpoint": "accuracy",
+}
+ROWS = {"ce": ("ce", "student")}  # the tables' "student" was trained without a teacher
+NAMED = {"student": "ce"}  # the same, where a number is a difference to it
+SAID = {  # settings of a row, and what is said of numbers that stand in a table themselves
+    "K", "M", "B", "ε", "T_early epoch", "T_early, % of training", "warm-up epochs", "warm-up epochs, none",
+    "warm-up epochs beyond which it saturates", "M without a queue", "ε, too small", "ε, too large",
+    "K that reaches the noise floor", "B of the best accuracy and mCE", "the only weaker epoch",
+    "B to which accuracy and mCE are insensitive, from", "B to which accuracy and mCE are insensitive, to",
+    "stable T_early, % of training, from", "stable T_early, % of training, to", "epochs of rewinding",
+    "rate of rewinding", "ceiling of binary InfoNCE, nats", "checkpoints", "embedding",
+}  # fmt: skip
+STEPS = {"overhead of the T_early pass, %", "ms of the eigenspace, below", "ms of the contrast"}  # of single steps
+SEED = re.compile(r", seed [0-9]+$")
+
+
+def measure_of(key: str) -> Measure | None:
+    """Among our scores; None for what a run has no score of: settings, costs, single seeds."""
+    base, _, row = key.partition(" against ")
+    if key in MEASURES or not row or "," in row:
+        return MEASURES.get(key)
+    return replace(MEASURES[base], to=NAMED.get(row, row)) if base in MEASURES else None
+
+
+def why_not(key: str) -> str | None:
+    """Why a measure without a score is not compared; None for what is none."""
+    if key in SAID:
+        return None
+    if key in STEPS:
+        return "asd bench measures steps"
+    return "of single seeds, where theirs are not ours" if SEED.search(key) else "no score of ours"
+
+
+def numbers_of(pair: str, name: str) -> dict[str, list[Number]]:
+    """What is printed of a row of a pair, by measure: different values apart, from the first place that has one."""
+    printed = [number for row in ROWS.get(name, (name,)) for number in of_run(pair, row)]
+    return by_measure((ALSO.get(number.measure, number.measure), number) for number in printed)
+
+
+def by_measure(printed: Iterable[tuple[str, Printed]]) -> dict[str, list[Number]]:
+    """The same value in several places is one number."""
+    numbers: dict[str, list[Number]] = {}
+    for key, one in printed:
+        new = Number(one.mean, one.std, (one.place,), ((one.place, one.note),) if one.note else ())
+        known = numbers.setdefault(key, [])
+        at = next((at for at, other in enumerate(known) if other.same(new)), None)
+        if at is None:
+            known.append(new)
+        else:
+            known[at] = known[at].joined(new)
+    return numbers
+
+
+# --- What the folder of a pair's teacher holds of what is printed: its accuracy, its size, and where its features went ---
+
+TEACHER = "teacher"  # its row, in print and here
+EPOCHS = (5, 20, 35, 90, 150, 210, 240)  # of S-Table 2
+WHOLE = 240
+NEAR = 0.002  # of training: states are kept at whole steps
+BATCHES = {"asd-b32": 32, "asd": 64, "asd-b128": 128, "asd-b256": 256}  # rows of S-Table 8
+ANGLES = {"angle to the global subspace, °": "to_whole", "angle between batches, °": "between"}
+DIGITS = {  # of every measure, in the order of the table
+    "accuracy": 2, "mIoU": 2, "parameters, millions": 1, "parameters, times the student's": 1,
+    "angle of shortcut and T_final's PCA, °": 1, "angle of shortcut and T_early's PCA, °": 1,
+    "angle between parts, °": 1, "std of the angle between parts, °": 1, "eigengap": 3, "eigengap, relative": 3,
+    "λ₁, uncentred": 2, "λ₁, centred, by the remark": 2, "λ₁, centred": 2, "λ₂, centred": 2, "λ_K, centred": 2,
+    "λ_K+1, centred": 2, "shortcut energy, highest": 3, "epoch of the highest shortcut energy": 0,
+    "shortcut energy, fall in %": 0, "shortcut energy, final": 3, "robust energy, from": 3, "robust energy, to": 3,
+    **{f"{kind} energy, epoch {epoch}": 3 for kind in ("shortcut", "robust") for epoch in EPOCHS},
+    **{f"{angle}, B = {size}": 1 for angle in ANGLES for size in BATCHES.values()},
+    "angle of random subspaces, °": 1,
+}  # fmt: skip
+MEASURED_BY = {  # all others by a mechanism score
+    "accuracy": "asd evaluate --on clean",
+    "mIoU": "asd evaluate --on clean",
+    "parameters, millions": "its result.json does not say",
+    "parameters, times the student's": "its result.json does not say",
+}
+
+
+@dataclass(frozen=True)
+class School:
+    """A teacher, its directions from the paper's T_early, and one of its students."""
+
+    teacher: Student
+    directions: Directions | None
+    student: Student
+
+    @property
+    def label(self) -> str:
+        """In what it is not the paper's."""
+        other = unlike_teacher(self.student.run, self.teacher.run)
+        return "; ".join([DESK] * at_desk(self.student.run) + [f"not made as the paper's ({other})"] * bool(other))
+
+    @cached_property
+    def values(self) -> dict[str, Summary | float]:
+        """By measure, in print's unit; without those that are not there."""
+        size, small = self.teacher.parameters, self.student.parameters
+        values: dict[str, Summary | float | None] = {
+            "accuracy": self._score("accuracy"),
+            "mIoU": self._score("miou"),
+            "parameters, millions": size / 1e6 if size else None,
+            "parameters, times the student's": size / small if size and small else None,
+        }
+        if self.directions:
+            values.update(_subspace(self.directions))
+            values.update(_energy(self.directions, self.teacher.run.epochs))
+        return {key: value for key, value in values.items() if value is not None}
+
+    def _score(self, score: str) -> float | None:
+        """On the test set: while training, unless images were held out for that, or by an evaluation."""
+        teacher, held_out = self.teacher, self.teacher.run.data.val_fraction
+        columns = [f"{name} {score}" for name in (("test",) if held_out else ("test", "val"))]
+        columns += ["last"] if teacher.headline == score and not held_out else []
+        return next((100 * teacher.values[column] for column in columns if column in teacher.values), None)
+
+
+def _subspace(directions: Directions) -> Mapping[str, Summary | float | None]:
+    """Angles and eigenvalues; of the spectrum as the paper's, the gap λ_K − λ_K+1 is the centred covariance's."""
+    parts, gap = directions.bootstrap, directions.gaps.get("centred")
+    raw, centred = ((*directions.spectrum.get(kind, ()), *[None] * 5) for kind in ("uncentred", "centred"))
+    pca = {state: directions.angles.get(f"shortcut_{state}") for state in ("final", "early")}
+    return {
+        **{f"angle of shortcut and T_{s}'s PCA, °": summary(each).mean for s, each in pca.items() if each},
+        "angle between parts, °": Summary(parts["mean"], parts.get("std"), 1) if "mean" in parts else None,
+        "std of the angle between parts, °": parts.get("std"),
+        "eigengap": gap,
+        "eigengap, relative": gap / centred[0] if gap is not None and centred[0] else None,
+        "λ₁, uncentred": raw[0],
+        "λ₁, centred, by the remark": centred[0],
+        "λ₁, centred": centred[0],
+        "λ₂, centred": centred[1],
+        "λ_K, centred": centred[3],
+        "λ_K+1, centred": centred[4],
+        "angle of random subspaces, °": directions.batches_random,
+        **{
+            f"{angle}, B = {row['batch']:g}": row.get(key)
+            for angle, key in ANGLES.items()
+            for row in reversed(directions.batches)
+        },
+    }
+
+
+def _energy(directions: Directions, length: int) -> Mapping[str, float | None]:
+    """At the printed epochs, by the share of training; a state that was not kept is left out."""
+    values: dict[str, float | None] = {}
+    for kind in ("shortcut", "robust"):
+        known = {}
+        for epoch in EPOCHS if directions.energy and length else ():
+            row = min(directions.energy, key=lambda row: abs(row["epoch"] / length - epoch / WHOLE))
+            if abs(row["epoch"] / length - epoch / WHOLE) <= NEAR and kind in row:
+                known[epoch] = row[kind]
+        values |= {f"{kind} energy, epoch {epoch}": value for epoch, value in known.items()}
+        values[f"{kind} energy, final"] = known.get(WHOLE)
+        if len(known) == len(EPOCHS):  # extremes of some say nothing of extremes of all
+            low, high = min(known.values()), max(known.values())
+            values |= {f"{kind} energy, from": low, f"{kind} energy, to": high, f"{kind} energy, highest": high}
+            values[f"epoch of the highest {kind} energy"] = max(known, key=known.__getitem__)
+            values[f"{kind} energy, fall in %"] = 100 * (1 - known[WHOLE] / high) if high else 0.0
+    return values
+
+
+def schools(found: Found, students: Sequence[Student]) -> list[School]:
+    """Teachers of a suite's students whose folders are here, each once."""
+    early, epochs = early_of(students[0].run.suite)
+    ways = {d.teacher: d for d in reversed(found.directions) if share_of(d.early, epochs) == share_of(early, epochs)}
+    first: dict[str, Student] = {}
+    for student in students:
+        if student.run.teacher in found.taught:
+            first.setdefault(student.run.teacher, student)
+    return [School(found.taught[name], ways.get(name), student) for name, student in first.items()]
+
+
+def taught_of(pair: str) -> dict[str, list[Number]]:
+    """What is printed of a pair's teacher, by measure."""
+    printed = [(key, number) for number in PRINTED if number.column == pair and (key := _key(number)) is not None]
+    return by_measure(printed)
+
+
+def _key(number: Printed) -> str | None:
+    if number.row == TEACHER:
+        return number.measure
+    if number.row.startswith("epoch:"):
+        return f"{number.measure}, epoch {number.row.removeprefix('epoch:')}"
+    return f"{number.measure}, B = {BATCHES[number.row]}" if number.measure in ANGLES else None
+
+
+def value_of(key: str, schools: Sequence[School]) -> Summary | None:
+    """Ours: of one teacher with the spread that the measure has by itself, of several over them."""
+    values = [school.values[key] for school in schools if key in school.values]
+    if len(values) == 1 and isinstance(values[0], Summary):
+        return values[0]
+    return summary([x.mean if isinstance(x, Summary) else x for x in values]) if values else None
+
+
+def absent(key: str, schools: Sequence[School]) -> str | None:
+    """Why a measure has no value; None for what is none."""
+    if key not in DIGITS:
+        return why_not(key)
+    return MEASURED_BY.get(key, "asd evaluate --on mechanism") if schools else "the teacher's folder is not here"

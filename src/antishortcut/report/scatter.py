@@ -14,9 +14,8 @@ import polars as pl
 from antishortcut.errors import UserError
 from antishortcut.report.charts import PALETTE, Figure, Panel, Rows, base, colour, style, tooltips
 from antishortcut.report.collect import BASELINE, DRAWN, Found, Student
-from antishortcut.report.columns import arrow, better, chosen
 from antishortcut.report.stats import summary
-from antishortcut.report.table import Table, signed
+from antishortcut.report.table import Table, arrow, better, chosen, signed
 
 LEAST = 3  # runs of a suite and seed, for a choice among them
 WAYS = {1: "more is better", -1: "less is better", 0: "no way is better, the most is taken for the best"}

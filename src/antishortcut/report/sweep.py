@@ -11,13 +11,11 @@ import altair as alt
 from antishortcut.errors import UserError, near
 from antishortcut.report.charts import GREY, Figure, Panel, Rows, base, colour, style
 from antishortcut.report.collect import BASELINE, DRAWN, Found, Student, natural
-from antishortcut.report.columns import arrow, better, parts, words
-from antishortcut.report.marks import MARKS, mark
 from antishortcut.report.notes import flat
-from antishortcut.report.reading import number
+from antishortcut.report.reader import number
 from antishortcut.report.robustness import titled
 from antishortcut.report.stats import Summary, paired, summary
-from antishortcut.report.table import Table, against, values_of
+from antishortcut.report.table import MARKS, Table, against, arrow, better, mark, parts, values_of, words
 
 IGNORED = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
 OPTIONS = "options."  # of the method; a person may leave it out

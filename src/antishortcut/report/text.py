@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antishortcut.errors import printable
-from antishortcut.report.classes import class_tables
 from antishortcut.report.collect import Found
-from antishortcut.report.columns import arrow, opening, parts, words
-from antishortcut.report.differences import Differences
 from antishortcut.report.figures import Drawn
-from antishortcut.report.informed import informed
-from antishortcut.report.marks import legend
 from antishortcut.report.model_cost import size_table
+from antishortcut.report.notes import informed
 from antishortcut.report.paper_comparison import HEAD, beside, told
 from antishortcut.report.scatter import PICKS
-from antishortcut.report.table import HEADLINE, Table
+from antishortcut.report.segmentation_figures import class_tables
+from antishortcut.report.table import HEADLINE, Differences, Table, arrow, legend, opening, parts, words
 from antishortcut.run_dir import replacing
 
 TEX = {

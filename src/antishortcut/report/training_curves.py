@@ -9,7 +9,7 @@ import polars as pl
 
 from antishortcut.report.charts import SINGLE, Figure, Panel, Rows, axes, base, lines, method_colour
 from antishortcut.report.collect import Found, Student
-from antishortcut.report.columns import opening, words
+from antishortcut.report.table import opening, words
 
 NAMES = ("accuracy", "miou")  # of files
 

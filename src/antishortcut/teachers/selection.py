@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.data import Loader
-from antishortcut.data.dense import wants_labels
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.models import Network
 from antishortcut.teachers.trajectory import Trajectory, network_of

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.config.schema import OptimSettings
 
@@ -45,3 +47,56 @@ def spared(module: nn.Module) -> set[str]:
     ]
     vectors = {name for name, dimensions in names.items() if dimensions <= 1 or name.endswith(".bias")}
     return vectors | {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
+
+
+# --- The learning rate as a pure function of the step: nothing to save, nothing to resume ---
+
+
+def rate_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> float:
+    """Rate of step 0 … total − 1: linear warm-up, then cosine to 0, steps of a tenth, poly 0.9, or constant."""
+    warmup = optim.warmup * steps_per_epoch
+    if step < warmup:
+        return optim.rate * (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(total - warmup, 1)  # in [0, 1)
+    if optim.schedule == "cosine":
+        return optim.rate * 0.5 * (1 + math.cos(math.pi * done))
+    if optim.schedule == "poly":
+        return optim.rate * math.pow(1 - done, 0.9)
+    if optim.schedule == "step":
+        return optim.rate * math.pow(0.1, sum(step >= milestone * steps_per_epoch for milestone in optim.milestones))
+    return optim.rate
+
+
+# --- A running mean of the weights, which generalises better than the last of them (Polyak & Juditsky 1992) ---
+
+
+def decay_at(decay: float, step: int) -> float:
+    """The decay of step 0, 1, …: (1 + t) / (10 + t) until the wanted one is reached.
+
+    So the first weights are soon forgotten: the mean after t steps is that of weights about t / 10 steps old, never of
+    older ones, and later of weights 1 / (1 − decay) steps old.
+    """
+    return min(decay, (1 + step) / (10 + step))
+
+
+class Average:
+    """The mean of a network's weights over training, as a network that is never trained itself.
+
+    Statistics of batches are averaged like weights, since they belong to them; counters are taken as they are.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.network = copy.deepcopy(network).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def update(self, network: nn.Module, step: int) -> None:
+        """After the step of this number."""
+        weight = 1 - decay_at(self.decay, step)
+        both = zip(self.network.state_dict().values(), network.state_dict().values(), strict=True)
+        pairs = list({mean.data_ptr(): (mean, now) for mean, now in both}.values())  # tied weights have two names
+        means: list[Tensor] = [mean for mean, _ in pairs if mean.is_floating_point()]
+        torch._foreach_lerp_(means, [now for mean, now in pairs if mean.is_floating_point()], weight)
+        for mean, now in pairs:
+            if not mean.is_floating_point():
+                mean.copy_(now)

@@ -27,14 +27,13 @@ from antishortcut.errors import UserError
 from antishortcut.hardware import versions
 from antishortcut.methods import make_method
 from antishortcut.models import probe
-from antishortcut.models.trial import check_single_image
+from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import put
 from antishortcut.progress import Watch
 from antishortcut.run_dir import Folder
 from antishortcut.tasks import check_networks, sizes_of, task_of
 from antishortcut.teachers.inference import Answers
 from antishortcut.teachers.trajectory import Teachers, Trajectory, keep_steps, network_of, save_weights
-from antishortcut.training.averaging import Average
 from antishortcut.training.checkpoint import (
     clear_states,
     ended,
@@ -51,8 +50,7 @@ from antishortcut.training.fabric import resolved
 from antishortcut.training.loggers import Logs, check_logs
 from antishortcut.training.microbatch import NoMemory, settle_parts, shortages
 from antishortcut.training.mixup import check_mixing, in_parts, mixed
-from antishortcut.training.optim import make_optimizer
-from antishortcut.training.schedule import rate_at
+from antishortcut.training.optim import Average, make_optimizer, rate_at
 from antishortcut.training.signals import Stopped, asked
 from antishortcut.training.step import VOIDED, Meter, Sealed, SealedStep, Step, check_weights
 from antishortcut.types import Batch, Features, Method, Prepares, Sets

@@ -7,7 +7,6 @@ Nineteen corruptions at five severities, whole chunks of images at a time, the s
     find_copies(Path("CIFAR-100-C"), classes)       such a folder, ours or released, or ImageNet-C's folders
 """
 
-from antishortcut.data.corruptions.chunks import corrupt
 from antishortcut.data.corruptions.constants import (
     ALL,
     CHUNK,
@@ -19,10 +18,10 @@ from antishortcut.data.corruptions.constants import (
     VERSION,
     table_of,
 )
-from antishortcut.data.corruptions.frost import FROST, Frost, grown_frost, read_frost
+from antishortcut.data.corruptions.copies import Copies, find_copies, open_copies
 from antishortcut.data.corruptions.preview import contact_sheet, striking
-from antishortcut.data.corruptions.reader import Copies, find_copies, open_copies
-from antishortcut.data.corruptions.writer import clean_chunk, write_copies
+from antishortcut.data.corruptions.weather import FROST, Frost, grown_frost, read_frost
+from antishortcut.data.corruptions.writer import clean_chunk, corrupt, write_copies
 
 __all__ = [
     "ALL",

@@ -8,8 +8,8 @@ from PIL import Image
 
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data.corruptions.constants import SEVERITIES
+from antishortcut.data.corruptions.copies import Copies
 from antishortcut.data.corruptions.noise import Bytes
-from antishortcut.data.corruptions.reader import Copies
 from antishortcut.data.image_io import fit, read
 from antishortcut.data.loader import MARGIN
 from antishortcut.types import ImageSet

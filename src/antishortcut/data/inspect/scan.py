@@ -1,26 +1,30 @@
 """The parts of a set as a run would get them, or as much of a refused folder as can be recognised."""
+# N images, H × W pixels
 
 from __future__ import annotations
 
+import hashlib
 import statistics
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from antishortcut.data import readers as layouts
 from antishortcut.data import segmentation as scenes
 from antishortcut.data.datasets import IN_MEMORY, divided, find
-from antishortcut.data.dense import CROPS, check
-from antishortcut.data.image_io import size_of
-from antishortcut.data.masks import MOST, one_small_size
+from antishortcut.data.image_io import as_rgb, in_threads, opened, reason, size_of
+from antishortcut.data.segmentation import CROPS, MOST, check, one_small_size, read_values
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError
 from antishortcut.fileio import expanded
-from antishortcut.types import AnySet, FileSet, is_dense
+from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
 LOOKED_AT = 200  # images whose size is asked for
@@ -213,3 +217,84 @@ def _beside(
             elif name not in _PLAIN and not name.lower().startswith(_TEXTS):
                 others.append(path)
     return tuple(others), dict(unused)
+
+
+# --- Open and decode every file once: its properties, or why it cannot be read ---
+
+_ORIENTATION = 0x0112  # of EXIF: 1 is upright
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One image, and its mask where it has one."""
+
+    size: tuple[int, int] = (0, 0)  # width, height
+    mode: str = ""  # how its pixels are stored; empty for images in memory
+    digest: bytes = b""  # of its pixels before they are resized
+    turned: bool = False  # whether EXIF asks for a rotation, which training does not do
+    wrong: str = ""  # why it cannot be read
+    values: Counts | None = None  # (256,) pixels of every value in its mask
+    mask_wrong: str = ""
+
+    @property
+    def readable(self) -> bool:
+        return not self.wrong and not self.mask_wrong
+
+
+def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[Seen]:
+    """All images of a set, those on disk decoded in threads; `tell` is called after each of these."""
+    if isinstance(images, ImageSet):
+        size = (int(images.image.shape[3]), int(images.image.shape[2]))
+        pixels, label = images.image.numpy().transpose(0, 2, 3, 1), images.label.numpy()
+        dense = is_dense(images)
+        return [
+            Seen(size, digest=_digest(pixels[at]), values=_counted(label[at]) if dense else None)
+            for at in range(len(images))
+        ]
+    seen = [Seen()] * len(images)
+
+    def fill(at: int) -> None:
+        seen[at] = _file(images, at)
+        tell()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, about odd files that it reads all the same
+        in_threads(fill, len(images))
+    return seen
+
+
+def _file(files: FileSet, at: int) -> Seen:
+    seen = _picture(files.paths[at])
+    if not files.masks:
+        return seen
+    path = files.masks[at]
+    try:
+        values = read_values(path)  # (H, W)
+    except UserError as error:
+        why = str(error).removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
+        return replace(seen, mask_wrong=why)
+    height, width = values.shape
+    if not seen.wrong and (width, height) != seen.size:
+        return replace(seen, mask_wrong=f"{width} × {height} pixels, its image {seen.size[0]} × {seen.size[1]}")
+    return replace(seen, values=_counted(values))
+
+
+def _picture(path: Path) -> Seen:
+    try:
+        with opened(path) as picture:
+            turned = picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+            mode = f"{picture.mode}, transparent" if "transparency" in picture.info else picture.mode
+            return Seen(picture.size, mode, _digest(np.asarray(as_rgb(picture))), turned)
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        return Seen(wrong=reason(error))
+
+
+def _digest(pixels: NDArray[np.uint8]) -> bytes:
+    """Of an image's pixels (H, W, 3): equal for exact copies, whatever their format."""
+    person = b"%dx%d" % pixels.shape[:2]
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, person=person).digest()
+
+
+def _counted(values: NDArray[np.uint8]) -> Counts:
+    return np.bincount(values.ravel(), minlength=VOID + 1)

@@ -13,10 +13,9 @@ from PIL import Image, ImageColor
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data.datasets import held
 from antishortcut.data.image_io import read
-from antishortcut.data.inspect.looking import Seen
-from antishortcut.data.inspect.scan import Finding
+from antishortcut.data.inspect.scan import Finding, Seen
 from antishortcut.data.loader import Loader
-from antishortcut.data.masks import NO_CLASS, one_small_size, read_pair
+from antishortcut.data.segmentation import NO_CLASS, one_small_size, read_pair
 from antishortcut.data.splits import limited, take
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense

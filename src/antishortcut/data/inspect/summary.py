@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antishortcut.data.inspect.looking import Counts, Seen
-from antishortcut.data.inspect.scan import Finding
-from antishortcut.data.masks import NO_CLASS
+from antishortcut.data.inspect.scan import Counts, Finding, Seen
+from antishortcut.data.segmentation import NO_CLASS
 from antishortcut.types import VOID, FileSet, ImageSet
 
 SHOWN = 20  # files and classes that are named

@@ -1,8 +1,11 @@
 """Stylised copies of a test set, written chunk by chunk: a folder of bytes, the same for every method and seed."""
 # N images, M training images, B images of a chunk, S side of the square images
+# N images, S side of the square images
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,22 +23,20 @@ from torch import Tensor
 
 from antishortcut.data import Loader
 from antishortcut.data.contact_sheet import contact_sheet
-from antishortcut.data.dense import wants_labels
-from antishortcut.data.derived import fill, growing
+from antishortcut.data.derived import as_set, fill, growing, read_images, read_labels
 from antishortcut.data.image_io import fit, pixels, read
 from antishortcut.data.readers import images_below
 from antishortcut.data.rng import uniform
+from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited, set_mark, take
 from antishortcut.errors import UserError, near
-from antishortcut.evaluation.stylize import reading as at
-from antishortcut.evaluation.stylize.reading import Stylized, open_stylized, read_facts
 from antishortcut.fileio import sha256
 from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder, replacing, write_json
-from antishortcut.types import AnySet, FileSet, Sets
+from antishortcut.run_dir import Folder, read_json, replacing, write_json
+from antishortcut.types import AnySet, FileSet, ImageSet, Sets
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.stylize.nets import Stylizer
+    from antishortcut.evaluation.stylize.adain import Stylizer
 
 VERSION = 1  # of the draws and the pixels; raise it when either changes
 STREAM = 0x57_59_4C_45  # apart from the streams of data/draws.py
@@ -79,7 +80,7 @@ def write_stylized(
     if not 0 <= alpha <= 1:
         raise UserError(f"alpha is between 0 (reconstruction) and 1 (the style's statistics), not {alpha}")
     plan = _plan(sets, which, styles, seed, limit)
-    settings: dict[str, Any] = {"kind": at.KIND, "source": "generated", "version": VERSION}
+    settings: dict[str, Any] = {"kind": KIND, "source": "generated", "version": VERSION}
     settings |= {"alpha": alpha, "seed": seed, "limit": limit, **plan.facts, **stylizer.facts}
     _check(out, settings)
     with Folder(out).locked():
@@ -169,7 +170,7 @@ def _check(out: Path, settings: Mapping[str, Any]) -> None:
         raise UserError(f"{out} is a file; name a folder")
     facts = read_facts(out)
     if facts is None:
-        ours = {at.IMAGES, at.LABELS, at.STYLE, at.STYLE_LABELS, at.SHEET, at.FILES, UNFINISHED, ".lock"}
+        ours = {IMAGES, LABELS, STYLE, STYLE_LABELS, SHEET, FILES, UNFINISHED, ".lock"}
         names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
         if unknown := [name for name in names if name not in ours and not name.endswith(".part")]:
             raise UserError(f"{out} is not empty ({', '.join(unknown[:3])}); name a new folder")
@@ -181,13 +182,13 @@ def _check(out: Path, settings: Mapping[str, Any]) -> None:
 
 def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapping[str, Any], quiet: bool) -> None:
     side, count = sets.image_size, len(plan.content)
-    for stale in (at.FILES, UNFINISHED):
+    for stale in (FILES, UNFINISHED):
         shutil.rmtree(out / stale, ignore_errors=True)
     shown = set(np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist())  # spread over the set
     rows = []
     size = max(1, PIXELS // side**2)
     loader = Loader(plan.content, batch=size, seed=0, image_size=side, augment="none", shuffle=False)
-    with growing(out / at.IMAGES, (count, side, side, 3)) as path, Watch("stylize", count, quiet) as watch:
+    with growing(out / IMAGES, (count, side, side, 3)) as path, Watch("stylize", count, quiet) as watch:
         watch.begin(0)
         start = 0
         for batch in loader.epoch(0):
@@ -201,15 +202,15 @@ def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapp
                 rows.append((f"{sets.classes[label]}, in the style of {style}", list(map(Image.fromarray, triple))))
             start += len(numbers)
             watch.update(start, {})
-    arrays = {at.LABELS: plan.content.label.numpy(), at.STYLE: plan.style, at.STYLE_LABELS: plan.style_label}
+    arrays = {LABELS: plan.content.label.numpy(), STYLE: plan.style, STYLE_LABELS: plan.style_label}
     for name, values in arrays.items():
         if values is not None:
             with replacing(out / name) as file:
                 np.save(file, values, allow_pickle=False)
-    with replacing(out / at.SHEET) as file:
+    with replacing(out / SHEET) as file:
         contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
     made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / at.FACTS, dict(settings) | {"sha256": sha256(out / at.IMAGES), "made": made})
+    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": made})
 
 
 def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
@@ -220,7 +221,7 @@ def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
 
 def _write_files(copies: Stylized, plan: Plan, classes: tuple[str, ...]) -> None:
     """images/<class>/<number in the whole set>.png, all of them or none."""
-    home, unfinished = copies.folder / at.FILES, copies.folder / UNFINISHED
+    home, unfinished = copies.folder / FILES, copies.folder / UNFINISHED
     if home.exists():
         return
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -233,3 +234,63 @@ def _write_files(copies: Stylized, plan: Plan, classes: tuple[str, ...]) -> None
         array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # (S, S, 3)
         Image.fromarray(array).save(unfinished / names[label] / f"{number:06d}.png")
     os.replace(unfinished, home)
+
+
+# --- Stylised copies on disk, opened and checked. No network is needed, and none is loaded ---
+
+KIND = "stylized"
+IMAGES, LABELS, STYLE, STYLE_LABELS = "stylized.npy", "labels.npy", "style.npy", "style_label.npy"
+FACTS, SHEET, FILES = "facts.json", "contact.png", "images"
+
+
+@dataclass(frozen=True)
+class Stylized:
+    """Stylised copies of a test set."""
+
+    folder: Path
+    images: ImageSet  # (N, 3, S, S) bytes, mapped into memory, with the content's labels
+    style_label: Tensor | None  # (N,) class of the image that gave the style; None for paintings
+    fingerprint: str  # 16 hex digits: of the settings, the weights and the pixels
+    facts: Mapping[str, Any]
+
+    @property
+    def label(self) -> Tensor:
+        """Class of the image that gave the shape, (N,)."""
+        return self.images.label
+
+
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """What facts.json says of finished copies; None when there is none, an error when it is of something else."""
+    path = folder / FACTS
+    if not path.exists():
+        return None
+    facts = read_json(path)
+    if not isinstance(facts, dict) or facts.get("kind") != KIND or not isinstance(facts.get("count"), int):
+        raise UserError(f"{path} is not of stylised copies; they are made by asd stylize")
+    return facts
+
+
+def open_stylized(folder: Path, classes: int) -> Stylized:
+    """Open what `asd stylize` made. `classes`: how many the student knows."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; make it with asd stylize DATA {folder}")
+    facts = read_facts(folder)
+    if facts is None:
+        raise UserError(f"{folder} holds no finished stylised copies (no {FACTS}); run asd stylize DATA {folder}")
+    images = read_images(folder / IMAGES)  # (N, S, S, 3)
+    label = read_labels(folder / LABELS, classes)  # (N,)
+    style_label = read_labels(folder / STYLE_LABELS, classes) if facts.get("styles") == "train" else None
+    for name, values in ((LABELS, label), (STYLE_LABELS, style_label)):
+        if values is not None and len(values) != len(images):
+            raise UserError(f"{folder / name} has {len(values)} labels for {len(images)} images; make them again")
+    if facts.get("sha256") not in (None, sha256(folder / IMAGES)):
+        raise UserError(f"{folder / IMAGES} is not what was made there (its digest differs); make it again")
+    if len(images) != facts["count"]:
+        raise UserError(f"{folder / IMAGES} has {len(images)} images, {FACTS} says {facts['count']}; make them again")
+    return Stylized(folder, as_set(images, label), style_label, _mark(facts), facts)
+
+
+def _mark(facts: Mapping[str, Any]) -> str:
+    """Of everything that decides the pixels and of the pixels themselves; on which machine does not count."""
+    said = {key: value for key, value in facts.items() if key != "made"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

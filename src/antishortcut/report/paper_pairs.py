@@ -6,9 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
-from antishortcut.experiments.pairs import PAIRS
-from antishortcut.experiments.paper import TABLES
-from antishortcut.experiments.scale import MARK, desk, desk_recipe
+from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
 from antishortcut.report.collect import Found, Student
 
 SIGNS = "compare signs against KD only"

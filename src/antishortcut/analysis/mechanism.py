@@ -1,1 +1,0 @@
-"""From networks and images to what they lean on: features, directions, pictures. Evaluation and audit use it."""
