@@ -1,140 +1,196 @@
-"""A whole run on two real processes (gloo) ends where one process ends, for a student without batch statistics."""
+"""Two real processes against one: the same rows, terms, gradients, queue and directions."""
+# W processes, B rows in all
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-NETWORK = """
-from torch import nn
+from antishortcut.distributed import different, gather, told, world
+from antishortcut.methods.asd import ASDLoss
+from antishortcut.teachers.snapshots import Snapshots, load_state
+from tests.processes import WORLD, in_two
+from tests.test_subspace import close, normal, span
 
-def net(num_classes):
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(108, 24), nn.ReLU(), nn.Linear(24, num_classes),
-    )
-"""
-
-
-def asd(here: Path, *words: str) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "antishortcut", *words],
-        cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+SHARES = [(4, 3), (3, 4), (5, 2)]  # rows of each process in three steps
+CASES: dict[str, dict[str, Any]] = {
+    "batch": {"subspace": "batch"},
+    "running": {"subspace": "running", "refresh": 1, "momentum": 0.5},
+    "equal widths": {"student_dim": 8},
+}
+Found = dict[str, Any]
 
 
-# Batches of 32. Of 257 images the last is alone and joins the batch before, shared as 17 and 16; of 250 the last 26 are
-# a batch of their own, of 265 the last 9, as 5 and 4.
-@pytest.mark.parametrize("count", [257, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 265))])
-def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int) -> None:
-    (tmp_path / "bare.py").write_text(NETWORK)
-    common = [
-        "--set",
-        f"data.options.count={count}",
-        "--set",
-        "student.name=import:bare:net",
-        "--set",
-        "optim.rate=0.02",
-    ]
-    common += ["--threads", "1", "--device", "cpu", "--json"]
-    asd(tmp_path, "teach", str(tiny), *common, "--runs", "one")
-    shutil.copytree(tmp_path / "one" / "teachers", tmp_path / "two" / "teachers")
-    single = json.loads(asd(tmp_path, "distill", str(tiny), *common, "--runs", "one"))
-    double = json.loads(asd(tmp_path, "distill", str(tiny), *common, "--runs", "two", "--devices", "2"))
-    assert single["hash"] == double["hash"]
-    assert single["last"] == pytest.approx(double["last"], abs=0.021)  # every test image counts once
-    for name in ("student", "method"):
-        one, two = (load_file(tmp_path / runs / f"tiny/asd-s1/{name}.safetensors") for runs in ("one", "two"))
-        for key, value in one.items():
-            assert torch.allclose(value.float(), two[key].float(), atol=2e-4, rtol=1e-3), key
-    assert torch.equal(one["loss.queue_index"], two["loss.queue_index"])
+def share(rows: Tensor, step: int, rank: int | None) -> Tensor:
+    """The rows of one process, or all of them for a process alone."""
+    if rank is None:
+        return rows
+    start = sum(SHARES[step][:rank])
+    return rows[start : start + SHARES[step][rank]]
 
 
-SLOW = """
-import os, time
-
-sync = os.fsync
-
-def slowly(file):
-    number = file if isinstance(file, int) else file.fileno()
-    if "/resume/" in os.readlink(f"/proc/self/fd/{number}"):
-        time.sleep(8)
-    sync(file)
-
-os.fsync = slowly
-"""
-
-
-@pytest.mark.slow
-def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None:
-    """A disk may be slow: who ended before would have had the first one killed while it writes."""
-    (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
-    words = ["distill", str(tiny), "--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "antishortcut", *words, "--set", "epochs=400", "--runs", "runs"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "slow")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    folder = tmp_path / "runs" / "tiny" / "ce-s1"
-    while not (folder / "metrics.jsonl").exists() or len((folder / "metrics.jsonl").read_text().splitlines()) < 10:
-        assert run.poll() is None
-        time.sleep(0.05)
-    os.killpg(run.pid, signal.SIGTERM)
-    told = run.communicate(timeout=120)[1]
-    assert run.returncode == 143, told
-    assert told.count("stopped after step") == 1
-    assert [*(folder / "resume").glob("*.pt")]
+def train(case: str, rank: int | None) -> Found:
+    """Three steps of an encoder and the loss, gradients averaged over processes as DDP does."""
+    torch.manual_seed(0)
+    options = {"student_dim": 5, "directions": 2, "queue": 10, "warmup": 0.0} | CASES[case]
+    loss = ASDLoss(teacher_dim=8, sync=True, **options)
+    encoder = nn.Linear(6, options["student_dim"])
+    parameters = [*encoder.parameters(), *loss.parameters()]
+    found: Found = {"terms": [], "gradients": []}
+    for step in range(len(SHARES)):
+        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
+        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        index = share(torch.arange(7) + 4 * step, step, rank)  # some samples come again
+        terms = loss(encoder(image), final, early, epoch=0, index=index)
+        gradients = list(torch.autograd.grad(terms["tc"] + terms["ss"], parameters))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if rank is not None:
+                dist.all_reduce(gradient)
+                gradient /= WORLD
+            parameter.data -= 0.1 * gradient
+        found["terms"].append({name: term.item() for name, term in terms.items()})
+        found["gradients"].append(gradients)
+    assert loss.basis is not None
+    found["state"] = {name: value.clone() for name, value in loss.state_dict().items()}
+    found["basis"] = loss.basis.eval()(normal(7, 8), normal(7, 8, seed=1))
+    return found
 
 
-@pytest.mark.slow
-def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny: Path) -> None:
-    """265 images: the last batch, 9, is shared as 5 and 4, and both processes cut their share into four parts."""
-    words = ["--set", "data.options.count=265", "--set", "optim.accumulate=4", "--set", "epochs=1", "--method", "kd"]
-    made = json.loads(
-        asd(tmp_path, "distill", str(tiny), *words, "--threads", "1", "--device", "cpu", "--devices", "2", "--json")
-    )
-    assert made["steps"] == 9
+def own_loop(rank: int | None, folder: Path) -> Found:
+    """Three steps of a loop of one's own: DDP around the encoder alone, the loss beside it, its gradients untouched."""
+    torch.manual_seed(0)
+    loss = ASDLoss(5, 8, directions=2, queue=10, warmup=0.0, sync=True)
+    encoder = nn.Linear(6, 5)
+    model = encoder if rank is None else DistributedDataParallel(encoder)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *loss.parameters()], lr=0.1)
+    snapshots = Snapshots(folder, total_steps=len(SHARES), keep=())
+    for step in range(len(SHARES)):
+        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
+        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        terms = loss(model(image), final, early, epoch=0)
+        optimizer.zero_grad()
+        (terms["tc"] + terms["ss"]).backward()
+        optimizer.step()
+        kept = snapshots(model, step + 1)
+    state = {**encoder.state_dict(), **loss.state_dict()}
+    return {"state": {name: value.clone() for name, value in state.items()}, "kept": kept is not None}
 
 
-@pytest.mark.slow
-def test_two_machines_end_where_two_processes_of_one_do(tmp_path: Path, tiny: Path) -> None:
-    """torchrun on each of two machines, as Slurm would start it; here both are this one."""
-    common = ["distill", str(tiny), "--set", "epochs=1", "--threads", "1", "--device", "cpu", "--json"]
-    here = json.loads(asd(tmp_path, *common, "--runs", "here", "--devices", "2"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shutil.copytree(tmp_path / "here" / "teachers", tmp_path / "there" / "teachers")
-    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    run += ["--master-addr", "127.0.0.1", "--master-port", port]
-    words = ["-m", "antishortcut", *common, "--runs", "there", "--devices", "1", "--nodes", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    machines = [
-        subprocess.Popen([*run, "--node-rank", str(rank), *words], cwd=tmp_path, env=environment, stdout=-1, stderr=-1)
-        for rank in range(2)
-    ]
-    told = [machine.communicate(timeout=300) for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], told
-    there = tmp_path / "there" / "tiny" / "asd-s1"
-    assert json.loads((there / "run.json").read_text())["execution"]["nodes"] == 2
-    assert json.loads((there / "run.json").read_text())["hash"] == here["hash"]
-    one, two = (load_file(tmp_path / runs / "tiny/asd-s1/student.safetensors") for runs in ("here", "there"))
-    assert all(torch.equal(one[key], two[key]) for key in one)
+def gathered(rank: int) -> Found:
+    """What `gather` returns and passes back for shares of 3 and 1, 2 and 0, and of whole numbers."""
+    rows = normal(3, 2, seed=rank)[: (3, 1)[rank]].requires_grad_()
+    joined = gather(rows)
+    weight = torch.arange(8.0, dtype=torch.float64).view(4, 2)
+    (gradient,) = torch.autograd.grad(((rank + 1) * weight * joined**2).sum(), rows)  # every process its own loss
+    none = gather(normal(2, 3, 2, seed=rank)[: (2, 0)[rank]])
+    numbers = gather(torch.arange(2) + 10 * rank)
+    said = told(7 + rank)
+    return {
+        "world": world(),
+        "said": said,
+        "joined": joined.detach(),
+        "gradient": gradient,
+        "none": none,
+        "numbers": numbers,
+    }
+
+
+def unlike(rank: int) -> nn.Module:
+    """The same in both processes but for a mean, a counter, a mask and the sign of a zero."""
+    module = nn.Linear(2, 2)
+    nn.init.constant_(module.weight, float(rank))  # a weight that differs would be DDP's fault
+    own = {"mean": normal(4, seed=rank), "count": torch.tensor(5 + rank), "mask": torch.tensor([True, rank == 0])}
+    half = torch.tensor([0.0, -0.0 if rank else 0.0]).bfloat16()
+    for name, value in ({"same": normal(3, 2), "none": torch.empty(0), "rounded": half} | own).items():
+        module.register_buffer(name, value)
+    module.register_buffer("passing", torch.tensor(rank), persistent=False)
+    return module
+
+
+def work(rank: int, folder: Path) -> None:
+    found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
+    found["own loop"] = own_loop(rank, folder / "states")
+    found["different"] = {"others": different(unlike(rank))}
+    found["folder"] = {"path": str(folder)}
+    torch.save(found, folder / f"{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Everything two processes found, by rank. They are started once."""
+    folder = tmp_path_factory.mktemp("ranks")
+    in_two(work, folder)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+
+
+def test_a_process_alone_keeps_its_rows() -> None:
+    rows = normal(3, 2)
+    assert world() == 1
+    assert gather(rows) is rows
+    assert told(3) == [3]
+
+
+def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
+    for found in (rank["gather"] for rank in ranks):
+        assert found["world"] == 2
+        assert found["said"] == [7, 8]
+        assert torch.equal(found["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
+        assert torch.equal(found["none"], normal(2, 3, 2))
+        assert found["numbers"].tolist() == [0, 1, 10, 11]
+
+
+def test_what_differs_between_processes_is_known_to_the_first(ranks: list[Found]) -> None:
+    (other,), none = (rank["different"]["others"] for rank in ranks)
+    assert none == []
+    assert other.keys() == {"mean", "count", "mask", "rounded"}
+    assert all(torch.equal(value, unlike(1).state_dict()[name]) for name, value in other.items())
+    assert different(unlike(0)) == []
+
+
+def test_gradients_of_all_processes_come_back(ranks: list[Found]) -> None:
+    joined = ranks[0]["gather"]["joined"]
+    expected = (1 + 2) * 2 * torch.arange(8.0, dtype=torch.float64).view(4, 2) * joined
+    close(torch.cat([rank["gather"]["gradient"] for rank in ranks]), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one_with_the_joint_batch(ranks: list[Found], case: str) -> None:
+    alone = train(case, None)
+    assert alone["state"]["queue_index"].tolist() == [8, 9, 10, *range(8, 15)]  # oldest first
+    for found in (rank[case] for rank in ranks):
+        for ours, theirs in zip(found["terms"], alone["terms"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+        for ours, theirs in zip(found["gradients"], alone["gradients"], strict=True):
+            for gradient, expected in zip(ours, theirs, strict=True):
+                close(gradient, expected, 1e-5)
+        for name, value in alone["state"].items():
+            if name != "basis.kept":  # its columns are free in sign
+                close(found["state"][name], value, 1e-6 if name == "queue" else 1e-5)
+        close(span(found["basis"]), span(alone["basis"]), 1e-5)
+
+
+def test_a_loop_of_ones_own_needs_ddp_around_the_student_alone(ranks: list[Found], tmp_path: Path) -> None:
+    alone = own_loop(None, tmp_path)
+    for found in (rank["own loop"]["state"] for rank in ranks):
+        for name, value in alone["state"].items():
+            close(found[name], value, 1e-5)
+
+
+def test_the_first_process_alone_keeps_states(ranks: list[Found]) -> None:
+    assert [rank["own loop"]["kept"] for rank in ranks] == [True, False]
+    state = load_state(Path(ranks[0]["folder"]["path"]) / "states")
+    assert {name: value.tolist() for name, value in state.items()} == {
+        name: ranks[1]["own loop"]["state"][name].tolist() for name in ("weight", "bias")
+    }
+
+
+def test_the_processes_agree_to_the_last_bit(ranks: list[Found]) -> None:
+    for case in (*CASES, "own loop"):
+        first, second = (rank[case]["state"] for rank in ranks)
+        assert all(torch.equal(first[name], second[name]) for name in first)

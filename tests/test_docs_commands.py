@@ -26,8 +26,8 @@ from antishortcut.data import readers as layouts
 from antishortcut.evaluation import latency
 from antishortcut.teachers.snapshots import Snapshots
 from tests.data.official import make_ade, make_camvid, make_cifar, picture
+from tests.evaluation.test_stylize import DECODER, VGG, random_state
 from tests.test_docs import IDS, PAGES, ROOT, blocks
-from tests.test_stylize import DECODER, VGG, random_state
 
 FAST = ("README.md", "docs/contrast.md", "docs/corruptions.md", "docs/own-data.md", "docs/quickstart.md",
         "docs/runs.md", "docs/shifts.md")  # fmt: skip
@@ -36,10 +36,10 @@ ELSEWHERE = {"docs/export.md": "tests/export/test_command.py::test_every_block_o
 NOT = {
     "make ": "a Makefile's, which installs and runs these tests",
     "pip install": "installs",
-    "ray start": "tests/test_cluster.py::nodes",
-    "--engine ray": "a cluster: tests/test_cluster.py::test_a_node_dies_and_every_run_ends_once",
-    "torchrun --nnodes": "machines: tests/test_distributed.py::test_two_machines_end_where_two_processes_of_one_do",
-    "distill P1 --devices 4": "two ranks: tests/test_distributed.py::test_two_processes_end_where_one_does",
+    "ray start": "tests/experiments/test_ray_engine.py::nodes",
+    "--engine ray": "a cluster: tests/experiments/test_ray_engine.py::test_a_node_dies_and_every_run_ends_once",
+    "torchrun --nnodes": "machines: tests/training/test_two_processes.py::test_two_machines_end_where_two_processes_of_one_do",
+    "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_end_where_one_does",
     "srun ": "Slurm, which has not been tried",
     "#SBATCH": "Slurm",
     "#!/bin/bash": "the head of a Slurm script",

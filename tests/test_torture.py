@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torture.disk import may_mount
 
-from tests.test_faults import tortured
+from tests.training.test_faults import tortured
 
 
 @pytest.mark.slow

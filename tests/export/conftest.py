@@ -10,7 +10,7 @@ from antishortcut.evaluation import Bench, evaluate
 from antishortcut.run_dir import Folder
 from antishortcut.training.pipeline import Workshop, distill
 from tests.export.subjects import TIMM, small
-from tests.test_dense_runs import SMALL
+from tests.training.test_segmentation_runs import SMALL
 
 
 @pytest.fixture(scope="session")

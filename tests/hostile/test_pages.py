@@ -106,7 +106,7 @@ def test_the_report_runs_nothing_and_has_no_element_of_theirs(
 def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, tmp_path: Path) -> None:
     from antishortcut.analysis.audit import audit
     from antishortcut.report.audit_page import write_page
-    from tests.test_audit import network, sets_of
+    from tests.analysis.test_audit import network, sets_of
 
     for names in (HOSTILE[:3], (HOSTILE[3], HOSTILE[8], HOSTILE[11])):
         states = {names[0]: network(c4=4.0, c5=2.0), names[1]: network(c4=3.0)}

@@ -19,7 +19,7 @@ from antishortcut.report.paper_comparison import DIGITS, EPOCHS, SAID, measure_o
 from antishortcut.report.paper_pairs import DEFAULTS, DESK, unlike
 from antishortcut.run_dir import Folder, write_json
 from tests.browser.fake_runs import score
-from tests.test_report_printed import line, made, opened, run, runs
+from tests.report.test_printed_tables import line, made, opened, run, runs
 
 ANGLES = {"shortcut_final": 65.3, "shortcut_early": 38.6, "final_early": 50.0}
 

@@ -95,7 +95,7 @@ def test_tied_weights_and_weights_of_any_rank_are_kept(tmp_path: Path) -> None:
     save_weights(tmp_path / "tied.safetensors", torch.nn.Sequential(one, two))
     found = load_file(tmp_path / "tied.safetensors")
     assert torch.equal(found["0.weight"], found["1.weight"])
-    network_of(ModelSettings(name="tests.test_teachers:deep"), 4, 16)
+    network_of(ModelSettings(name="tests.teachers.test_trajectory:deep"), 4, 16)
 
 
 def deep(num_classes: int) -> torch.nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from antishortcut.analysis import Chunks, Moments, batch_sizes, bootstrap, growth, parts
 from antishortcut.subspace import random_angle
-from tests.diagnose.test_stream import cut, places, three
+from tests.analysis.test_stream import cut, places, three
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment
 
 

@@ -237,7 +237,7 @@ def test_energy_is_measured_at_the_epochs_of_s_table_2() -> None:
 
 
 def test_the_page_has_the_true_counts() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
     assert {row[1]: (row[2], int(row[3])) for row in rows[1:]} == {
         name: (TABLES[name].also, RUNS[name]) for name in RUNS

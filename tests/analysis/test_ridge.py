@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import linregress
 
 from antishortcut.analysis import Cross, Mapped, ridge_map, standing
-from tests.diagnose.test_stream import cut, places, three
+from tests.analysis.test_stream import cut, places, three
 from tests.test_subspace import close, normal, seeds, several
 
 

@@ -20,7 +20,7 @@ from antishortcut.errors import UserError
 from antishortcut.run_dir import Folder
 from antishortcut.training.checkpoint import forget_later, kept, load_state, needed, save_or_say, save_state
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def tortured(part: str, *words: str, minutes: float = 10) -> dict[str, Any]:

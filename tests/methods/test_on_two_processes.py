@@ -13,8 +13,8 @@ from torch import Tensor
 from antishortcut.methods import METHODS
 from antishortcut.training.step import joined
 from antishortcut.types import Batch, Features
+from tests.methods.test_contract import PAST_WARMUP, Setting, odd_features
 from tests.processes import in_two
-from tests.test_contract import PAST_WARMUP, Setting, odd_features
 
 ROWS = 8
 Found = dict[str, Tensor]

@@ -28,8 +28,8 @@ from antishortcut.training.checkpoint import load_state
 from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.training.step import Meter, check_weights
 from antishortcut.types import Batch, Features, Method, Sizes, Views
-from tests.test_contract import Setting
-from tests.test_odd_batches import STUDENT, TEACHERS, features
+from tests.methods.test_contract import Setting
+from tests.training.test_odd_batches import STUDENT, TEACHERS, features
 
 LEARNERS = [name for name in METHODS if roles_of(name, options_of(name, {}))]
 BASES: list[tuple[Source, Select]] = [

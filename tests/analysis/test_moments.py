@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.analysis import Moments, Scatter, angles
-from tests.diagnose.test_stream import cut, places, three
+from tests.analysis.test_stream import cut, places, three
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment, span
 
 

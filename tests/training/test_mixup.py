@@ -20,8 +20,8 @@ from antishortcut.tasks import Classification
 from antishortcut.training.mixup import mix_of, mixed
 from antishortcut.training.pipeline import Workshop, distill
 from antishortcut.types import Batch, Features, Unmixed
-from tests.test_contract import Setting
-from tests.test_distributed import NETWORK, asd
+from tests.methods.test_contract import Setting
+from tests.training.test_two_processes import NETWORK, asd
 
 SMALL = ["data.options.count=16", "data.options.test_count=8"]
 BOTH = OptimSettings(mixup=0.4, cutmix=1.0)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from antishortcut.analysis import infonce, pick
 from antishortcut.methods.asd import temporal_contrast
 from antishortcut.subspace import unit
-from tests.diagnose.test_stream import cut, places, three
-from tests.diagnose.test_student import loop_cosine
+from tests.analysis.test_stream import cut, places, three
+from tests.analysis.test_student import loop_cosine
 from tests.test_subspace import normal, seeds, several
 
 

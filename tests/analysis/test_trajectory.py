@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antishortcut.analysis import Moments, energies, energy, judge, judge_streams, reuse
-from tests.diagnose.test_stream import cut, places, three
+from tests.analysis.test_stream import cut, places, three
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment
 
 

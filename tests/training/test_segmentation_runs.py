@@ -26,8 +26,7 @@ from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.pipeline import Workshop, distill, teach
 from antishortcut.training.signals import Stopped
 from antishortcut.types import Batch
-
-from .data.official import make_ade
+from tests.data.official import make_ade
 
 SMALL = [
     "iterations=11", "data.image_size=32", "data.options.count=40", "data.options.test_count=20", "optim.batch=8",
@@ -80,7 +79,7 @@ REFUSED = {"byot", "ckptkd", "crd", "crd+kd", "crd-queue"}
 
 
 def test_the_docs_name_the_refused_methods() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "segmentation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "segmentation.md").read_text()
     assert all(f"`{method}`" in page for method in REFUSED)
 
 

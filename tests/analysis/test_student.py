@@ -22,7 +22,7 @@ from antishortcut.analysis import (
 )
 from antishortcut.metrics import accuracy, shape_bias
 from antishortcut.subspace import top_directions
-from tests.diagnose.test_stream import cut, places, three
+from tests.analysis.test_stream import cut, places, three
 from tests.test_subspace import normal, orthonormal, seeds, several
 
 

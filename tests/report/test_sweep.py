@@ -21,7 +21,7 @@ from antishortcut.report.sweep import Sweep, lines_over, sweep_figure, usual
 from antishortcut.report.table import Table
 from antishortcut.run_dir import Folder
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
-from tests.test_report import Page
+from tests.report.test_report import Page
 
 BOTH = {"final": "final", "early": "15%"}
 
