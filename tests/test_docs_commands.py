@@ -38,7 +38,7 @@ NOT = {
     "pip install": "installs",
     "ray start": "tests/experiments/test_ray_engine.py::nodes",
     "--engine ray": "a cluster: tests/experiments/test_ray_engine.py::test_a_node_dies_and_every_run_ends_once",
-    "torchrun --nnodes": "machines: tests/training/test_two_processes.py::test_two_machines_end_where_two_processes_of_one_do",
+    "torchrun --nnodes": "tests/training/test_two_processes.py::test_two_machines_end_where_two_processes_of_one_do",
     "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_end_where_one_does",
     "srun ": "Slurm, which has not been tried",
     "#SBATCH": "Slurm",

@@ -40,7 +40,7 @@ from antishortcut.models import build
 from antishortcut.types import FileSet, ImageSet, Sets
 from tests.data.official import picture
 
-TRAINING = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "train_stylizer.py"))
+TRAINING = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_stylizer.py"))
 
 # ---------------------------------------------------------------------------------------------- the mathematics
 

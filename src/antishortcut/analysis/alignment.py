@@ -134,7 +134,7 @@ def shortcut_projection(student: Tensor, final: Tensor, early: Tensor, k: int = 
     yield from ((name, value) for name, value in named.items() if not math.isnan(value))
 
 
-# --- How much the student's features tell of the final teacher's: InfoNCE lower bounds in nats (Prop. 1, S-Sec. A.3.6) ---
+# --- How much the student's features tell of the final teacher's ---
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _rows(projection: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     return projection.detach().cpu().double(), factor.detach().cpu().long()
 
 
-# --- What a classifier's head makes of shortcut directions: ‖W η‖ ≤ ‖W P‖ Δ for shifts η in the span of U (S-Prop. 3) ---
+# --- What a classifier's head makes of shortcut directions ---
 
 
 @dataclass(frozen=True)

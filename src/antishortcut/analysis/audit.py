@@ -250,6 +250,6 @@ def leans(seen: Rows, trained: Rows, bases: Rows) -> dict[str, Any]:
     }
 
 
-# --- Checkpoints of anyone's model and their images → which directions training left, and how sure that is ---
+# --- Checkpoints of anyone's model and their images → which directions training left ---
 
 __all__ = ["GROWN", "PAPER", "POOL", "audit", "fate"]

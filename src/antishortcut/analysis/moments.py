@@ -228,7 +228,7 @@ def positive(k: int) -> int:
     return k
 
 
-# --- A student's features in the teacher's space, by one ruler for all methods: the affine map of ridge regression ---
+# --- A student's features in the teacher's space ---
 
 
 class Cross:

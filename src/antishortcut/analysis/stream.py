@@ -109,7 +109,7 @@ def basis_of(basis: Tensor, rows: Tensor) -> Tensor:
     return basis.detach().to(rows)
 
 
-# --- What a diagnostic found, as numbers JSON can hold, and how numbers are gathered over chunks ---
+# --- What a diagnostic found ---
 
 BINS = 40
 

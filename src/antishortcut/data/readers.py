@@ -268,7 +268,7 @@ def lines(path: Path, hint: str) -> list[str]:
     return found
 
 
-# --- CIFAR's pickles, read without trusting them: nothing can be built but plain containers and arrays of numbers ---
+# --- CIFAR's pickles ---
 
 LARGEST = 4 * 2**30  # bytes of a file
 

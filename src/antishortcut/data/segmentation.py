@@ -214,7 +214,7 @@ def usual_crop(files: FileSet) -> int:
     return max(16, min(512, min(size_of(files.paths[0])) // 16 * 16))
 
 
-# --- From mask files to labels, beside their images: one number a pixel, looked up in the set's own table ---
+# --- From mask files to labels ---
 
 NO_CLASS = 254  # in a lookup: what no mask may hold
 MOST = NO_CLASS  # classes that fit beside it and VOID
@@ -303,7 +303,7 @@ def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> Im
     return ImageSet(pixels[:, :3], pixels[:, 3], files.cues)
 
 
-# --- Images with their masks: both move together, whatever varies them; an image bilinearly, its labels to the nearest ---
+# --- Images with their masks ---
 
 CROPS = "scale-crop-flip"
 

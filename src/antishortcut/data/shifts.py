@@ -83,7 +83,7 @@ def _nothing_shared(name: str, folder: Path, classes: Sequence[str]) -> str:
     return f"the student shares no class with {folder}: none of its {len(classes)} wnids is a folder there"
 
 
-# --- Cue conflict, Geirhos et al. 2019: the shape of one of 16 categories, the texture of another; which one is said? ---
+# --- Cue conflict ---
 
 SIXTEEN = (
     "airplane", "bear", "bicycle", "bird", "boat", "bottle", "car", "cat",

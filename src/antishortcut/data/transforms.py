@@ -65,7 +65,7 @@ def as_float(image: Tensor) -> Tensor:
     return torch.from_numpy(np.divide(image.numpy(), np.float32(255), dtype=np.float32))
 
 
-# --- ImageNet's usual augmentation, one picture at a time: bit for bit what torchvision makes of the same seed ---
+# --- ImageNet's usual augmentation ---
 
 AREA = (0.08, 1.0)  # of the picture, that a crop covers
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width by height

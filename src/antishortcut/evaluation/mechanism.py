@@ -108,7 +108,7 @@ def _head(network: nn.Module, classes: int, basis: Tensor) -> dict[str, float]:
     }
 
 
-# --- What a teacher's own states show, measured once for all its students: artifacts/directions-<state>.json ---
+# --- What a teacher's own states show ---
 
 POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
 VERSION = 2  # of what is measured; scores of another version are made again

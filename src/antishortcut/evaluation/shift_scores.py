@@ -120,7 +120,7 @@ def _joint(bench: Bench, images: str) -> str:
     return hashlib.sha256(f"{bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
 
 
-# --- Images that the early teacher gets wrong: where its shortcut fails, found without any knowledge of the shortcut ---
+# --- Images that the early teacher gets wrong ---
 
 
 def hard(bench: Bench) -> Iterator[Examination]:

@@ -126,7 +126,7 @@ def _signals() -> Iterator[list[Callable[[], None]]]:
         yield again
 
 
-# --- Where a suite's runs lie, how they are computed, and how far they have come, read from their folders ---
+# --- Where a suite's runs lie ---
 
 Item = Recipe | Job  # a teacher to train, by its recipe, or a student
 Result = dict[
@@ -252,7 +252,7 @@ def check_images(jobs: Iterable[Job], place: Place) -> None:
         raise UserError(f"images to score on are not there: {', '.join(lines)}; add {ways}{hint}")
 
 
-# --- One teacher or student, trained here or in a command of its own, which Fabric starts again for every device ---
+# --- One teacher or student ---
 
 GRACE = 60.0  # seconds to save a state in
 MARKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -356,7 +356,7 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
 
 
-# --- One job of a suite carried out: its teachers, its student, its scores. Whatever is there already is kept ---
+# --- One job of a suite carried out ---
 
 
 @dataclass(frozen=True)

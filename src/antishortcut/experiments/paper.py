@@ -15,7 +15,7 @@ from antishortcut.config.recipe import Recipe, Value, load_recipe
 from antishortcut.errors import UserError, near
 from antishortcut.experiments.jobs import BaseRow, Job, Suite
 
-# --- The paper's teacher–student pairs. Their settings are the shipped recipes'; here stands what a recipe does not say ---
+# --- The paper's teacher–student pairs. Their settings are the shipped recipes' ---
 
 SEEDS = (1, 2, 3)  # "mean ± std over 3 seeds unless noted" (Sec. 5.1)
 RUN_HOURS = 4.5  # A100-hours of one CIFAR-100 run of ASD (S-Sec. A.5)

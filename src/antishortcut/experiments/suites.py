@@ -93,7 +93,7 @@ def _paired(
     ]
 
 
-# --- Contrast targets put to the test: against rivals with the same early state, and against controls that should fail ---
+# --- Contrast targets put to the test ---
 
 STRENGTHS = (0.25, 0.5, 1.0, 2.0)  # λ; 0 is KD
 RHOS = (0.8, 0.95, 0.99)  # beside 0.9, which has every row

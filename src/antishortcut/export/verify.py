@@ -99,7 +99,7 @@ def reworded(what: str, then: str) -> Iterator[None]:
         raise UserError(f"{what} ({lines[0] if lines else type(error).__name__}); {then}") from error
 
 
-# --- The network of a finished run, facts about its images, and some images to check an export with ---
+# --- The network of a finished run ---
 
 BATCHES = (1, 2, 5)  # sizes of the batches that are checked; it is traced with two
 COUNT = max(BATCHES)

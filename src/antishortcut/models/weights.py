@@ -217,7 +217,7 @@ def _shapes(state: State, head: str) -> dict[str, torch.Size]:
     return {key: state[key].shape for key in state if _head(key) == head and not _counts(key)}
 
 
-# --- Files of weights: safetensors, and torch checkpoints that hold nothing but tensors and settings ---
+# --- Files of weights ---
 
 # where training scripts put the weights; those of an average only where there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")

@@ -127,7 +127,7 @@ def subtitle(found: Found) -> str:
     return " · ".join(part for part in parts if part)
 
 
-# --- Whether the teacher is better than students trained on labels alone; if not, comparing methods says little ---
+# --- Whether the teacher is better than students trained on labels alone ---
 
 
 def informed(found: Found) -> list[str]:

@@ -134,7 +134,7 @@ def _clock(seconds: float | None) -> str:
     return "–" if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
-# --- Vega, Vega-Lite and Vega-Embed as one script. Bundling takes two seconds, so the bundle is cached ---
+# --- Vega ---
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
 

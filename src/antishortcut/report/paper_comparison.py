@@ -326,7 +326,7 @@ def _both(ours: float, printed: float) -> tuple[int, int] | None:
     return None if 0 in (ours, printed) else (1 if ours > 0 else -1, 1 if printed > 0 else -1)
 
 
-# --- What the paper's measures are among our scores, and each printed number once, with all its places ---
+# --- What the paper's measures are among our scores ---
 
 VIEWS = ("raw", "aligned")  # features as they are where widths are equal, as the paper; else through one linear map
 
@@ -475,7 +475,7 @@ def by_measure(printed: Iterable[tuple[str, Printed]]) -> dict[str, list[Number]
     return numbers
 
 
-# --- What the folder of a pair's teacher holds of what is printed: its accuracy, its size, and where its features went ---
+# --- What the folder of a pair's teacher holds of what is printed ---
 
 TEACHER = "teacher"  # its row, in print and here
 EPOCHS = (5, 20, 35, 90, 150, 210, 240)  # of S-Table 2

@@ -208,7 +208,7 @@ def in_pairs(group: Sequence[Student], reference: Sequence[Student], column: str
     return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
 
 
-# --- Columns of the tables, "<set> <score>": labels, which way is better, their order, how --columns names them ---
+# --- Columns of the tables ---
 
 KINDS = {  # of corruptions, in the paper's words (S-Sec. A.3)
     "texture": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
@@ -419,7 +419,7 @@ def chosen(wanted: str, names: Sequence[str], flag: str = "--columns") -> list[s
     return list(result)
 
 
-# --- Marks beside a mean: the best of its suite, better or worse than the baseline, and whether that is sure ---
+# --- Marks beside a mean ---
 
 BEST, SURE = "★", "*"
 MARKS = {1: "▲", -1: "▼", 0: ""}  # better than the baseline, worse, neither
@@ -470,7 +470,7 @@ def legend(compared: bool, suites: int = 1, best: str = BEST, sure: str = SURE) 
     )
 
 
-# --- Paired differences to the baseline, and what they are worth: interval, effect, the seeds they would need ---
+# --- Paired differences to the baseline ---
 
 POWER = 0.8
 MOST = 1000  # seeds needed that are still written out

@@ -67,7 +67,7 @@ def rate_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -
     return optim.rate
 
 
-# --- A running mean of the weights, which generalises better than the last of them (Polyak & Juditsky 1992) ---
+# --- A running mean of the weights ---
 
 
 def decay_at(decay: float, step: int) -> float:

@@ -114,7 +114,7 @@ def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
     return cut
 
 
-# --- Frost to lay over images: photographs from a folder, or feathers of ice grown here on a clouded pane ---
+# --- Frost to lay over images ---
 
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts
 FROST = "procedural-2"  # the frost grown here, and its version

@@ -45,7 +45,7 @@ def blend(content: Tensor, style: Tensor, alpha: float, eps: float = EPS) -> Ten
     return (1 - alpha) * content + alpha * adain(content, style, eps)
 
 
-# --- Encoders and decoders: the reference's, with its keys and shapes, and our own for small images ---
+# --- Encoders and decoders ---
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # VGG-19: width and convolutions of every stage
 USED = 31  # of the 53 layers in the reference's file: up to relu4_1
@@ -177,7 +177,7 @@ def _larger(images: Tensor, times: int) -> Tensor:
     return images if times == 1 else F.interpolate(images, scale_factor=times, mode="bilinear")
 
 
-# --- Weights of stylizers: the public reference, and those that scripts/train_stylizer.py trains ---
+# --- Weights of stylizers ---
 
 ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.json"
 VERSION = 1  # of the folder and of the training; raise it when either changes
