@@ -12,10 +12,10 @@ import time
 
 import torch
 
-from antishortcut.methods import METHODS, options_of
-from antishortcut.models import build, probe
+from antishortcut.methods import METHODS, method_options
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Sizes
 
 NAMES = ("kd", "crd", "crd+kd", "crd-queue")
@@ -28,8 +28,8 @@ def main(rounds: int) -> None:
     steps = {}
     for name in NAMES:
         student = build("wrn-16-2", 100)
-        sizes = Sizes(100, 50_000, probe(student, 32), {"final": probe(teacher, 32)}, labels)
-        step = Step(student, METHODS[name](sizes, **options_of(name, {})), Classification())
+        sizes = Sizes(100, 50_000, feature_shapes(student, 32), {"final": feature_shapes(teacher, 32)}, labels)
+        step = DistillationStep(student, METHODS[name](sizes, **method_options(name, {})), Classification())
         steps[name] = (step, torch.optim.SGD(step.parameters(), lr=0.05, momentum=0.9))
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     for number in range(rounds + 2):

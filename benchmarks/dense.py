@@ -23,22 +23,22 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
     """One step as the trainer does it, in this process."""
     import torch
 
-    from antishortcut.methods import make_method, options_of, roles_of
-    from antishortcut.models import build, probe
+    from antishortcut.methods import build_method, method_options, method_roles
+    from antishortcut.models import build, feature_shapes
     from antishortcut.tasks import Segmentation
-    from antishortcut.training.step import Step
+    from antishortcut.training.step import DistillationStep
     from antishortcut.types import Batch, Features, Method, Sizes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    settings = options_of(method, {})
-    teachers = {role: build(teacher, CLASSES, image_size=side).eval() for role in roles_of(method, settings)}
+    settings = method_options(method, {})
+    teachers = {role: build(teacher, CLASSES, image_size=side).eval() for role in method_roles(method, settings)}
     network = build(student, CLASSES, image_size=side)
-    shapes = {role: probe(seen, 64) for role, seen in teachers.items()}
-    own = make_method(method, Sizes(CLASSES, 20_000, probe(network, 64), shapes), settings)
+    shapes = {role: feature_shapes(seen, 64) for role, seen in teachers.items()}
+    own = build_method(method, Sizes(CLASSES, 20_000, feature_shapes(network, 64), shapes), settings)
     for module in (*teachers.values(), network, own):
         module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    whole = Step(network, own, Segmentation(CLASSES))
+    whole = DistillationStep(network, own, Segmentation(CLASSES))
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.01, momentum=0.9)
     image = torch.rand(batch, 3, side, side, device=device)
     images = Batch(image, torch.randint(CLASSES, (batch, side, side), device=device), torch.arange(batch))

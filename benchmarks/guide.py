@@ -13,8 +13,8 @@ from typing import Any
 from antishortcut.analysis.contrast_targets import measure
 from antishortcut.report.collect import Student, collect
 from antishortcut.report.stats import Paired, paired
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session
 
 STATES = {"0%": "untrained", "2%": "early-2", "5%": "early-5", "15%": "contrast-1"}
 STATES |= {"30%": "early-30", "50%": "early-50", "75%": "early-75"}
@@ -24,11 +24,11 @@ STRENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def main(runs: Path) -> None:
     groups = collect(runs / "beyond-cues").groups
     teachers = [s.run.teacher for s in groups["kd"]]
-    shop = Workshop(runs, quiet=True)
+    session = Session(runs, quiet=True)
     signs: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for teacher in teachers:
-        folder = Folder(runs / "teachers" / str(teacher))
-        for row in measure(folder, shop.sets(folder.read()[0].data), list(STATES), STRENGTHS)["rows"]:
+        folder = RunDir(runs / "teachers" / str(teacher))
+        for row in measure(folder, session.sets(folder.read()[0].data), list(STATES), STRENGTHS)["rows"]:
             signs.setdefault((row["state"], row["strength"]), []).append(row)
 
     def mean(state: str, strength: float, key: str) -> float:

@@ -19,8 +19,8 @@ import torch
 from antishortcut.config.recipe import Execution, load_recipe
 from antishortcut.hardware import processor
 from antishortcut.report.stats import paired, summary
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session, distill
 
 WAYS = {
     "float32": {"precision": "32-true", "teacher_precision": "float32"},
@@ -28,14 +28,15 @@ WAYS = {
 }
 
 
-def learn(name: str, way: str, methods: list[str], seeds: list[int], shop: Workshop) -> dict[str, list[float]]:
+def learn(name: str, way: str, methods: list[str], seeds: list[int], session: Session) -> dict[str, list[float]]:
     """Scores by method, in the order of the seeds; all ways share the teacher, which was learnt in float32."""
-    shop.execution = shop.execution.model_copy(update=WAYS[way])
+    session.execution = session.execution.model_copy(update=WAYS[way])
     recipe, suite = load_recipe(name), f"{name}-{way}"
     runs = {
-        method: [distill(recipe, shop, method=method, seed=seed, suite=suite) for seed in seeds] for method in methods
+        method: [distill(recipe, session, method=method, seed=seed, suite=suite) for seed in seeds]
+        for method in methods
     }
-    return {name: [Folder(run.folder(shop.runs)).headline()[1] for run in made] for name, made in runs.items()}
+    return {name: [RunDir(run.folder(session.runs)).primary_metric()[1] for run in made] for name, made in runs.items()}
 
 
 def main() -> None:
@@ -48,8 +49,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
     methods, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
-    shop = Workshop(asked.runs, asked.data_root, False, Execution(accelerator="cpu", threads=asked.threads))
-    found = {way: learn(asked.recipe, way, methods, seeds, shop) for way in WAYS}
+    session = Session(asked.runs, asked.data_root, False, Execution(accelerator="cpu", threads=asked.threads))
+    found = {way: learn(asked.recipe, way, methods, seeds, session) for way in WAYS}
     scores: dict[str, Any] = {}
     for method in methods:
         pairs = [found[way][method] for way in WAYS]

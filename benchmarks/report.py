@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.run_dir import RunDir, write_json
 
 EPOCHS, LOGGED = 240, 11  # step lines an epoch
 NAMES = ("ce", "kd", "asd", "at", "crd", "dkd", "fitnets", "pkt", "reviewkd", "rkd", "byot", "ckptkd", "snapshot")
@@ -61,7 +61,7 @@ def make_run(root: Path, suite: str, name: str, seed: int, chance: random.Random
         kind="distill", suite=suite, name=name, seed=seed, epochs=EPOCHS, data=DataSettings(name="cifar100"),
         fingerprint="f", model=ModelSettings(name="wrn-16-2"), optim=OptimSettings(), method="kd",
     )  # fmt: skip
-    folder = Folder(root / suite / f"{name}-s{seed}")
+    folder = RunDir(root / suite / f"{name}-s{seed}")
     folder.begin(run, {"accelerator": "cpu"}, {"python": "3.11"})
     folder.metrics.write_text("".join(lines(("task", "kd", "tc", "ss")[: 4 if name == "asd" else 2], chance)))
     scores = {"accuracy": 0.7 + chance.random() / 100, "epoch": EPOCHS}
@@ -77,7 +77,7 @@ def make_run(root: Path, suite: str, name: str, seed: int, chance: random.Random
     write_json(folder.path / "artifacts" / "mechanism.json", {"views": views})
 
 
-def write(folder: Folder, name: str, values: dict[str, Any], **more: Any) -> None:
+def write(folder: RunDir, name: str, values: dict[str, Any], **more: Any) -> None:
     kept = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
     write_json(folder.path / "scores" / f"{name}.json", kept | more)
 

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 
 from antishortcut.experiments.benchmark import CACHED, PARTS, bench, machine, pair_of
-from antishortcut.methods import make_method, options_of, roles_of
-from antishortcut.models import build, probe
+from antishortcut.methods import build_method, method_options, method_roles
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
-USUAL = {"B": 64, "M": 4096, "K": options_of("asd", {})["directions"], "D": 512, "N": 50_000}
+USUAL = {"B": 64, "M": 4096, "K": method_options("asd", {})["directions"], "D": 512, "N": 50_000}
 CLASSES = 100
 SIZES: dict[str, tuple[int, ...]] = {
     "B": (16, 32, 64, 128, 256, 512),
@@ -60,12 +60,12 @@ def terms_of(axis: str, size: int) -> Callable[[], float]:
     letter, _, how = axis.partition(", ")
     b, m, k, d, n = (size if name == letter else usual for name, usual in USUAL.items())
     name = "crd" if how == "crd" else "asd"
-    options = options_of(name, {} if name == "crd" else {"queue": m, "directions": k})
+    options = method_options(name, {} if name == "crd" else {"queue": m, "directions": k})
     width = d // 2 if how == "projector" else d
     labels = torch.arange(n) % CLASSES
-    roles = roles_of(name, options)
+    roles = method_roles(name, options)
     sizes = Sizes(CLASSES, n, Shape(width), dict.fromkeys(roles, Shape(d)), labels)
-    module = make_method(name, sizes, options)
+    module = build_method(name, sizes, options)
     method = cast(Method, module)
 
     def step() -> float:
@@ -98,7 +98,7 @@ def kept(name: str, n: int) -> float:
             dict.fromkeys(("final", "early"), Shape(USUAL["D"])),
             torch.arange(n, device="cpu") % CLASSES,
         )
-        state = make_method(name, sizes, options_of(name, {})).state_dict()
+        state = build_method(name, sizes, method_options(name, {})).state_dict()
     return round(sum(float(tensor.nbytes) for tensor in state.values()) / 2**20, 1)
 
 
@@ -115,12 +115,12 @@ def steps_in_memory(name: str, pair: str) -> dict[str, int]:
     method, options = MEASURED[name]
     first, _, second = pair.partition(":")
     torch.manual_seed(0)
-    settings = options_of(method, options)
-    teachers = {role: build(first, CLASSES).eval().requires_grad_(False) for role in roles_of(method, settings)}
+    settings = method_options(method, options)
+    teachers = {role: build(first, CLASSES).eval().requires_grad_(False) for role in method_roles(method, settings)}
     student = build(second, CLASSES)
-    shapes = {role: probe(network, 32) for role, network in teachers.items()}
-    sizes = Sizes(CLASSES, USUAL["N"], probe(student, 32), shapes, torch.arange(USUAL["N"]) % CLASSES)
-    step = Step(student, make_method(method, sizes, settings), Classification())
+    shapes = {role: feature_shapes(network, 32) for role, network in teachers.items()}
+    sizes = Sizes(CLASSES, USUAL["N"], feature_shapes(student, 32), shapes, torch.arange(USUAL["N"]) % CLASSES)
+    step = DistillationStep(student, build_method(method, sizes, settings), Classification())
     optimizer = torch.optim.SGD(step.parameters(), lr=0.01, momentum=0.9)
     before = _peak()
     for _ in range(3):

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from antishortcut.teachers.frozen import fastest
+from antishortcut.teachers.frozen import fastest_precision
 
 HERE = Path(__file__).resolve().parent
 PAIRS = ("wrn-40-2:wrn-16-2", "resnet32x4:resnet8x4")
@@ -66,7 +66,7 @@ def main() -> None:
         "batches": lambda: script("batches"),
         "precision": lambda: script("precision", *place),
     }
-    other = "steps" if fastest(torch.device("cpu")) == "bfloat16" else "steps_bfloat16"
+    other = "steps" if fastest_precision(torch.device("cpu")) == "bfloat16" else "steps_bfloat16"
     chosen = asked.only.split(",") if asked.only else [name for name in parts if name != other]
     asked.out.mkdir(parents=True, exist_ok=True)
     for name in chosen:

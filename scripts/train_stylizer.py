@@ -38,12 +38,13 @@ from antishortcut.evaluation.stylize.adain import (
     own_decoder,
     statistics,
 )
+from antishortcut.fileio import atomic_write
 from antishortcut.models import build, load_weights
 from antishortcut.models.vgg import CONVS, WIDTHS
-from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder, replacing, write_json
+from antishortcut.progress import ProgressBar
+from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.pipeline import Workshop, teach
+from antishortcut.training.pipeline import Session, teach
 from antishortcut.types import AnySet
 
 BATCH, RATE = 16, 1e-3  # of Adam; the rate falls to zero along a cosine
@@ -87,7 +88,7 @@ def train_decoder(encoder: OwnEncoder, images: AnySet, side: int, steps: int, se
             for batch in loader.epoch(epoch):
                 yield batch.image.to(device)
 
-    with Watch("decoder", steps) as watch:
+    with ProgressBar("decoder", steps) as watch:
         watch.begin(0)
         for step, image in zip(range(1, steps + 1), batches(), strict=False):
             content, style, pixel = decoder_losses(encoder, decoder, image)
@@ -108,7 +109,7 @@ def save_stylizer(out: Path, encoder: OwnEncoder, decoder: nn.Module, name: str,
     for kind, file, module in (("encoder", ENCODER, encoder), ("decoder", DECODER, decoder)):
         data: bytes = save({key: value.cpu().contiguous() for key, value in module.state_dict().items()})
         digests[kind] = hashlib.sha256(data).hexdigest()
-        with replacing(out / file) as written:
+        with atomic_write(out / file) as written:
             written.write(data)
     settings = {"encoder": name, "depth": len(encoder.stages), "steps": steps}
     write_json(out / FACTS, {"kind": "stylizer", "version": VERSION, "digests": digests, "settings": settings})
@@ -125,9 +126,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the encoder is trained")
     parser.add_argument("--data-root", type=Path)
     args = parser.parse_args()
-    shop = Workshop(args.runs, args.data_root)
+    session = Session(args.runs, args.data_root)
     data = data_settings(args.data)
-    sets = shop.sets(data)
+    sets = session.sets(data)
     side = sets.image_size
     recipe = Recipe(
         epochs=args.epochs,
@@ -136,7 +137,7 @@ def main() -> None:
         student=ModelSettings(name=args.model),
         optim=OptimSettings(nesterov=True),
     )
-    folder = Folder(teach(recipe, shop).folder(args.runs))
+    folder = RunDir(teach(recipe, session).folder(args.runs))
     network = build(args.model, len(sets.classes))
     load_weights(network, folder.snapshots / Trajectory(folder).entry("final")["file"])
     depth = args.depth or min(max(int(math.log2(side / 16)) + 1, 2), 4)  # so that the code keeps 16 × 16 places

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from antishortcut.config.recipe import Execution, load_recipe
-from antishortcut.training.pipeline import Workshop
+from antishortcut.training.pipeline import Session
 
 TINY = """
 epochs = 2
@@ -41,9 +41,9 @@ def tiny(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
+def session(tmp_path: Path) -> Session:
     torch.set_num_threads(1)
-    return Workshop(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9), quiet=True)
+    return Session(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9), quiet=True)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antishortcut.distributed import different, gather, told, world
+from antishortcut.distributed import all_gather_int, gather, rank_local_buffers, world
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.teachers.snapshots import Snapshots, load_state
 from tests.processes import WORLD, in_two
@@ -90,7 +90,7 @@ def gathered(rank: int) -> Found:
     (gradient,) = torch.autograd.grad(((rank + 1) * weight * joined**2).sum(), rows)  # every process its own loss
     none = gather(normal(2, 3, 2, seed=rank)[: (2, 0)[rank]])
     numbers = gather(torch.arange(2) + 10 * rank)
-    said = told(7 + rank)
+    said = all_gather_int(7 + rank)
     return {
         "world": world(),
         "said": said,
@@ -116,7 +116,7 @@ def unlike(rank: int) -> nn.Module:
 def work(rank: int, folder: Path) -> None:
     found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
     found["own loop"] = own_loop(rank, folder / "states")
-    found["different"] = {"others": different(unlike(rank))}
+    found["different"] = {"others": rank_local_buffers(unlike(rank))}
     found["folder"] = {"path": str(folder)}
     torch.save(found, folder / f"{rank}.pt")
 
@@ -133,7 +133,7 @@ def test_a_process_alone_keeps_its_rows() -> None:
     rows = normal(3, 2)
     assert world() == 1
     assert gather(rows) is rows
-    assert told(3) == [3]
+    assert all_gather_int(3) == [3]
 
 
 def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
@@ -150,7 +150,7 @@ def test_what_differs_between_processes_is_known_to_the_first(ranks: list[Found]
     assert none == []
     assert other.keys() == {"mean", "count", "mask", "rounded"}
     assert all(torch.equal(value, unlike(1).state_dict()[name]) for name, value in other.items())
-    assert different(unlike(0)) == []
+    assert rank_local_buffers(unlike(0)) == []
 
 
 def test_gradients_of_all_processes_come_back(ranks: list[Found]) -> None:

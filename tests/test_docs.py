@@ -13,7 +13,7 @@ import typer
 
 from antishortcut.cli import app
 from antishortcut.config.recipe import shipped_recipes
-from antishortcut.methods import METHODS, options_of
+from antishortcut.methods import METHODS, method_options
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -68,7 +68,7 @@ def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
     index = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
     assert f"`{name}`" in index, f"index.md does not name {name}"
     assert f"({file}.md)" in index
-    for setting in options_of(name, {}):
+    for setting in method_options(name, {}):
         assert f"`{setting}" in card.read_text(encoding="utf-8"), f"{card.name} does not name {setting}"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from antishortcut.config.recipe import Run, load_recipe, teach_run
 from antishortcut.errors import UserError
-from antishortcut.fileio import replacing, swept
-from antishortcut.run_dir import Folder, InUse, read_json, twin_of, write_json
+from antishortcut.fileio import atomic_write, remove_leftovers
+from antishortcut.run_dir import InUse, RunDir, find_twin, read_json, write_json
 
 HOLD = """
 import sys, time, pathlib
@@ -33,9 +33,9 @@ def run() -> Run:
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(b"old")
-    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
         file.write(b"ne" * (1 // 0))
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
@@ -43,7 +43,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_new_file_has_the_mode_of_any_other(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with replacing(tmp_path / "replaced"):
+    with atomic_write(tmp_path / "replaced"):
         pass
     plain, replaced = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "replaced"))
     assert plain == replaced
@@ -53,22 +53,22 @@ def test_files_of_killed_processes_are_removed_and_those_being_written_are_not(t
     left = tmp_path / "deep" / ".old.json.abc.part"
     left.parent.mkdir()
     left.write_text("half")
-    with replacing(tmp_path / "new") as file:
+    with atomic_write(tmp_path / "new") as file:
         file.write(b"whole")
-        swept(tmp_path)
+        remove_leftovers(tmp_path)
     assert not left.exists()
     assert (tmp_path / "new").read_bytes() == b"whole"
 
 
 def test_the_same_run_keeps_its_first_execution_settings(tmp_path: Path, run: Run) -> None:
-    folder = Folder(tmp_path / "r")
+    folder = RunDir(tmp_path / "r")
     assert folder.begin(run, {"threads": 2}, {}) == {"threads": 2}
     assert folder.begin(run, {"threads": 7}, {}) == {"threads": 2}
     assert folder.read() == (run, {"threads": 2})
 
 
 def test_another_run_of_the_same_name_is_refused_with_the_difference(tmp_path: Path, run: Run) -> None:
-    folder = Folder(tmp_path / "r")
+    folder = RunDir(tmp_path / "r")
     folder.begin(run, {}, {})
     with pytest.raises(UserError, match=r"epochs: \d+ there, 99 here"):
         folder.begin(run.model_copy(update={"epochs": 99}), {}, {})
@@ -78,27 +78,27 @@ def test_another_run_of_the_same_name_is_refused_with_the_difference(tmp_path: P
 def test_a_damaged_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UserError) as caught:
-        Folder(tmp_path).read()
+        RunDir(tmp_path).read()
     assert "run.json" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_run_that_was_meant_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
-        Folder(tmp_path).read()
+        RunDir(tmp_path).read()
     run = tmp_path / "runs" / "pets" / "asd-s1"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
     for wrong, meant in ((run.parent, run), (run.with_name("asd-s2"), run), (run.parent.with_name("pet"), run.parent)):
         with pytest.raises(UserError, match=f"did you mean {meant}\\?"):
-            Folder(wrong).read()
+            RunDir(wrong).read()
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3, 100])
 def test_metrics_are_cut_back_to_the_resumed_step(tmp_path: Path, lines: int) -> None:
     rows = [json.dumps({"step": step // 2, "text": "x" * (step % 97)}) + "\n" for step in range(2, 2 + lines)]
     for step in {-1, 0, 1, lines // 4, lines // 2, lines}:
-        folder = Folder(tmp_path)
+        folder = RunDir(tmp_path)
         folder.metrics.write_text("".join(rows) + '{"step": 1, "half')  # killed while writing
         assert len(folder.history()) == lines
         folder.cut(step)
@@ -106,7 +106,7 @@ def test_metrics_are_cut_back_to_the_resumed_step(tmp_path: Path, lines: int) ->
 
 
 def test_a_row_that_the_disk_did_not_take_comes_with_the_next(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunDir(tmp_path / "run")
     folder.log({"step": 1})  # there is no folder yet
     folder.path.mkdir()
     folder.log({"step": 2})
@@ -114,7 +114,7 @@ def test_a_row_that_the_disk_did_not_take_comes_with_the_next(tmp_path: Path) ->
 
 
 def test_scores_by_name(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = RunDir(tmp_path)
     assert folder.score("iid") is None
     write_json(tmp_path / "scores" / "iid.json", {"values": {"accuracy": 0.5}})
     assert folder.scores() == {"iid": {"values": {"accuracy": 0.5}}}
@@ -124,16 +124,16 @@ def test_two_processes_cannot_work_in_one_folder_and_a_killed_one_leaves_no_lock
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "in\n"
-    with pytest.raises(InUse, match="is in use by another process; wait or stop it"), Folder(tmp_path).locked():
+    with pytest.raises(InUse, match="is in use by another process; wait or stop it"), RunDir(tmp_path).locked():
         pass
     os.kill(other.pid, signal.SIGKILL)
-    with Folder(tmp_path).locked(wait=True):
+    with RunDir(tmp_path).locked(wait=True):
         pass
     other.wait()
 
 
 def test_a_copy_of_a_twin_is_a_finished_run_under_its_own_name(tmp_path: Path, run: Run) -> None:
-    twin, copy = Folder(tmp_path / "a" / "r"), Folder(tmp_path / "b" / "r")
+    twin, copy = RunDir(tmp_path / "a" / "r"), RunDir(tmp_path / "b" / "r")
     twin.begin(run, {}, {})
     twin.student.write_bytes(b"weights")
     twin.finish({"last": 1.0})
@@ -146,20 +146,20 @@ def test_a_copy_of_a_twin_is_a_finished_run_under_its_own_name(tmp_path: Path, r
 
 def test_a_run_that_only_claims_the_same_hash_is_no_twin(tmp_path: Path, run: Run) -> None:
     run = run.model_copy(update={"keep": ()})
-    edited = Folder(tmp_path / "a" / f"r-s{run.seed}")
+    edited = RunDir(tmp_path / "a" / f"r-s{run.seed}")
     edited.begin(run, {}, {})
     edited.finish({})
-    assert twin_of(run, tmp_path) is not None
+    assert find_twin(run, tmp_path) is not None
     value = read_json(edited.path / "run.json")
     del value["sum"]
     value["run"]["epochs"] += 1
     write_json(edited.path / "run.json", value)
-    assert twin_of(run, tmp_path) is None
+    assert find_twin(run, tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["student", "method"])
 def test_weights_that_are_not_what_was_saved_are_refused(tmp_path: Path, name: str) -> None:
-    folder = Folder(tmp_path)
+    folder = RunDir(tmp_path)
     path = tmp_path / f"{name}.safetensors"
     path.write_bytes(b"weights")
     folder.finish({"last": 1.0})

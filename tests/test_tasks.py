@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-from antishortcut.methods import make_method
+from antishortcut.methods import build_method
 from antishortcut.metrics import class_iou
-from antishortcut.tasks import Classification, Segmentation, task_of
-from antishortcut.training.step import Step
-from antishortcut.types import VOID, Batch, Features, ImageSet, Sets, Shape, Sizes
+from antishortcut.tasks import Classification, Segmentation, build_task
+from antishortcut.training.step import DistillationStep
+from antishortcut.types import VOID, Batch, DataSplits, Features, ImageSet, Shape, Sizes
 
 CLASSES = 5
 
@@ -143,10 +143,10 @@ def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width
             return Features(seen.logits.flatten(1), seen.embedding.flatten(1)) if flat else seen
 
         torch.manual_seed(0)
-        own = make_method(method, sizes(width, 8), {"warmup": 0.0} if method != "kd" else {})
+        own = build_method(method, sizes(width, 8), {"warmup": 0.0} if method != "kd" else {})
         there = label if flat else label[:, None, None]
         batch = Batch(torch.rand(count, 3, 1, 1), there, torch.arange(count))
-        step = Step(Fixed(cut(student)), own, task)
+        step = DistillationStep(Fixed(cut(student)), own, task)
         seen: dict[str, Tensor] = step(batch, {role: cut(f) for role, f in teachers.items()}, 1.0)
         return seen
 
@@ -158,12 +158,12 @@ def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width
 
 @pytest.mark.parametrize("method", ["ce", "kd", "asd", "contrast+tc", "rkd", "pkt"])
 def test_a_batch_without_a_labelled_pixel_teaches_nothing(method: str) -> None:
-    own = make_method(method, sizes(6, 8), {})
+    own = build_method(method, sizes(6, 8), {})
     before = {key: value.clone() for key, value in own.state_dict().items()}
     student = Fixed(replace(maps(1, 6), aux=maps(2).logits))
     batch = replace(batch_of(), label=torch.full((3, 16, 24), VOID))
     teachers: Mapping[str, Features] = {"final": maps(3), "early": maps(4)}
-    terms = Step(student, own, Segmentation(CLASSES))(batch, teachers, 1.0)
+    terms = DistillationStep(student, own, Segmentation(CLASSES))(batch, teachers, 1.0)
     loss = torch.stack(list(terms.values())).sum()
     assert float(loss) == 0
     loss.backward()  # type: ignore[no-untyped-call]
@@ -220,4 +220,4 @@ def test_the_data_say_what_the_task_is() -> None:
     image = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     for label, kind in ((torch.zeros(2, dtype=torch.int64), Classification), (image[:, 0], Segmentation)):
         images = ImageSet(image, label)
-        assert isinstance(task_of(Sets("x", ("a", "b"), 4, images, None, {"test": images}, "f")), kind)
+        assert isinstance(build_task(DataSplits("x", ("a", "b"), 4, images, None, {"test": images}, "f")), kind)

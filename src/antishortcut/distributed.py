@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 
 LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")  # in torch's words
-ENDED = (
+PEER_LOST = (
     "another process of this run has ended (killed, out of memory, its machine gone, or it says why itself); "
     "the same command goes on from the last saved state"
 )
@@ -33,7 +33,7 @@ def world() -> int:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """This process computes something by itself: nothing is joined, and nobody is waited for."""
     before = _apart.set(True)
     try:
@@ -42,7 +42,7 @@ def alone() -> Iterator[None]:
         _apart.reset(before)
 
 
-def told(number: int) -> list[int]:
+def all_gather_int(number: int) -> list[int]:
     """What every process says, in rank order; from host to host, so that no device is waited for."""
     if world() == 1:
         return [number]
@@ -61,21 +61,21 @@ def _hosts() -> dist.ProcessGroup:
     return _made[world]
 
 
-def lost(error: BaseException) -> bool:
+def is_lost_peer(error: BaseException) -> bool:
     """Whether this is how torch says that another process is gone."""
     words = isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
     return words or (dist.is_available() and isinstance(error, dist.DistError))
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def report_lost_peers() -> Iterator[None]:
     """Work that the other processes have a part in: where one of them has ended, a line says so and all end."""
     try:
         yield
     except RuntimeError as error:
-        if world() == 1 or not lost(error):
+        if world() == 1 or not is_lost_peer(error):
             raise
-        raise UserError(ENDED) from None
+        raise UserError(PEER_LOST) from None
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -90,21 +90,21 @@ def gather(rows: Tensor) -> Tensor:
     return joined
 
 
-def own_rows(count: int) -> slice:
+def own_slice(count: int) -> slice:
     """Where this process's rows, so many, lie among the rows of all."""
-    sizes = told(count)
+    sizes = all_gather_int(count)
     start = sum(sizes[: dist.get_rank()]) if len(sizes) > 1 else 0
     return slice(start, start + count)
 
 
-def as_the_first(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_rank0(tensors: Iterable[Tensor]) -> None:
     """Have every process hold what the first one does, in place."""
     if world() > 1:
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
-def different(module: nn.Module) -> list[dict[str, Tensor]]:
+def rank_local_buffers(module: nn.Module) -> list[dict[str, Tensor]]:
     """Of a module's buffers those that differ between processes, like batch statistics; by process, without the first.
 
     Known to the first one alone; to the others, and to a process alone, it is an empty list.
@@ -127,7 +127,7 @@ def different(module: nn.Module) -> list[dict[str, Tensor]]:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        sizes = told(len(rows))
+        sizes = all_gather_int(len(rows))
         most = max(sizes)  # shares may differ by a row: pad, exchange, cut
         padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])]).contiguous()
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -146,7 +146,7 @@ class _Gather(torch.autograd.Function):
 
 
 @contextmanager
-def own_code() -> Iterator[None]:
+def own_exit_code() -> Iterator[None]:
     """The process ends with the code it has after this, whatever torch's threads do meanwhile.
 
     A thread of gloo that still holds a tensor asks for Python while that is taken apart, and the process, its work

@@ -46,7 +46,7 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 503]} … {line[-500:]}"
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value that was refused, as far as a line has room for it."""
     try:
         text = repr(value)
@@ -68,13 +68,13 @@ def of_disk(error: OSError) -> str:
     return one_line(f"{error.filename}: {error.strerror}{f'; {remedy}' if remedy else ''}")
 
 
-def counted(number: int, thing: str) -> str:
+def plural(number: int, thing: str) -> str:
     """1 epoch, 1,000 epochs, 10 classes."""
     ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
     return f"{number:,} {thing}{ending}"
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)
     close = get_close_matches(word[:WORD], words, n=3, cutoff=0.5)

@@ -46,13 +46,13 @@ def atomic_path(path: Path, parents: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
     """A binary file that replaces `path` when the block ends, whole or not at all."""
     with atomic_path(path, parents) as temporary, temporary.open("wb") as file:
         yield file
 
 
-def swept(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of killed processes; one that is still being written is locked."""
     for part in folder.glob("**/.*.part"):
         with suppress(OSError), part.open("rb") as file:

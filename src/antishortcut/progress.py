@@ -29,7 +29,7 @@ def console() -> Console:
     return Console(stderr=True, highlight=False, quiet=not first_process(), soft_wrap=True)
 
 
-class Watch:
+class ProgressBar:
     """Progress of one run."""
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:

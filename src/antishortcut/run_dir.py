@@ -22,9 +22,7 @@ from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run
 from antishortcut.errors import UserError
-from antishortcut.fileio import near_folder, sha256, text
-from antishortcut.fileio import replacing as replacing
-from antishortcut.fileio import swept as swept
+from antishortcut.fileio import atomic_write, near_folder, remove_leftovers, sha256, text
 
 DEEPEST = 100  # lists in lists of a JSON file; ours have five
 LOG = 2**30  # bytes of metrics.jsonl that are read
@@ -32,7 +30,7 @@ LOG = 2**30  # bytes of metrics.jsonl that are read
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
     data = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    with replacing(path, parents) as file:
+    with atomic_write(path, parents) as file:
         file.write(data.encode(errors="backslashreplace"))  # a file's name, like a class's, may be no UTF-8
 
 
@@ -63,7 +61,7 @@ class InUse(UserError):
         self.path = path
 
 
-class Folder:
+class RunDir:
     """One run folder."""
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +124,7 @@ class Folder:
         except Timeout:
             raise InUse(self.path) from None
         with held:
-            swept(self.path)
+            remove_leftovers(self.path)
             yield
 
     @property
@@ -140,7 +138,7 @@ class Folder:
             raise UserError(f"{path}: damaged (not a JSON object); restore it or remove its folder")
         return result
 
-    def headline(self) -> tuple[str, float]:
+    def primary_metric(self) -> tuple[str, float]:
         """The score a finished run is judged by, and its last value."""
         result = self.result()
         name = str(result.get("headline", "accuracy"))  # older ones are all classification
@@ -195,7 +193,7 @@ class Folder:
     def cut(self, step: int) -> None:
         """Drop the rows after `step`: those steps are going to be repeated."""
         lines = [line for line, row in self._rows() if row.get("step", 0) <= step]
-        with replacing(self.metrics, parents=False) as file:
+        with atomic_write(self.metrics, parents=False) as file:
             file.writelines(lines)
 
     def _rows(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -226,7 +224,7 @@ class Folder:
         names = [path.stem for path in sorted((self.path / "scores").glob("*.json"))]
         return {name: score for name in names if (score := self.score(name)) is not None}
 
-    def copy_of(self, twin: Folder, run: Run) -> None:
+    def copy_of(self, twin: RunDir, run: Run) -> None:
         """Become a finished run of the same hash, under this run's own name. A copy that is killed is trained instead.
 
         Its scores come along when they compare it with the same states.
@@ -249,14 +247,14 @@ def _sum(value: dict[str, Any]) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def twin_of(run: Run, runs: Path) -> Folder | None:
+def find_twin(run: Run, runs: Path) -> RunDir | None:
     """A finished run of the same hash in another folder of a suite."""
     own = run.folder(runs)
     for path in sorted(runs.glob(f"*/*-s{run.seed}/result.json")):
         if path.parent == own:
             continue
         try:
-            twin = Folder(path.parent)
+            twin = RunDir(path.parent)
             said = read_json(twin.path / "run.json").get("hash")
             if said == run.hash and twin.read()[0].hash == said:  # by its settings too: they may have been edited
                 return twin

@@ -14,28 +14,28 @@ from torch import Tensor
 from antishortcut.distributed import world
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
-from antishortcut.types import VOID, AnySet, Batch, Features, Sets, Shape, Sizes, Task, is_dense
+from antishortcut.types import VOID, AnySet, Batch, DataSplits, Features, Shape, Sizes, Task, is_dense
 
 SEGMENT = ", like dense-8 or deeplabv3-resnet18"
 
 
-def task_of(sets: Sets, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
+def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
     """The task a data set poses."""
     if is_dense(sets.train):
         return Segmentation(len(sets.classes), rows=rows, aux=aux, label_smoothing=label_smoothing)
     return Classification(label_smoothing=label_smoothing)
 
 
-def sizes_of(sets: Sets, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
+def method_sizes(sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
     """What a method may know beforehand of this data and these networks; pixels' labels are no labels of samples."""
-    task = task_of(sets)
+    task = build_task(sets)
     label = sets.train.label if task.vectors else None
     return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
 
 
-def check_networks(sets: Sets, sizes: Sizes) -> None:
+def check_networks(sets: DataSplits, sizes: Sizes) -> None:
     """Refuse networks that give vectors where the data have maps, or the other way round."""
-    task = task_of(sets)
+    task = build_task(sets)
     for who, shape in (("student", sizes.student), *sizes.teachers.items()):
         if shape.maps is task.vectors:
             has, gives = ("image", "maps") if task.vectors else ("pixel", "one vector an image")
@@ -48,9 +48,9 @@ def check_networks(sets: Sets, sizes: Sizes) -> None:
 class Classification:
     """Cross-entropy on class labels; every image is one row already."""
 
-    headline = "accuracy"
+    primary_metric = "accuracy"
     vectors = True
-    together = 256
+    eval_batch_size = 256
 
     def __init__(self, *, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
@@ -103,9 +103,9 @@ class Segmentation:
     seeds the draw with the step), with the teachers' maps brought to that map's size. A row's number is its image's.
     """
 
-    headline = "miou"
+    primary_metric = "miou"
     vectors = False
-    together = 16
+    eval_batch_size = 16
 
     def __init__(self, classes: int, *, rows: int = 1024, aux: float = 0.4, label_smoothing: float = 0.0) -> None:
         self.classes, self.count, self.aux, self.label_smoothing = classes, rows, aux, label_smoothing

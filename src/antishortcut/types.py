@@ -49,7 +49,7 @@ def is_dense(images: AnySet) -> bool:
 
 
 @dataclass(frozen=True)
-class Sets:
+class DataSplits:
     """A data set as a run sees it."""
 
     name: str
@@ -66,7 +66,7 @@ class Batch:
     image: Tensor  # (B, 3, H, W) float in [0, 1]
     label: Tensor  # (B,) int64; of a dense set (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
-    host: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
+    index_cpu: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
     other: Tensor | None = None  # (B,) the label of what was mixed into an image
     share: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]; the rest is the other's
 
@@ -130,25 +130,25 @@ class Projects(Protocol):
 
 
 @runtime_checkable
-class Views(Protocol):
+class TrainingView(Protocol):
     """A method that has task and terms see the student otherwise than it will be used: a view for training alone."""
 
     def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
 
 
 @runtime_checkable
-class Unmixed(Protocol):
+class NoMixup(Protocol):
     """A method that cannot learn from images mixed with others, which have two labels and are no image of the set."""
 
-    unmixed: str  # why, as the end of a sentence
+    no_mixup: str  # why, as the end of a sentence
 
 
 class Task(Protocol):
     """What is being learned: its own loss, how its outputs become rows for the methods, and how they are scored."""
 
-    headline: str  # the score by which one state is better than another
+    primary_metric: str  # the score by which one state is better than another
     vectors: bool  # whether networks give vectors, one for every image, or maps
-    together: int  # images that are scored at a time
+    eval_batch_size: int  # images that are scored at a time
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
 

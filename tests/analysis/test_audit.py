@@ -27,8 +27,8 @@ from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.report.audit_page import drawn, render, write_page
-from antishortcut.training.pipeline import Workshop, distill, teach
-from antishortcut.types import Features, ImageSet, Sets
+from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.types import DataSplits, Features, ImageSet
 
 CLASSES = ("red", "green", "blue")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -69,8 +69,10 @@ def colours(count: int, seed: int = 0) -> ImageSet:
     return ImageSet(image, drawn[:, :, 0, 0].long().argmax(dim=1))
 
 
-def sets_of(count: int = 60, classes: tuple[str, ...] = CLASSES) -> Sets:
-    return Sets("colours", classes, 16, colours(80, 1), None, {"test": colours(count), "other": colours(9, 2)}, "f")
+def sets_of(count: int = 60, classes: tuple[str, ...] = CLASSES) -> DataSplits:
+    return DataSplits(
+        "colours", classes, 16, colours(80, 1), None, {"test": colours(count), "other": colours(9, 2)}, "f"
+    )
 
 
 def rows_of(net: Network, images: ImageSet) -> Tensor:
@@ -413,12 +415,14 @@ def test_a_timm_model_and_a_student_of_another_width(here: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_teacher_with_all_it_kept_and_its_student(
-    here: Path, recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    here: Path, recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = teach(recipe, shop)
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    home = str(teacher.folder(shop.runs))
-    found = asd("audit", "--teacher", home, "--student", str(run.folder(shop.runs)), "--out", "here", "--threads", "1")
+    teacher = teach(recipe, session)
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    home = str(teacher.folder(session.runs))
+    found = asd(
+        "audit", "--teacher", home, "--student", str(run.folder(session.runs)), "--out", "here", "--threads", "1"
+    )
     states = [row["state"] for row in found["candidates"]]  # 10 % and 15 % are one, called as asked for
     assert states == ["2%", "15%", "20%", "30%", "50%", "75%"]
     assert [row["state"] for row in found["energy"]] == [*states, "final"]
@@ -434,7 +438,7 @@ def test_a_teacher_with_all_it_kept_and_its_student(
         (("--model", "cnn-2-8"), "leave out --model"),
     ):
         fails(monkeypatch, message, "audit", "--teacher", home, *words)
-    fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(shop.runs)))
+    fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(session.runs)))
     fails(monkeypatch, "is not a finished student", "audit", "--teacher", home, "--student", home)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from antishortcut.analysis.contrast_targets import largest, measure, signs
 from antishortcut.cli import app
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 
 LOW = -30.0
 
@@ -95,9 +95,9 @@ def test_what_makes_no_sense_is_refused(teacher: Path, words: list[str]) -> None
 
 def test_a_student_is_no_teacher(teacher: Path, tmp_path: Path) -> None:
     from antishortcut.config.recipe import load_recipe
-    from antishortcut.training.pipeline import Workshop, distill
+    from antishortcut.training.pipeline import Session, distill
 
-    shop = Workshop(tmp_path, quiet=True)
-    run = distill(load_recipe("cues", SETTINGS), shop, method="ce", seed=1, suite="s")
+    session = Session(tmp_path, quiet=True)
+    run = distill(load_recipe("cues", SETTINGS), session, method="ce", seed=1, suite="s")
     with pytest.raises(UserError, match="not a finished teacher"):
-        measure(Folder(run.folder(tmp_path)), shop.sets(run.data), [], [1.0])
+        measure(RunDir(run.folder(tmp_path)), session.sets(run.data), [], [1.0])

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.run_dir import RunDir, write_json
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = "</script><b>x|\"'&"
@@ -24,11 +24,11 @@ TEACHER = "9afbc38ecad2403f"
 LETTERS = "ABCDEFGHIJ"
 
 
-def student(place: Path, name: str, seed: int, last: float, **more: Any) -> Folder:
+def student(place: Path, name: str, seed: int, last: float, **more: Any) -> RunDir:
     """A finished student of two epochs."""
     settings = {"suite": "P2", "epochs": 2, "data": DataSettings(), "fingerprint": "f", "optim": OptimSettings()} | more
     run = Run(kind="distill", name=name, seed=seed, model=ModelSettings(name="cnn-8-64"), method="kd", **settings)
-    folder = Folder(place)
+    folder = RunDir(place)
     folder.begin(run, {"accelerator": "cpu", "threads": 1}, {"python": "3.11.7", "torch": "2.6.0"})
     for epoch, accuracy in ((1.0, last - 0.1), (2.0, last)):
         terms = {"task": 2 / epoch, "kd": 1 / epoch}
@@ -39,12 +39,12 @@ def student(place: Path, name: str, seed: int, last: float, **more: Any) -> Fold
     return folder
 
 
-def score(folder: Folder, name: str, values: dict[str, Any], **more: Any) -> None:
+def score(folder: RunDir, name: str, values: dict[str, Any], **more: Any) -> None:
     kept = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
     write_json(folder.path / "scores" / f"{name}.json", kept | more)
 
 
-def scores(folder: Folder, level: float, chance: random.Random, classes: str = LETTERS) -> None:
+def scores(folder: RunDir, level: float, chance: random.Random, classes: str = LETTERS) -> None:
     """Every score file; `level` in [0, 1] says how little the student leans on shortcuts."""
     shift = chance.uniform(-0.01, 0.01)
     score(folder, "iid", {"accuracy": 0.9 + 0.02 * level + shift})
@@ -70,7 +70,7 @@ def scores(folder: Folder, level: float, chance: random.Random, classes: str = L
     score(folder, "groups", values, groups=groups)
 
 
-def corruptions(folder: Folder, level: float, chance: random.Random) -> None:
+def corruptions(folder: RunDir, level: float, chance: random.Random) -> None:
     hard = {"texture": 0.35, "noise": 0.75, "blur": 0.55, "weather": 0.3}
     errors = {
         name: [
@@ -93,7 +93,7 @@ def corruptions(folder: Folder, level: float, chance: random.Random) -> None:
     )
 
 
-def mechanism(folder: Folder, level: float, chance: random.Random, classes: list[str]) -> None:
+def mechanism(folder: RunDir, level: float, chance: random.Random, classes: list[str]) -> None:
     """scores/mechanism.json in three views, and artifacts/mechanism.json."""
     view = {
         "cos_final": 0.6 + 0.3 * level, "cos_early": 0.6, "closer_final": 0.8, "signed_cosine": -0.3 * level,
@@ -190,16 +190,16 @@ def teacher_run(place: Path, last: float = 0.95) -> None:
     """A finished teacher's run.json and result.json."""
     run = Run(kind="teach", suite="teachers", name="cnn-32-64", seed=0, epochs=14, data=DataSettings(), fingerprint="f",
               model=ModelSettings(name="cnn-32-64"), optim=OptimSettings(), keep=(15, 100))  # fmt: skip
-    folder = Folder(place)
+    folder = RunDir(place)
     folder.begin(run, {}, {})
     folder.finish({"set": "iid", "last": {"accuracy": last}, "best": {"accuracy": last + 0.01}, "seconds": 2})
 
 
-def unfinished(place: Path, epoch: int = 3, epochs: int = 12) -> Folder:
+def unfinished(place: Path, epoch: int = 3, epochs: int = 12) -> RunDir:
     """A run that goes on."""
     run = Run(kind="distill", suite="P2", name="crd", seed=1, epochs=epochs, data=DataSettings(), fingerprint="f",
               model=ModelSettings(name="cnn-8-64"), optim=OptimSettings(), teacher=TEACHER)  # fmt: skip
-    folder = Folder(place)
+    folder = RunDir(place)
     folder.begin(run, {}, {})
     for at in range(1, epoch + 1):
         folder.log({"step": at, "epoch": float(at), "terms": {"task": 1 / at}})

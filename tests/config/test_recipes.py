@@ -9,10 +9,10 @@ import torch
 
 from antishortcut.config.recipe import load_recipe, shipped_recipes
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, options_of
-from antishortcut.models import build, probe
+from antishortcut.methods import METHODS, method_options
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Sizes
 
 
@@ -22,9 +22,11 @@ def test_a_pair_takes_a_step(number: int) -> None:
     recipe = load_recipe(f"P{number}")
     final, early = (build(recipe.teacher.name, 100).eval().requires_grad_(False) for _ in range(2))
     student = build(recipe.student.name, 100)
-    shapes = {"final": probe(final, 32), "early": probe(early, 32)}
-    sizes = Sizes(100, 1000, probe(student, 32), shapes, torch.arange(1000) % 100)
-    step = Step(student, METHODS["asd"](sizes, **options_of("asd", recipe.methods.get("asd", {}))), Classification())
+    shapes = {"final": feature_shapes(final, 32), "early": feature_shapes(early, 32)}
+    sizes = Sizes(100, 1000, feature_shapes(student, 32), shapes, torch.arange(1000) % 100)
+    step = DistillationStep(
+        student, METHODS["asd"](sizes, **method_options("asd", recipe.methods.get("asd", {}))), Classification()
+    )
     optimizer = torch.optim.SGD(step.parameters(), lr=0.05)
     batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
     before = {name: value.clone() for name, value in student.named_parameters()}
@@ -54,7 +56,7 @@ def test_the_template_of_asd_init_is_a_recipe(tmp_path: Path) -> None:
     full = load_recipe(str(path))
     assert full.optim == load_recipe_from(recipe_template(), tmp_path).optim
     assert full.teacher == load_recipe_from(recipe_template(), tmp_path).teacher
-    assert options_of("asd", full.methods["asd"]) == options_of("asd", {})
+    assert method_options("asd", full.methods["asd"]) == method_options("asd", {})
 
 
 def load_recipe_from(text: str, folder: Path):  # type: ignore[no-untyped-def]

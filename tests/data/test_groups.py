@@ -15,7 +15,7 @@ from antishortcut.data import open_sets
 from antishortcut.data.groups import groups_of, list_groups, shares
 from antishortcut.data.readers import Found
 from antishortcut.errors import UserError
-from antishortcut.types import FileSet, ImageSet, Sets
+from antishortcut.types import DataSplits, FileSet, ImageSet
 from tests.data.official import in_memory, picture, refused
 
 HEADER = "img_id,img_filename,y,split,place,place_filename"
@@ -36,7 +36,7 @@ def make_birds(folder: Path) -> Path:
     return folder
 
 
-def birds(folder: Path) -> Sets:
+def birds(folder: Path) -> DataSplits:
     return open_sets(f"groups:{folder}", None)
 
 

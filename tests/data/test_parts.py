@@ -16,7 +16,7 @@ from antishortcut.data import open_sets
 from antishortcut.data import readers as layouts
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
-from antishortcut.types import AnySet, ImageSet, Sets
+from antishortcut.types import AnySet, DataSplits, ImageSet
 from tests.data.official import in_memory, make_cifar, make_folder, picture, refused
 
 
@@ -71,7 +71,7 @@ def test_limits_are_balanced_and_nested(labels: list[int], limit: int, seed: int
 def test_limits_and_splits_by_hand(tmp_path: Path) -> None:
     make_cifar(tmp_path, per_class=10)
 
-    def opened(**options: Any) -> Sets:
+    def opened(**options: Any) -> DataSplits:
         return open_sets("cifar100", tmp_path, **options)
 
     split = opened(val_fraction=0.2)

@@ -18,7 +18,7 @@ from antishortcut.data import open_sets
 from antishortcut.data import segmentation as scenes
 from antishortcut.data.image_io import CACHE
 from antishortcut.data.segmentation import read_pair, read_values
-from antishortcut.types import VOID, FileSet, Sets, is_dense
+from antishortcut.types import VOID, DataSplits, FileSet, is_dense
 from tests.data.official import ADE_SIZES, in_memory, make_ade, make_camvid, make_masked, mask, picture, real, refused
 
 
@@ -70,7 +70,7 @@ def test_ade20k_without_names_and_with_bad_ones(tmp_path: Path) -> None:
 # CamVid
 
 
-def check_camvid(sets: Sets, folder: Path) -> None:
+def check_camvid(sets: DataSplits, folder: Path) -> None:
     assert sets.classes == scenes.CAMVID
     assert sets.image_size == 16  # of 30 pixels, whole steps of 16
     train, val, test = (in_memory(part) for part in (sets.train, sets.val, sets.tests["test"]))

@@ -8,18 +8,18 @@ import torch
 from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS, Bench, Subject, evaluate
+from antishortcut.evaluation import EVALUATIONS, EvalContext, EvaluatedRun, evaluate
 from antishortcut.evaluation.context import part
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet
 
 
-def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
-    scores = evaluate(folder, Bench(sets, shop.runs), ["clean", "mechanism"])
-    network = Subject(folder, Bench(sets, shop.runs)).network
+def test_scores_are_what_a_loop_gives(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(recipe.data)
+    scores = evaluate(folder, EvalContext(sets, session.runs), ["clean", "mechanism"])
+    network = EvaluatedRun(folder, EvalContext(sets, session.runs)).network
     for name, images in sets.tests.items():
         hits = 0
         for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
@@ -37,43 +37,45 @@ def test_scores_are_what_a_loop_gives(recipe: Recipe, shop: Workshop) -> None:
     assert values["aligned"]["cos_final"] > values["raw"]["cos_final"]  # the ridge map was fitted to do just that
 
 
-def test_a_repeated_evaluation_is_skipped(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
-    first = evaluate(folder, Bench(sets, shop.runs), ["clean"])
-    monkeypatch.setattr(Subject, "network", None)
-    monkeypatch.setattr(Subject, "outputs", None)
-    assert evaluate(folder, Bench(sets, shop.runs), ["clean"]) == first
+def test_a_repeated_evaluation_is_skipped(recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(recipe.data)
+    first = evaluate(folder, EvalContext(sets, session.runs), ["clean"])
+    monkeypatch.setattr(EvaluatedRun, "network", None)
+    monkeypatch.setattr(EvaluatedRun, "outputs", None)
+    assert evaluate(folder, EvalContext(sets, session.runs), ["clean"]) == first
 
 
-def test_a_teacher_can_be_scored_but_has_no_mechanism(recipe: Recipe, shop: Workshop) -> None:
-    folder = Folder(teach(recipe, shop).folder(shop.runs))
-    sets = shop.sets(recipe.data)
-    assert evaluate(folder, Bench(sets, shop.runs), ["clean"])["iid"]["values"]["accuracy"] == pytest.approx(
+def test_a_teacher_can_be_scored_but_has_no_mechanism(recipe: Recipe, session: Session) -> None:
+    folder = RunDir(teach(recipe, session).folder(session.runs))
+    sets = session.sets(recipe.data)
+    assert evaluate(folder, EvalContext(sets, session.runs), ["clean"])["iid"]["values"]["accuracy"] == pytest.approx(
         folder.result()["last"]["accuracy"]
     )
     with pytest.raises(UserError, match="is a teacher"):
-        evaluate(folder, Bench(sets, shop.runs), ["mechanism"])
+        evaluate(folder, EvalContext(sets, session.runs), ["mechanism"])
 
 
-def test_other_widths_are_compared_through_the_ridge_map_alone(recipe: Recipe, shop: Workshop) -> None:
+def test_other_widths_are_compared_through_the_ridge_map_alone(recipe: Recipe, session: Session) -> None:
     narrow = recipe.model_copy(update={"student": recipe.student.model_copy(update={"name": "cnn-2-8"})})
-    run = distill(narrow, shop, method="asd", seed=1, suite="s")
-    scores = evaluate(Folder(run.folder(shop.runs)), Bench(shop.sets(recipe.data), shop.runs), ["mechanism"])
+    run = distill(narrow, session, method="asd", seed=1, suite="s")
+    scores = evaluate(
+        RunDir(run.folder(session.runs)), EvalContext(session.sets(recipe.data), session.runs), ["mechanism"]
+    )
     assert set(scores["mechanism"]["values"]) == {"aligned", "projector"}
 
 
-def test_mistakes(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
+def test_mistakes(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(recipe.data)
     with pytest.raises(UserError, match="did you mean 'clean'"):
-        evaluate(folder, Bench(sets, shop.runs), ["cleen"])
-    other = shop.sets(recipe.data.model_copy(update={"seed": 5}))
+        evaluate(folder, EvalContext(sets, session.runs), ["cleen"])
+    other = session.sets(recipe.data.model_copy(update={"seed": 5}))
     with pytest.raises(UserError, match="other data"):
-        evaluate(folder, Bench(other, shop.runs), ["clean"])
+        evaluate(folder, EvalContext(other, session.runs), ["clean"])
     (folder.path / "result.json").unlink()
     with pytest.raises(UserError, match="not finished"):
-        evaluate(folder, Bench(sets, shop.runs), ["clean"])
+        evaluate(folder, EvalContext(sets, session.runs), ["clean"])
 
 
 def test_the_pool_is_fixed_and_keeps_its_facts() -> None:

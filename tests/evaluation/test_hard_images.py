@@ -8,11 +8,11 @@ import torch
 from antishortcut.config.recipe import Recipe, Run
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
 from antishortcut.models import Network
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Teachers
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import AnySet
 
 
@@ -25,10 +25,10 @@ def guesses(network: Network, images: AnySet) -> list[int]:
     return found
 
 
-def by_hand(run: Run, shop: Workshop, images: AnySet, state: str = "15%") -> dict[str, float]:
+def by_hand(run: Run, session: Session, images: AnySet, state: str = "15%") -> dict[str, float]:
     """Accuracy of the student where the teacher's early state is wrong and where it is right, counted."""
-    student = Subject(Folder(run.folder(shop.runs)), Bench(shop.sets(run.data), shop.runs)).network
-    early = Teachers(run, shop.runs, 10, 32).network(state)
+    student = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(session.sets(run.data), session.runs)).network
+    early = Teachers(run, session.runs, 10, 32).network(state)
     right: dict[bool, list[bool]] = {True: [], False: []}
     for own, before, y in zip(guesses(student, images), guesses(early, images), images.label.tolist(), strict=True):
         right[before != y].append(own == y)
@@ -43,43 +43,43 @@ def held(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"val_fraction": 0.25})})
 
 
-def test_on_the_validation_split_where_there_is_one(held: Recipe, shop: Workshop) -> None:
-    run = distill(held, shop, method="kd", seed=1, suite="s")
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(held.data)
-    score = evaluate(folder, Bench(sets, shop.runs), ["hard"])["hard"]
+def test_on_the_validation_split_where_there_is_one(held: Recipe, session: Session) -> None:
+    run = distill(held, session, method="kd", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(held.data)
+    score = evaluate(folder, EvalContext(sets, session.runs), ["hard"])["hard"]
     assert sets.val is not None
     assert (score["of"], score["count"]) == ("val", len(sets.val)) == ("val", 64)
     assert score["fingerprint"] == f"{sets.fingerprint}-val"
-    assert score["values"] == pytest.approx(by_hand(run, shop, sets.val))
+    assert score["values"] == pytest.approx(by_hand(run, session, sets.val))
     values = score["values"]
     whole = values["hard_share"] * values["hard_accuracy"] + (1 - values["hard_share"]) * values["easy_accuracy"]
     assert whole == pytest.approx(folder.result()["last"]["accuracy"])  # the loop judged by the same images
 
 
-def test_on_the_first_test_set_otherwise(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    sets = shop.sets(recipe.data)
-    score = evaluate(Folder(run.folder(shop.runs)), Bench(sets, shop.runs), ["hard"])["hard"]
+def test_on_the_first_test_set_otherwise(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    sets = session.sets(recipe.data)
+    score = evaluate(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs), ["hard"])["hard"]
     assert (score["of"], score["count"]) == ("iid", 100)
-    assert score["values"] == pytest.approx(by_hand(run, shop, sets.tests["iid"]))
+    assert score["values"] == pytest.approx(by_hand(run, session, sets.tests["iid"]))
 
 
-def test_every_student_of_a_teacher_is_judged_by_the_same_images(recipe: Recipe, shop: Workshop) -> None:
+def test_every_student_of_a_teacher_is_judged_by_the_same_images(recipe: Recipe, session: Session) -> None:
     """Those the recipe's early state gets wrong, whatever a student learned from, or if it had no teacher at all."""
-    sets = shop.sets(recipe.data)
+    sets = session.sets(recipe.data)
     shares = []
     for method, early in (("contrast", None), ("contrast", "75%"), ("ce", None)):
         name = f"{method}-{early}"
-        run = distill(recipe, shop, method=method, seed=1, suite="s", name=name, early=early)
-        values = evaluate(Folder(run.folder(shop.runs)), Bench(sets, shop.runs), ["hard"])["hard"]["values"]
-        assert values == pytest.approx(by_hand(run, shop, sets.tests["iid"]))
+        run = distill(recipe, session, method=method, seed=1, suite="s", name=name, early=early)
+        values = evaluate(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs), ["hard"])["hard"]["values"]
+        assert values == pytest.approx(by_hand(run, session, sets.tests["iid"]))
         shares.append(values["hard_share"])
     assert len(set(shares)) == 1
-    assert shares[0] != by_hand(run, shop, sets.tests["iid"], "75%")["hard_share"]  # the other state has its own
+    assert shares[0] != by_hand(run, session, sets.tests["iid"], "75%")["hard_share"]  # the other state has its own
 
 
-def test_a_teacher_has_no_early_state_to_be_compared_with(recipe: Recipe, shop: Workshop) -> None:
-    folder = Folder(teach(recipe, shop).folder(shop.runs))
+def test_a_teacher_has_no_early_state_to_be_compared_with(recipe: Recipe, session: Session) -> None:
+    folder = RunDir(teach(recipe, session).folder(session.runs))
     with pytest.raises(UserError, match="is a teacher"):
-        evaluate(folder, Bench(shop.sets(recipe.data), shop.runs), ["hard"])
+        evaluate(folder, EvalContext(session.sets(recipe.data), session.runs), ["hard"])
     assert not folder.scores()

@@ -17,11 +17,11 @@ from antishortcut.analysis.features import features, places, tsne
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
-from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation import EvalContext, evaluate
 from antishortcut.evaluation.mechanism import classifier, values_of
 from antishortcut.models import build
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import FileSet, ImageSet
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled
@@ -146,15 +146,15 @@ def test_the_head_is_the_layer_of_the_right_sizes() -> None:
     assert classifier(net, 8, 64) is None
 
 
-def test_a_teacher_is_examined_once(recipe: Recipe, shop: Workshop) -> None:
-    bench = Bench(shop.sets(recipe.data), shop.runs)
+def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
+    bench = EvalContext(session.sets(recipe.data), session.runs)
     for method in ("kd", "asd"):
-        folder = Folder(distill(recipe, shop, method=method, seed=1, suite="s").folder(shop.runs))
+        folder = RunDir(distill(recipe, session, method=method, seed=1, suite="s").folder(session.runs))
         evaluate(folder, bench, ["mechanism"])
         made = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
         assert sum(made["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
         assert len(made["embedding"]["teacher"]) == 100
-        (path,) = (shop.runs / "teachers").glob("*/artifacts/directions-15.json")
+        (path,) = (session.runs / "teachers").glob("*/artifacts/directions-15.json")
         if method == "kd":
             first = path.stat().st_mtime_ns
     assert path.stat().st_mtime_ns == first

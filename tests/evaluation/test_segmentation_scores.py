@@ -14,12 +14,12 @@ from PIL import Image
 
 from antishortcut.analysis.features import places
 from antishortcut.config.recipe import Execution, load_recipe
-from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
 from antishortcut.evaluation.segmentation_scores import EACH, SAME, locations, oklab, palette
 from antishortcut.evaluation.shift_scores import compared
 from antishortcut.models import Network
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import FileSet, ImageSet
 from tests.data.official import mask
 
@@ -30,12 +30,12 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
     """A student of cues-seg, whose test sets are iid, conflict and uncorrelated."""
     execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
-    shop = Workshop(tmp_path_factory.mktemp("runs"), execution=execution, quiet=True)
-    run = distill(load_recipe("cues-seg", SMALL), shop, method="kd", seed=1, suite="s")
-    return Subject(Folder(run.folder(shop.runs)), Bench(shop.sets(run.data), shop.runs))
+    session = Session(tmp_path_factory.mktemp("runs"), execution=execution, quiet=True)
+    run = distill(load_recipe("cues-seg", SMALL), session, method="kd", seed=1, suite="s")
+    return EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(session.sets(run.data), session.runs))
 
 
 def bytes_of(colours: list[str]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -61,7 +61,7 @@ def test_oklab_of_known_colours() -> None:
     assert np.allclose(found, known, atol=1e-3)
 
 
-def test_scenes_of_the_conflict_set_too(subject: Subject) -> None:
+def test_scenes_of_the_conflict_set_too(subject: EvaluatedRun) -> None:
     folder, bench = subject.folder, subject.bench
     score = evaluate(folder, bench, ["scenes"])["scenes"]
     assert set(score["values"]) == {"agreement", "conflict_agreement"}
@@ -79,12 +79,12 @@ def test_scenes_of_the_conflict_set_too(subject: Subject) -> None:
     assert (folder.path / "artifacts" / "scenes-conflict.json").exists()
 
 
-def taught(subject: Subject) -> Network:
+def taught(subject: EvaluatedRun) -> Network:
     return compared(subject).network("final")
 
 
-def test_dots_come_from_many_images_and_no_image_has_many(subject: Subject) -> None:
-    images = subject.bench.headline[1]
+def test_dots_come_from_many_images_and_no_image_has_many(subject: EvaluatedRun) -> None:
+    images = subject.bench.primary_metric[1]
     rows = locations(subject, taught(subject), images)
     assert len({len(found) for found in rows.values()}) == 1
     assert max(Counter(zip(rows["label"].tolist(), rows["image"].tolist(), strict=True)).values()) == SAME
@@ -94,9 +94,9 @@ def test_dots_come_from_many_images_and_no_image_has_many(subject: Subject) -> N
     assert len(set(ground)) > EACH // 2  # drawn, not the first
 
 
-def test_dots_do_not_depend_on_the_length_of_batches(subject: Subject, tmp_path: Path) -> None:
+def test_dots_do_not_depend_on_the_length_of_batches(subject: EvaluatedRun, tmp_path: Path) -> None:
     """Images on disk come one by one, those in memory in batches."""
-    images = subject.bench.headline[1]
+    images = subject.bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     whole = locations(subject, taught(subject), images)
     files, masks = [], []

@@ -18,21 +18,21 @@ from antishortcut.config.recipe import Recipe
 from antishortcut.data import corruptions as made
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
-from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
 from antishortcut.evaluation.corruption_scores import relate
-from antishortcut.run_dir import Folder, write_json
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir, write_json
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import ImageSet
 
 
 @pytest.fixture
-def folder(recipe: Recipe, shop: Workshop) -> Folder:
-    return Folder(distill(recipe, shop, method="kd", seed=1, suite="s").folder(shop.runs))
+def folder(recipe: Recipe, session: Session) -> RunDir:
+    return RunDir(distill(recipe, session, method="kd", seed=1, suite="s").folder(session.runs))
 
 
 @pytest.fixture
-def bench(recipe: Recipe, shop: Workshop, tmp_path: Path) -> Bench:
-    return Bench(shop.sets(recipe.data), shop.runs, root=tmp_path / "data")
+def bench(recipe: Recipe, session: Session, tmp_path: Path) -> EvalContext:
+    return EvalContext(session.sets(recipe.data), session.runs, root=tmp_path / "data")
 
 
 def released(folder: Path, images: ImageSet, change: int = 0) -> Path:
@@ -46,14 +46,14 @@ def released(folder: Path, images: ImageSet, change: int = 0) -> Path:
     return folder
 
 
-def test_corruptions_are_scored_as_a_loop_does(folder: Folder, bench: Bench, tmp_path: Path) -> None:
-    images = bench.headline[1]
+def test_corruptions_are_scored_as_a_loop_does(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
+    images = bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     place = released(tmp_path / "CIFAR-100-C", images)
-    bench = Bench(bench.sets, bench.runs, at={"corruptions": place})
+    bench = EvalContext(bench.sets, bench.runs, at={"corruptions": place})
     score = evaluate(folder, bench, ["corruptions"])["corruptions"]
     assert (score["source"], score["count"]) == ("official", 100)
-    network = Subject(folder, bench).network
+    network = EvaluatedRun(folder, bench).network
     for number, name in enumerate(made.CORRUPTIONS):
         for severity in made.SEVERITIES:
             dark = (images.image.int() - 10 * severity - number).clamp(0, 255).float() / 255
@@ -67,7 +67,9 @@ def test_corruptions_are_scored_as_a_loop_does(folder: Folder, bench: Bench, tmp
     assert values["clean_error"] == pytest.approx(1 - folder.result()["last"]["accuracy"])
 
 
-def test_copies_are_made_once_where_none_are(folder: Folder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_made_once_where_none_are(
+    folder: RunDir, bench: EvalContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = evaluate(folder, bench, ["corruptions"])["corruptions"]
     assert first["source"] == "generated"
     (home,) = (bench.runs / "shifted").iterdir()
@@ -76,42 +78,42 @@ def test_copies_are_made_once_where_none_are(folder: Folder, bench: Bench, monke
     (folder.path / "scores" / "corruptions.json").unlink()
     assert evaluate(folder, bench, ["corruptions"])["corruptions"] == first
     assert (home / "fog.npy").stat().st_mtime_ns == before
-    monkeypatch.setattr(Subject, "outputs", None)  # scored already: not asked again
+    monkeypatch.setattr(EvaluatedRun, "outputs", None)  # scored already: not asked again
     assert evaluate(folder, bench, ["corruptions"])["corruptions"] == first
 
 
 def test_the_released_files_are_preferred(
-    folder: Folder, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: RunDir, bench: EvalContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import antishortcut.evaluation.corruption_scores as room
 
     monkeypatch.setitem(room.RELEASED, "cues", ("CUES-C",))
-    images = bench.headline[1]
+    images = bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     released(bench.root / "CUES-C", images)
     assert evaluate(folder, bench, ["corruptions"])["corruptions"]["source"] == "official"
     assert not (bench.runs / "shifted").exists()
 
 
-def test_a_damaged_clean_score_is_not_believed(folder: Folder, bench: Bench) -> None:
-    name = bench.headline[0]
+def test_a_damaged_clean_score_is_not_believed(folder: RunDir, bench: EvalContext) -> None:
+    name = bench.primary_metric[0]
     evaluate(folder, bench, ["clean"])
     score = folder.score(name) or {}
-    right = Subject(folder, bench).clean_accuracy()
+    right = EvaluatedRun(folder, bench).clean_accuracy()
     lame = {key: value for key, value in score.items() if key != "fingerprint"}
     for damaged in (lame, score | {"values": {}}, score | {"values": {"accuracy": [1]}}):
         write_json(folder.path / "scores" / f"{name}.json", damaged)
-        assert Subject(folder, bench).clean_accuracy() == pytest.approx(right)
+        assert EvaluatedRun(folder, bench).clean_accuracy() == pytest.approx(right)
 
 
 def test_errors_relative_to_a_reference(
-    folder: Folder, bench: Bench, recipe: Recipe, shop: Workshop, tmp_path: Path
+    folder: RunDir, bench: EvalContext, recipe: Recipe, session: Session, tmp_path: Path
 ) -> None:
-    images = bench.headline[1]
+    images = bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     at = {"corruptions": released(tmp_path / "c", images)}
-    bench = Bench(bench.sets, bench.runs, at=at)
-    other = Folder(distill(recipe, shop, method="ce", seed=1, suite="s").folder(shop.runs))
+    bench = EvalContext(bench.sets, bench.runs, at=at)
+    other = RunDir(distill(recipe, session, method="ce", seed=1, suite="s").folder(session.runs))
     with pytest.raises(UserError, match="no corruption score yet"):
         relate(folder, other)
     ours, theirs = (evaluate(each, bench, ["corruptions"])["corruptions"] for each in (folder, other))
@@ -128,16 +130,16 @@ def test_errors_relative_to_a_reference(
         write_json(other.path / "scores" / "corruptions.json", whole | damage)
         with pytest.raises(UserError, match="its corruption score is damaged"):
             relate(folder, other)
-    changed = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "d", images, change=1)})
+    changed = EvalContext(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "d", images, change=1)})
     evaluate(other, changed, ["corruptions"])
     with pytest.raises(UserError, match="different corrupted images"):
         relate(folder, other)
 
 
-def test_stylised_copies(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+def test_stylised_copies(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="asd stylize cues OUT --train"):
         evaluate(folder, bench, ["stylized"])
-    images = bench.headline[1]
+    images = bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     place = tmp_path / "styled"
     place.mkdir()
@@ -149,10 +151,10 @@ def test_stylised_copies(folder: Folder, bench: Bench, tmp_path: Path) -> None:
     np.save(place / "style_label.npy", style.numpy())
     facts = {"kind": "stylized", "source": "generated", "count": 100, "side": 32, "set": "cues", "styles": "train"}
     (place / "facts.json").write_text(json.dumps(facts))
-    bench = Bench(bench.sets, bench.runs, at={"stylized": place})
+    bench = EvalContext(bench.sets, bench.runs, at={"stylized": place})
     score = evaluate(folder, bench, ["stylized"])["stylized"]
     with torch.no_grad():
-        guess = Subject(folder, bench).network((images.image // 2).float() / 255).logits.argmax(1)
+        guess = EvaluatedRun(folder, bench).network((images.image // 2).float() / 255).logits.argmax(1)
     assert score["values"]["accuracy"] == pytest.approx(float((guess == images.label).float().mean()))
     assert score["values"]["by_style"] == pytest.approx(float((guess == style).float().mean()))
     assert score["values"]["gap"] == pytest.approx(folder.result()["last"]["accuracy"] - score["values"]["accuracy"])
@@ -162,7 +164,7 @@ def test_stylised_copies(folder: Folder, bench: Bench, tmp_path: Path) -> None:
         evaluate(folder, bench, ["stylized"])
 
 
-def test_groups_and_attack(folder: Folder, bench: Bench) -> None:
+def test_groups_and_attack(folder: RunDir, bench: EvalContext) -> None:
     scores = evaluate(folder, bench, ["groups", "attack"])
     groups = scores["groups"]["groups"]
     assert sum(each["count"] for each in groups.values()) == scores["groups"]["count"] == 100
@@ -172,29 +174,29 @@ def test_groups_and_attack(folder: Folder, bench: Bench) -> None:
     assert list(attack.values()) == sorted(attack.values(), reverse=True)
 
 
-def test_cue_conflict_stimuli(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+def test_cue_conflict_stimuli(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
     place = tmp_path / "cue-conflict"
     (place / "cat").mkdir(parents=True)
     for n in range(4):
         noise = np.random.default_rng(n).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(noise).save(place / "cat" / f"cat{n}-dog{n}.png")
     (place / "mapping.toml").write_text('cat = ["A", "E"]\ndog = ["H", "J"]\n')
-    bench = Bench(bench.sets, bench.runs, at={"cue-conflict": place})
+    bench = EvalContext(bench.sets, bench.runs, at={"cue-conflict": place})
     score = evaluate(folder, bench, ["cue-conflict"])["cue-conflict"]
     assert score["count"] == 4
     assert score["values"]["by_shape"] + score["values"]["by_texture"] == pytest.approx(1.0)  # only two categories
 
 
-def test_sets_that_are_not_there_or_do_not_fit(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+def test_sets_that_are_not_there_or_do_not_fit(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
     for name in ("imagenet-r", "imagenet-a", "cue-conflict"):
         with pytest.raises(UserError, match="no folder"):
             evaluate(folder, bench, [name])
     with pytest.raises(UserError, match="no such folder"):
-        evaluate(folder, Bench(bench.sets, bench.runs, at={"imagenet-r": tmp_path / "none"}), ["imagenet-r"])
+        evaluate(folder, EvalContext(bench.sets, bench.runs, at={"imagenet-r": tmp_path / "none"}), ["imagenet-r"])
     assert [path.name for path in (folder.path / "scores").glob("*")] == []
 
 
-def test_the_command(folder: Folder, tmp_path: Path) -> None:
+def test_the_command(folder: RunDir, tmp_path: Path) -> None:
     command = ["evaluate", str(folder.path), "--on", "groups,corruptions", "--reference", str(folder.path), "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -211,33 +213,35 @@ def test_the_command(folder: Folder, tmp_path: Path) -> None:
         assert complaint in str(failed.exception)
 
 
-def test_copies_of_other_images_are_refused(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+def test_copies_of_other_images_are_refused(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
     conflict = bench.sets.tests["conflict"]
-    iid = bench.headline[1]
+    iid = bench.primary_metric[1]
     assert isinstance(conflict, ImageSet)
     assert isinstance(iid, ImageSet)
-    other = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "other", conflict)})
+    other = EvalContext(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "other", conflict)})
     with pytest.raises(UserError, match="copies of other images than cues's iid set"):
         evaluate(folder, other, ["corruptions"])
     small = ImageSet(iid.image[:, :, ::2, ::2], iid.label)
     with pytest.raises(UserError, match="images of 16 pixels; this student was trained on 32"):
         evaluate(
-            folder, Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "s", small)}), ["corruptions"]
+            folder,
+            EvalContext(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "s", small)}),
+            ["corruptions"],
         )
     part = limited(iid, 40, 0)  # as asd corrupt --limit 40 takes them
     assert isinstance(part, ImageSet)
-    some = Bench(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "part", part)})
+    some = EvalContext(bench.sets, bench.runs, at={"corruptions": released(tmp_path / "part", part)})
     score = evaluate(folder, some, ["corruptions"])["corruptions"]
     with torch.no_grad():
-        guess = Subject(folder, some).network(part.image.float() / 255).logits.argmax(1)
+        guess = EvaluatedRun(folder, some).network(part.image.float() / 255).logits.argmax(1)
     assert score["values"]["clean_error"] == pytest.approx(float((guess != part.label).float().mean()))
 
 
-def test_changed_copies_are_scored_again(folder: Folder, bench: Bench, tmp_path: Path) -> None:
-    images = bench.headline[1]
+def test_changed_copies_are_scored_again(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
+    images = bench.primary_metric[1]
     assert isinstance(images, ImageSet)
     place = released(tmp_path / "c", images)
-    bench = Bench(bench.sets, bench.runs, at={"corruptions": place})
+    bench = EvalContext(bench.sets, bench.runs, at={"corruptions": place})
     first = evaluate(folder, bench, ["corruptions"])["corruptions"]
     array = np.load(place / "fog.npy")
     array[200] = 255 - array[200]  # one image in the middle
@@ -245,7 +249,7 @@ def test_changed_copies_are_scored_again(folder: Folder, bench: Bench, tmp_path:
     assert evaluate(folder, bench, ["corruptions"])["corruptions"]["fingerprint"] != first["fingerprint"]
 
 
-def test_lost_artifacts_and_damaged_scores_are_made_again(folder: Folder, bench: Bench) -> None:
+def test_lost_artifacts_and_damaged_scores_are_made_again(folder: RunDir, bench: EvalContext) -> None:
     first = evaluate(folder, bench, ["mechanism"])["mechanism"]
     made = [folder.path / "artifacts" / "mechanism.json", *bench.runs.glob("teachers/*/artifacts/directions-15.json")]
     assert len(made) == 2
@@ -258,13 +262,13 @@ def test_lost_artifacts_and_damaged_scores_are_made_again(folder: Folder, bench:
     assert all(json.loads(path.read_text()) for path in made)
 
 
-def test_a_student_cut_short_is_one_line(folder: Folder, bench: Bench) -> None:
+def test_a_student_cut_short_is_one_line(folder: RunDir, bench: EvalContext) -> None:
     folder.student.write_bytes(folder.student.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"student\.safetensors: damaged \(not what was saved\)"):
         evaluate(folder, bench, ["clean"])
 
 
-def test_a_run_copied_away_finds_its_teacher(folder: Folder, bench: Bench, tmp_path: Path) -> None:
+def test_a_run_copied_away_finds_its_teacher(folder: RunDir, bench: EvalContext, tmp_path: Path) -> None:
     away = tmp_path / "elsewhere" / "lone"
     shutil.copytree(folder.path, away)
     command = ["evaluate", str(away), "--on", "mechanism"]

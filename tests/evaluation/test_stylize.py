@@ -37,7 +37,7 @@ from antishortcut.evaluation.stylize.adain import (
 )
 from antishortcut.evaluation.stylize.generate import STREAM, VERSION, another_class, any_style
 from antishortcut.models import build
-from antishortcut.types import FileSet, ImageSet, Sets
+from antishortcut.types import DataSplits, FileSet, ImageSet
 from tests.data.official import picture
 
 TRAINING = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_stylizer.py"))
@@ -204,7 +204,7 @@ def test_another_class_is_the_slow_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def sets() -> Sets:
+def sets() -> DataSplits:
     """Embedded images of 16 × 16, so that everything takes a second."""
     return open_sets("cues", None, image_size=16, options={"count": 200, "test_count": 60})
 
@@ -216,7 +216,7 @@ def network() -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(network: Any, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(network: Any, sets: DataSplits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stylizer as scripts/train_stylizer.py saves it."""
     torch.set_num_threads(1)
     out, encoder = tmp_path_factory.mktemp("stylizer"), encoder_from(network, 2)
@@ -230,7 +230,7 @@ def stylizer(folder: Path) -> Stylizer:
 
 
 @pytest.fixture(scope="module")
-def copies(stylizer: Stylizer, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copies(stylizer: Stylizer, sets: DataSplits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_stylized(stylizer, sets, tmp_path_factory.mktemp("copies"), limit=20, quiet=True).folder
 
 
@@ -271,7 +271,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
-def test_copies_are_complete_and_the_same_every_time(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+def test_copies_are_complete_and_the_same_every_time(stylizer: Stylizer, sets: DataSplits, tmp_path: Path) -> None:
     copies = write_stylized(stylizer, sets, tmp_path / "a", quiet=True)
     write_stylized(stylizer, sets, tmp_path / "b", quiet=True)
     files = {"stylized.npy", "labels.npy", "style.npy", "style_label.npy", "contact.png", "facts.json"}
@@ -293,7 +293,7 @@ def test_copies_are_complete_and_the_same_every_time(stylizer: Stylizer, sets: S
     assert len(copies.fingerprint) == 16
 
 
-def test_an_image_is_its_own_content_in_its_own_style(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+def test_an_image_is_its_own_content_in_its_own_style(stylizer: Stylizer, sets: DataSplits, tmp_path: Path) -> None:
     copies = write_stylized(stylizer, sets, tmp_path, which="conflict", alpha=0.5, quiet=True)
     test, train = sets.tests["conflict"], sets.train
     assert isinstance(test, ImageSet)
@@ -304,7 +304,7 @@ def test_an_image_is_its_own_content_in_its_own_style(stylizer: Stylizer, sets: 
 
 
 def test_finished_copies_are_not_made_again_and_other_folders_refused(
-    stylizer: Stylizer, sets: Sets, tmp_path: Path
+    stylizer: Stylizer, sets: DataSplits, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     first = write_stylized(stylizer, sets, out, limit=20, quiet=True)
@@ -327,7 +327,7 @@ def test_finished_copies_are_not_made_again_and_other_folders_refused(
         assert (np.asarray(Image.open(path)) == image.permute(1, 2, 0).numpy()).all()
 
 
-def test_styles_from_a_folder(stylizer: Stylizer, sets: Sets, tmp_path: Path) -> None:
+def test_styles_from_a_folder(stylizer: Stylizer, sets: DataSplits, tmp_path: Path) -> None:
     styles = tmp_path / "styles"
     for name, size in (("0", (40, 30)), ("more/1", (20, 50)), ("more/2", (16, 16))):  # any size and shape
         picture(styles / f"{name}.png", size=size)
@@ -354,7 +354,7 @@ def test_large_images_stay_on_disk(network: Any, tmp_path: Path) -> None:
 
 
 def test_a_stop_leaves_no_half_written_copies(
-    stylizer: Stylizer, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stylizer: Stylizer, sets: DataSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stops:
         facts, device, calls = stylizer.facts, stylizer.device, 0

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.experiments.benchmark import PARTS, bench, pair_of, ratio_of
-from antishortcut.methods import METHODS, options_of, roles_of
+from antishortcut.methods import METHODS, method_options, method_roles
 
 PLAINLY = ["--teacher-compile", "off"]  # compiling takes half a minute
 
@@ -21,7 +21,7 @@ def test_every_method_is_timed() -> None:
     for name, split in found["split"].items():
         assert tuple(split) == PARTS
         assert sum(split.values()) == pytest.approx(found["ms"][name], abs=0.05)  # one round: medians add up
-    passes = {name: len(roles_of(name, options_of(name, {}))) for name in METHODS}
+    passes = {name: len(method_roles(name, method_options(name, {}))) for name in METHODS}
     assert found["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
     assert found["teacher_passes"]["contrast"] == found["teacher_passes"]["asd"] == 2
 

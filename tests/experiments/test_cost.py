@@ -30,7 +30,7 @@ from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
 from antishortcut.experiments.cost import KNOWN, Group, Size, measured_cost, size_of, steps_of, trainings
 from antishortcut.experiments.suites import Job, open_suite, teacher_key
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
 
@@ -159,7 +159,7 @@ def test_rewinding_and_iterations_are_counted(tmp_path: Path) -> None:
 
 
 def finish(run: Run, runs: Path) -> None:
-    folder = Folder(run.folder(runs))
+    folder = RunDir(run.folder(runs))
     folder.begin(run, {}, {})
     folder.finish({"seconds": 1.0, "steps": 1})
 

@@ -24,7 +24,7 @@ import antishortcut.teachers.selection as room
 from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS, Bench, evaluate
+from antishortcut.evaluation import EVALUATIONS, EvalContext, evaluate
 from antishortcut.experiments import ray_engine as cluster
 from antishortcut.experiments.launcher import (
     GIVEN,
@@ -39,10 +39,10 @@ from antishortcut.experiments.launcher import (
     state,
 )
 from antishortcut.experiments.suites import Job, open_suite
-from antishortcut.run_dir import Folder, InUse
-from antishortcut.teachers.selection import choose
+from antishortcut.run_dir import InUse, RunDir
+from antishortcut.teachers.selection import select_state
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.pipeline import Workshop, distill, rewind, teach
+from antishortcut.training.pipeline import Session, distill, rewind, teach
 
 SMALL = (
     "epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.name=cues", "data.augment=crop",
@@ -59,7 +59,7 @@ def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
     said, inside = list[str](), threading.Event()
 
     def hold() -> None:
-        with Folder(path).locked():
+        with RunDir(path).locked():
             inside.set()
             time.sleep(seconds)
             said.append("free")
@@ -71,25 +71,25 @@ def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
     thread.join()
 
 
-def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, shop: Workshop) -> None:
+def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, session: Session) -> None:
     short = recipe.model_copy(update={"epochs": 1})
-    teacher = teach(short, shop)
-    with busy(rewind_run(teacher, 1, 0.05).folder(shop.runs)) as said:
-        again = rewind(teacher, 1, 0.05, shop)
+    teacher = teach(short, session)
+    with busy(rewind_run(teacher, 1, 0.05).folder(session.runs)) as said:
+        again = rewind(teacher, 1, 0.05, session)
         assert said == ["free"]
-    assert Folder(again.folder(shop.runs)).finished
-    via = distill(short, shop, method="kd", seed=1, suite="s", via=["cnn-3-12"])
-    other = Workshop(shop.runs.parent / "other", execution=shop.execution, quiet=True)
+    assert RunDir(again.folder(session.runs)).finished
+    via = distill(short, session, method="kd", seed=1, suite="s", via=["cnn-3-12"])
+    other = Session(session.runs.parent / "other", execution=session.execution, quiet=True)
     with busy(other.runs / "teachers" / str(via.teacher)) as said:  # an assistant
         assert distill(short, other, method="kd", seed=1, suite="s", via=["cnn-3-12"]).hash == via.hash
         assert said == ["free"]
 
 
-def test_a_student_that_is_being_trained_is_not(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    Folder(run.folder(shop.runs)).path.joinpath("result.json").unlink()
-    with busy(run.folder(shop.runs)), pytest.raises(InUse):
-        shop.carry_out(run)
+def test_a_student_that_is_being_trained_is_not(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    RunDir(run.folder(session.runs)).path.joinpath("result.json").unlink()
+    with busy(run.folder(session.runs)), pytest.raises(InUse):
+        session.fit(run)
 
 
 @pytest.mark.slow
@@ -100,16 +100,16 @@ def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False)
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout) == {"done": 2, "failed": {}, "runs": 2}
-    kinds = {Folder(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
+    kinds = {RunDir(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
     assert set(kinds) == {"teach", "rewind"}
     assert len(list((kinds["rewind"] / "tensorboard").iterdir())) == 1
 
 
 def test_what_another_run_has_chosen_meanwhile_is_read(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = teach(recipe.model_copy(update={"epochs": 1}), shop)
-    folder, inside = Folder(teacher.folder(shop.runs)), threading.Event()
+    teacher = teach(recipe.model_copy(update={"epochs": 1}), session)
+    folder, inside = RunDir(teacher.folder(session.runs)), threading.Event()
     late = Trajectory(folder)  # opened before the other has written
 
     def estimate() -> None:
@@ -128,7 +128,7 @@ def test_what_another_run_has_chosen_meanwhile_is_read(
     thread = threading.Thread(target=estimate)
     thread.start()
     inside.wait()
-    assert choose(late, shop.sets(recipe.data), lambda text: None) == late.entries[1]["labels"][0]
+    assert select_state(late, session.sets(recipe.data), lambda text: None) == late.entries[1]["labels"][0]
     thread.join()
 
 
@@ -146,12 +146,12 @@ def job(name: str, *more: str) -> Job:
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of each of the suites' rows, as an engine makes it."""
     runs = tmp_path_factory.mktemp("learned")
-    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=1), quiet=True, reuse=True)
+    session = Session(runs, execution=Execution(accelerator="cpu", threads=1), quiet=True, reuse=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "STEPS", 2)
         patch.setattr(room, "IMAGES", 128)
         for name in SUITES:
-            Worker(shop, {}).learn(job(name).model_copy(update={"on": ("clean",)}))
+            Worker(session, {}).learn(job(name).model_copy(update={"on": ("clean",)}))
     return runs
 
 
@@ -184,12 +184,12 @@ def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting:
 
 
 def test_settings_that_only_the_folder_has_count(learned: Path, tmp_path: Path) -> None:
-    run, execution = Folder(learned / "beyond-cues" / "kd-s1").read()
+    run, execution = RunDir(learned / "beyond-cues" / "kd-s1").read()
 
     def there(**change: Any) -> str:
         shutil.rmtree(tmp_path / "beyond-cues", ignore_errors=True)
         other = Run.model_validate(run.model_dump() | change)
-        Folder(tmp_path / "beyond-cues" / "kd-s1").begin(other, execution, {})
+        RunDir(tmp_path / "beyond-cues" / "kd-s1").begin(other, execution, {})
         return another(job("kd"), tmp_path)
 
     assert there() == ""
@@ -216,9 +216,9 @@ def test_images_that_are_not_there_are_told_before_training(tmp_path: Path) -> N
     check_images(open_suite("table5").jobs, Place(tmp_path / "runs", tmp_path))  # corrupted copies are made
 
 
-def test_the_evaluations_that_need_images_are_known(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+def test_the_evaluations_that_need_images_are_known(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     assert {*OTHERS, "clean"} == set(EVALUATIONS)
-    bench = Bench(shop.sets(recipe.data), shop.runs, tmp_path)
+    bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
     for name, folder in GIVEN.items():
         with pytest.raises(UserError, match=r"^no (folder|stylised copies)"):
             list(EVALUATIONS[name].run(bench))
@@ -227,18 +227,18 @@ def test_the_evaluations_that_need_images_are_known(recipe: Recipe, shop: Worksh
             list(EVALUATIONS[name].run(bench))
 
 
-def test_the_command_that_makes_copies_can_be_pasted(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
-    bench = Bench(replace(shop.sets(recipe.data), name="folder:my photos"), shop.runs, tmp_path)
+def test_the_command_that_makes_copies_can_be_pasted(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+    bench = EvalContext(replace(session.sets(recipe.data), name="folder:my photos"), session.runs, tmp_path)
     with pytest.raises(UserError, match=r"asd stylize 'folder:my photos' OUT --train"):
         list(EVALUATIONS["stylized"].run(bench))
 
 
-def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    bench = Bench(shop.sets(recipe.data), shop.runs, tmp_path)
+def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
     with pytest.raises(UserError, match=r"no stylised copies .*; no folder .*imagenet-r"):
-        evaluate(Folder(run.folder(shop.runs)), bench, ["stylized", "clean", "imagenet-r", "hard"])
-    assert set(Folder(run.folder(shop.runs)).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
+        evaluate(RunDir(run.folder(session.runs)), bench, ["stylized", "clean", "imagenet-r", "hard"])
+    assert set(RunDir(run.folder(session.runs)).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
 
 
 def test_status_tells_what_is_not_scored(learned: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) 
         return subprocess.Popen([*words, "--devices", str(devices)], stderr=subprocess.PIPE, text=True)
 
     first, end = begin(2), time.monotonic() + 500
-    while not Folder(student).history():
+    while not RunDir(student).history():
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < end, "no student begins"
         time.sleep(0.1)
@@ -338,12 +338,12 @@ def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) 
     told = first.communicate(timeout=300)[1]
     assert first.returncode == 143, told
     assert list(student.glob("resume/*.pt"))
-    assert Folder(student).read()[1]["devices"] == 2
+    assert RunDir(student).read()[1]["devices"] == 2
     other = begin(1)
     told = other.communicate(timeout=300)[1]
     assert (other.returncode, "was begun with --devices 2 --nodes 1" in told) == (2, True), told
     again = begin(2)
     told = again.communicate(timeout=900)[1]
     assert again.returncode == 0, told
-    assert set(Folder(student).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
+    assert set(RunDir(student).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
     assert not (student / "resume").exists()

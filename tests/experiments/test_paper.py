@@ -43,10 +43,10 @@ from antishortcut.experiments.paper import (
 )
 from antishortcut.experiments.printed import PRINTED, find, of_run
 from antishortcut.experiments.suites import SUITES, open_suite
-from antishortcut.methods import make_method, options_of, roles_of
-from antishortcut.models import build, probe
+from antishortcut.methods import build_method, method_options, method_roles
+from antishortcut.models import build, feature_shapes
 from antishortcut.models.registry import IMAGENET, make
-from antishortcut.teachers.trajectory import keep_steps
+from antishortcut.teachers.trajectory import snapshot_steps
 from antishortcut.types import Shape, Sizes
 
 RUNS = {  # suite: students at either scale
@@ -76,12 +76,12 @@ def every(scale: str) -> Suite:
 
 def settings(job: Job) -> dict[str, Any]:
     """A job's method with every setting, as a run has it."""
-    return options_of(job.method, job.recipe.methods.get(job.method, {}) | job.options)
+    return method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)
 
 
 @cache
 def roles(method: str, options: str) -> tuple[str, ...]:
-    return roles_of(method, json.loads(options))
+    return method_roles(method, json.loads(options))
 
 
 def wants(job: Job) -> tuple[str, ...]:
@@ -133,13 +133,13 @@ def test_every_run_can_be_made(every: Suite) -> None:
         assert job.on[0] == "clean"
         assert len(set(job.on)) == len(job.on)
         for method, own in job.recipe.methods.items():
-            options_of(method, own)
+            method_options(method, own)
 
 
 def test_every_early_state_is_kept_by_its_teacher(every: Suite) -> None:
     for job in every.jobs:
         recipe = job.recipe
-        kept = {at for names in keep_steps(recipe.teacher.keep, 100, 100 * recipe.epochs).values() for at in names}
+        kept = {at for names in snapshot_steps(recipe.teacher.keep, 100, 100 * recipe.epochs).values() for at in names}
         assert job.early is None or "early" in wants(job)
         for state in (job.early or recipe.teacher.early, recipe.teacher.early):
             assert state in kept | {"rewind"}, job.title
@@ -149,9 +149,9 @@ def test_every_early_state_is_kept_by_its_teacher(every: Suite) -> None:
 def shape(name: str, side: int) -> Shape:
     if name.startswith("deeplabv3-"):  # too slow to be computed: shapes alone
         with torch.device("meta"):
-            return probe(build(name, 100, image_size=side), side)
+            return feature_shapes(build(name, 100, image_size=side), side)
     with torch.random.fork_rng(devices=[]):
-        return probe(build(name, 100, image_size=side), side)
+        return feature_shapes(build(name, 100, image_size=side), side)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -165,7 +165,7 @@ def test_every_method_can_be_built_for_its_networks(pair: str, every: Suite) -> 
         side = job.recipe.data.image_size or sides[job.recipe.data.name]
         teachers = dict.fromkeys(wants(job), shape(job.recipe.teacher.name, side))
         sizes = Sizes(100, 500, shape(job.recipe.student.name, side), teachers, labels)
-        assert make_method(job.method, sizes, settings(job)) is not None
+        assert build_method(job.method, sizes, settings(job)) is not None
 
 
 def test_no_run_has_two_names(every: Suite) -> None:
@@ -206,7 +206,7 @@ def test_a_sweep_has_the_values_of_its_table(name: str) -> None:
     place = name.replace("s-table", "S-Table ")
     for job in opened(name).jobs:
         assert settings(job)[setting] == find(place, job.name, "P1", measure).mean
-        assert {key for key, value in settings(job).items() if value != options_of("asd", {})[key]} <= {setting}
+        assert {key for key, value in settings(job).items() if value != method_options("asd", {})[key]} <= {setting}
 
 
 def test_early_epochs_are_those_of_table_7() -> None:
@@ -280,7 +280,7 @@ def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
     for network, word in ((recipe.teacher.name, pair.teacher), (recipe.student.name, pair.student)):
         plain = network.removeprefix("timm:").removesuffix("_100").removesuffix("_patch16_224")
         assert plain.replace("-", "").replace("_", "") == word.lower().replace("-", "")
-    own = options_of("asd", recipe.methods.get("asd", {}))
+    own = method_options("asd", recipe.methods.get("asd", {}))
     assert {key: own[key] for key in ASD_TEXT} == {
         key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()
     }
@@ -304,7 +304,7 @@ def test_segmentation_has_the_settings_of_the_text(name: str) -> None:
     assert (optim.name, optim.rate, optim.momentum, optim.weight_decay) == ("sgd", 0.02, 0.9, 1e-4)
     assert (optim.batch, optim.schedule, recipe.task.aux, pair.data) == (16, "poly", 0.4, ADE)
     assert pair.early_at() == 6_000
-    own = options_of("asd", recipe.methods["asd"])
+    own = method_options("asd", recipe.methods["asd"])
     assert round(float(own["warmup"]) / recipe.iterations * 240) == 20
     told = {n.measure: n.mean for n in PRINTED if n.row == "protocol" and n.column == ADE}
     assert (told["image size"], told["iterations"], told["momentum"], told["rate"]) == (512, 40_000, 0.9, 0.02)
@@ -334,7 +334,7 @@ def test_show_lists_the_students_of_table_1() -> None:
     own = [job["resolved"] for job in shown if job["method"] == "asd"]
     asd = {key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()}
     assert all(settings | asd == settings for settings in own)
-    assert all(settings == options_of("asd", {}) for settings in own)
+    assert all(settings == method_options("asd", {}) for settings in own)
     for told, job in zip(shown, opened("table1").jobs, strict=True):
         assert told.pop("resolved") == settings(job)
         assert Job.model_validate(told) == job
@@ -426,7 +426,7 @@ def test_desk_shortens_what_counts_epochs() -> None:
         share, cut = DESK_ITERATIONS / dense if dense else DESK_EPOCHS / job.recipe.epochs, desk(job)
         assert ("warmup" in settings(job)) == (job.method in WARMED)
         if job.method in WARMED:
-            assert options_of(job.method, {})["warmup"] == WARMED[job.method]
+            assert method_options(job.method, {})["warmup"] == WARMED[job.method]
             assert settings(cut)["warmup"] == pytest.approx(settings(job)["warmup"] * share)
     teacher = desk_recipe(PAIRS["P1"].recipe()).teacher
     assert teacher.rewind_epochs == 1
@@ -445,7 +445,7 @@ def width(name: str) -> int:
     if name in IMAGENET:
         return IMAGENET[name][1]
     if ":" in name:
-        return probe(build(name, 10, image_size=32), 32).embedding
+        return feature_shapes(build(name, 10, image_size=32), 32).embedding
     with torch.device("meta"):
         head = make(name, 10).head
     assert isinstance(head, torch.nn.Linear)

@@ -26,7 +26,7 @@ from antishortcut.errors import UserError
 from antishortcut.experiments import ray_engine as cluster
 from antishortcut.experiments.launcher import Place
 from antishortcut.experiments.local import shared_out
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # a token in somebody's home would be asked of the second node and not given
 NAMES = ("kd", "contrast-1", "asd")
@@ -147,7 +147,7 @@ def first_steps(folder: Path) -> list[int]:
 
 def same(runs: Path, others: Path) -> None:
     for name in NAMES:
-        one, two = (Folder(place / "beyond-cues" / f"{name}-s1") for place in (runs, others))
+        one, two = (RunDir(place / "beyond-cues" / f"{name}-s1") for place in (runs, others))
         weights, expected = load_file(one.student), load_file(two.student)
         assert all(torch.equal(weights[key], expected[key]) for key in expected)
         assert one.history() == two.history()

@@ -41,10 +41,10 @@ from antishortcut.experiments.suites import (
     open_suite,
     teacher_key,
 )
-from antishortcut.methods import options_of, roles_of
-from antishortcut.run_dir import Folder, twin_of
-from antishortcut.teachers.trajectory import keep_steps
-from antishortcut.training.pipeline import Workshop
+from antishortcut.methods import method_options, method_roles
+from antishortcut.run_dir import RunDir, find_twin
+from antishortcut.teachers.trajectory import snapshot_steps
+from antishortcut.training.pipeline import Session
 
 NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}  # what a suite must be told
 
@@ -58,7 +58,7 @@ def suite(request: pytest.FixtureRequest) -> Suite:
 
 def settings(job: Job) -> dict[str, Any]:
     """A job's method with every setting, as a run has it."""
-    return options_of(job.method, job.recipe.methods.get(job.method, {}) | job.options)
+    return method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)
 
 
 # --- what they are made of ---------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ def test_every_run_can_be_made(suite: Suite) -> None:
 
 def test_every_early_state_is_kept_by_the_teacher_it_belongs_to(suite: Suite) -> None:
     for job in suite.jobs:
-        roles = roles_of(job.method, settings(job))
+        roles = method_roles(job.method, settings(job))
         assert job.early is None or "early" in roles, f"{job.title}: {job.method} would not look at {job.early}"
         assert job.other is None or job.early is not None
         teacher = job.other or job.recipe.teacher
-        kept = {label for labels in keep_steps(teacher.keep, 10, 1000).values() for label in labels} | {"final"}
+        kept = {label for labels in snapshot_steps(teacher.keep, 10, 1000).values() for label in labels} | {"final"}
         assert (job.early or job.recipe.teacher.early) in kept
         assert job.recipe.teacher.early in kept  # every student is compared with it
 
@@ -97,7 +97,7 @@ def test_no_run_has_two_names(suite: Suite) -> None:
     seen: dict[str, str] = {}
     for job in suite.jobs:
         source = None if job.other is None else job.other.model_dump_json()
-        state = job.early or job.recipe.teacher.early if "early" in roles_of(job.method, settings(job)) else None
+        state = job.early or job.recipe.teacher.early if "early" in method_roles(job.method, settings(job)) else None
         what = json.dumps([job.suite, job.seed, job.method, settings(job), state, source], sort_keys=True)
         assert seen.setdefault(what, job.title) == job.title
 
@@ -329,7 +329,7 @@ def test_help_and_show_need_no_torch() -> None:
 def test_students_are_scored_where_they_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(accelerator: str) -> str:
         return Worker(
-            Workshop(Path("runs"), execution=Execution.model_validate({"accelerator": accelerator})), {}
+            Session(Path("runs"), execution=Execution.model_validate({"accelerator": accelerator})), {}
         ).device
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -356,11 +356,11 @@ def invoke(*words: str) -> Result:
     return result
 
 
-def folders(runs: Path) -> dict[str, Folder]:
-    return {name: Folder(runs / "beyond-cues" / f"{name}-s1") for name in THREE}
+def folders(runs: Path) -> dict[str, RunDir]:
+    return {name: RunDir(runs / "beyond-cues" / f"{name}-s1") for name in THREE}
 
 
-def same(one: Folder, two: Folder) -> None:
+def same(one: RunDir, two: RunDir) -> None:
     """The same weights bit for bit, by the same steps."""
     weights, others = load_file(one.student), load_file(two.student)
     assert weights.keys() == others.keys()
@@ -391,7 +391,7 @@ def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
         assert execution["cache_teachers"] is True  # unasked, there being room
         assert set(folder.scores()) == {"iid", "conflict", "uncorrelated", "hard"}
         assert folder.scores()["hard"]["of"] == "val"
-    teachers = {path.name: Folder(path).read()[0] for path in (carried / "teachers").iterdir()}
+    teachers = {path.name: RunDir(path).read()[0] for path in (carried / "teachers").iterdir()}
     assert {run.model.name: run.seed for run in teachers.values()} == {"cnn-4-16": 1, "cnn-8-64": 1}
     runs = {name: folder.read()[0] for name, folder in folders(carried).items()}
     assert {str(run.teacher) for run in runs.values()} == {h for h, t in teachers.items() if t.model.name == "cnn-4-16"}
@@ -435,7 +435,7 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: 
     assert result.exit_code == 0, result.output
     folder = folders(carried)[name]
     assert json.loads(result.stdout)["hash"] == folder.read()[0].hash
-    same(Folder(runs / "by-hand" / f"{name}-s1"), folder)
+    same(RunDir(runs / "by-hand" / f"{name}-s1"), folder)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_a_run_that_another_suite_has_is_taken_from_there(carried: Path, tmp_pat
     words = ["run", "desk-cues", *SET, "--seeds", "1", "--runs", str(runs), "--threads", "1", "--only"]
     told = invoke(*words, "kd", "--json")
     assert json.loads(told.stdout) == {"done": 1, "failed": {}, "runs": 1}
-    copy = Folder(runs / "desk-cues" / "kd-s1")
+    copy = RunDir(runs / "desk-cues" / "kd-s1")
     same(copy, source)
     assert copy.result() == source.result() | {"copy_of": "beyond-cues/kd-s1"}
     assert (copy.read()[0].suite, copy.read()[0].name, copy.read()[0].hash) == (
@@ -525,20 +525,20 @@ def test_two_commands_that_need_one_teacher_train_it_once(tmp_path: Path) -> Non
 
 def test_scores_against_other_states_are_not_taken_along(carried: Path, tmp_path: Path) -> None:
     shutil.copytree(carried / "beyond-cues" / "kd-s1", tmp_path / "a" / "kd-s1")
-    twin = Folder(tmp_path / "a" / "kd-s1")
+    twin = RunDir(tmp_path / "a" / "kd-s1")
     run = twin.read()[0].model_copy(update={"suite": "b", "early": "30%"})
     assert run.hash == twin.read()[0].hash  # KD does not look at the early state, its scores do
-    found = twin_of(run, tmp_path)
+    found = find_twin(run, tmp_path)
     assert found is not None
     assert found.path == twin.path
-    Folder(run.folder(tmp_path)).copy_of(found, run)
-    assert Folder(run.folder(tmp_path)).finished
-    assert Folder(run.folder(tmp_path)).scores() == {}
-    assert twin_of(run.model_copy(update={"seed": 2}), tmp_path) is None
-    assert twin_of(run.model_copy(update={"epochs": 3}), tmp_path) is None
+    RunDir(run.folder(tmp_path)).copy_of(found, run)
+    assert RunDir(run.folder(tmp_path)).finished
+    assert RunDir(run.folder(tmp_path)).scores() == {}
+    assert find_twin(run.model_copy(update={"seed": 2}), tmp_path) is None
+    assert find_twin(run.model_copy(update={"epochs": 3}), tmp_path) is None
     (twin.path / "run.json").write_text("{")
     (tmp_path / "b" / "kd-s1" / "result.json").unlink()
-    assert twin_of(run.model_copy(update={"suite": "c"}), tmp_path) is None  # damaged, and not finished
+    assert find_twin(run.model_copy(update={"suite": "c"}), tmp_path) is None  # damaged, and not finished
 
 
 def begun(runs: Path) -> list[Path]:

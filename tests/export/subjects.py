@@ -14,9 +14,9 @@ from torch import Tensor
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Recipe, Run, load_recipe
 from antishortcut.models import Network
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.trajectory import network_of, save_weights
-from antishortcut.training.pipeline import Workshop
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import build_model, save_weights
+from antishortcut.training.pipeline import Session
 
 TIMM = "timm:mobilenetv3_small_050"  # of few parameters, with batch norm and squeezed channels
 
@@ -27,18 +27,18 @@ def small(*more: str) -> Recipe:
     return load_recipe("cues", [*few, *networks, *more])
 
 
-def original(folder: Folder, shop: Workshop) -> Network:
+def original(folder: RunDir, session: Session) -> Network:
     """The student as the run left it, opened without the code under test."""
     run, _ = folder.read()
-    sets = shop.sets(run.data)
-    network = network_of(run.model, len(sets.classes), sets.image_size)
+    sets = session.sets(run.data)
+    network = build_model(run.model, len(sets.classes), sets.image_size)
     network.load_state_dict(load_file(folder.student))
     return network.eval()
 
 
-def images(folder: Folder, shop: Workshop, count: int) -> Tensor:
+def images(folder: RunDir, session: Session, count: int) -> Tensor:
     """The first of its own test images."""
-    held: Any = next(iter(shop.sets(folder.read()[0].data).tests.values()))
+    held: Any = next(iter(session.sets(folder.read()[0].data).tests.values()))
     return torch.as_tensor(held.image[:count]).float() / 255
 
 
@@ -59,7 +59,7 @@ def elsewhere(code: str, place: Path) -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", lost + code], cwd=place, check=True)
 
 
-def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> Folder:
+def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> RunDir:
     """A finished run whose student is as it began, written by hand, of data that are not here."""
     settings = {"model": ModelSettings(name=model, **more), "data": DataSettings(name="folder:/x/y", image_size=side)}
     run = Run(
@@ -73,10 +73,10 @@ def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> 
         optim=OptimSettings(),
         **settings,
     )
-    folder = Folder(place)
+    folder = RunDir(place)
     folder.begin(run, {}, {})
     torch.manual_seed(0)
-    save_weights(folder.student, network_of(run.model, classes, side))
+    save_weights(folder.student, build_model(run.model, classes, side))
     folder.finish({"set": "test", "last": {"accuracy": 0.5}})
     return folder
 

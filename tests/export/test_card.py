@@ -14,13 +14,13 @@ import pytest
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.export import FORMATS, export
 from antishortcut.export.model_card import plain
-from antishortcut.run_dir import Folder, write_json
-from antishortcut.training.pipeline import Workshop
+from antishortcut.run_dir import RunDir, write_json
+from antishortcut.training.pipeline import Session
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_lines_of_the_card_run_where_it_lies(
-    form: str, student: Folder, of_timm: Folder, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, student: RunDir, of_timm: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = of_timm if form == "timm" else student
     made = export(folder, form, None, out=tmp_path / form)
@@ -36,9 +36,9 @@ def test_the_lines_of_the_card_run_where_it_lies(
         assert tuple(names["logits"].shape) == (1, 10)
 
 
-def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp_path: Path) -> None:
     run, _ = student.read()
-    made = export(student, "safetensors", shop.sets(run.data), out=tmp_path / "c")
+    made = export(student, "safetensors", session.sets(run.data), out=tmp_path / "c")
     card = (made.place / "README.md").read_text()
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in card.splitlines() if line[:1] == "|"]
     scores = student.scores()
@@ -69,7 +69,7 @@ def test_the_card_says_what_the_files_say(student: Folder, shop: Workshop, tmp_p
     assert "shape_bias" not in card
 
 
-def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_the_card_as_the_hub_reads_it(student: RunDir, dense: RunDir, session: Session, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     made = export(student, "torch", None, out=tmp_path / "t")
@@ -85,7 +85,7 @@ def test_the_card_as_the_hub_reads_it(student: Folder, dense: Folder, shop: Work
     assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
 
 
-def test_the_card_names_every_evaluation_there_was_not(student: Folder, tmp_path: Path) -> None:
+def test_the_card_names_every_evaluation_there_was_not(student: RunDir, tmp_path: Path) -> None:
     card = (export(student, "safetensors", None, out=tmp_path / "c").place / "README.md").read_text()
     (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
     assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes"}
@@ -109,7 +109,7 @@ def test_names_start_no_markup(name: str, shown: str) -> None:
     assert plain(name) == shown
 
 
-def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> None:
+def test_a_hostile_name_stays_in_its_cell(student: RunDir, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "s" / "kd-s3"
     shutil.copytree(student.path, copy)
     known = json.loads((copy / "run.json").read_text())
@@ -117,7 +117,7 @@ def test_a_hostile_name_stays_in_its_cell(student: Folder, tmp_path: Path) -> No
     known.pop("sum", None)  # as one who edits it does
     write_json(copy / "run.json", known)
     write_json(copy / "scores" / "odd.json", {"values": {"x": "words", "y": None, "z": 1.5}, "source": "<b>"})
-    card = (export(Folder(copy), "safetensors", None).place / "README.md").read_text()
+    card = (export(RunDir(copy), "safetensors", None).place / "README.md").read_text()
     assert "<script>" not in card
     assert "a\\|b&#60;script> # c" in card
     assert "| odd | z | 1.5000 | – | &#60;b> |" in card

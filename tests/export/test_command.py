@@ -20,9 +20,9 @@ from antishortcut.cli import app, main
 from antishortcut.cli.export import FORMATS as OFFERED
 from antishortcut.config.recipe import ModelSettings, load_recipe
 from antishortcut.export import FORMATS
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.training.pipeline import Session, distill
 from tests.export.subjects import everything
 
 
@@ -32,10 +32,10 @@ def asd(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_the_command(student: Folder, tmp_path: Path) -> None:
+def test_the_command(student: RunDir, tmp_path: Path) -> None:
     assert set(OFFERED) == set(FORMATS)
     told = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
-    teacher = Folder(student.path.parent.parent / "teachers" / str(student.read()[0].teacher))
+    teacher = RunDir(student.path.parent.parent / "teachers" / str(student.read()[0].teacher))
     (state,) = [entry for entry in Trajectory(teacher).entries if "100%" in entry["labels"]]
     assert told["teacher"] == {
         "parameters": teacher.result()["parameters"],
@@ -66,7 +66,7 @@ def test_the_command(student: Folder, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
-    student: Folder, tmp_path: Path, words: list[str], said: str,
+    student: RunDir, tmp_path: Path, words: list[str], said: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -89,13 +89,13 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert everything(tmp_path) == before
 
 
-def test_every_block_of_the_page_runs(shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_page_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks] == ["sh", "py", "py", "toml", "sh"]
     monkeypatch.chdir(tmp_path)
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16", "teacher.keep=[15]"]
-    here = Workshop(Path("runs"), execution=shop.execution, quiet=True)
+    here = Session(Path("runs"), execution=session.execution, quiet=True)
     run = distill(load_recipe("cues", few), here, method="asd", seed=1, suite="cues")
     names: dict[str, Any] = {}
     for kind, block in blocks:
@@ -104,8 +104,8 @@ def test_every_block_of_the_page_runs(shop: Workshop, tmp_path: Path, monkeypatc
             assert tuple(names["logits"].shape) == (3, 10)
         elif kind == "toml":
             model = ModelSettings.model_validate(tomllib.loads(block)["student"])
-            weights = network_of(model, 10, 32).state_dict()
-            kept = load_file(Folder(run.folder(Path("runs"))).student)
+            weights = build_model(model, 10, 32).state_dict()
+            kept = load_file(RunDir(run.folder(Path("runs"))).student)
             assert all(torch.equal(weights[key], value) for key, value in kept.items())
         else:
             for line in block.replace("<hash>", str(run.teacher)).splitlines():

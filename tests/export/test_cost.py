@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation import EvalContext, evaluate
 from antishortcut.evaluation.latency import interleaved
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.model_cost import size_table
-from antishortcut.run_dir import Folder, write_json
-from antishortcut.training.pipeline import Workshop
+from antishortcut.run_dir import RunDir, write_json
+from antishortcut.training.pipeline import Session
 
 
 def test_latency_is_measured_in_turns() -> None:
@@ -35,17 +35,17 @@ def test_latency_is_measured_in_turns() -> None:
 
 
 def test_cost_is_scored_once_on_a_machine(
-    student: Folder, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    student: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    student = Folder(shutil.copytree(student.path, tmp_path / "kd-s3"))
-    teacher = Folder(shop.runs / "teachers" / str(student.read()[0].teacher))
+    student = RunDir(shutil.copytree(student.path, tmp_path / "kd-s3"))
+    teacher = RunDir(session.runs / "teachers" / str(student.read()[0].teacher))
     values = student.scores()["cost"]["values"]
     assert values["parameters"] == student.result()["parameters"]
     assert values["teacher_parameters"] == teacher.result()["parameters"]
     assert values["bytes"] == (student.path / "student.safetensors").stat().st_size
     assert 0 < values["ms"] < 1e3 * 60
     assert values["times_faster"] > 0
-    bench = Bench(shop.sets(student.read()[0].data), shop.runs)
+    bench = EvalContext(session.sets(student.read()[0].data), session.runs)
     assert evaluate(student, bench, ["cost"])["cost"]["values"] == values  # not again
     monkeypatch.setattr("antishortcut.evaluation.latency.processor", lambda: "another")
     assert evaluate(student, bench, ["cost"])["cost"]["machine"].startswith("another, 1 thread, cpu, float32, torch ")
@@ -54,13 +54,13 @@ def test_cost_is_scored_once_on_a_machine(
     assert alone["parameters"] == values["teacher_parameters"]
 
 
-def test_the_report_shows_size_and_latency(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_the_report_shows_size_and_latency(student: RunDir, session: Session, tmp_path: Path) -> None:
     """One run measured, one not, on one machine; the teacher stands before its students."""
     suite = tmp_path / "runs" / "s"
     shutil.copytree(student.path, suite / "kd-s3")
-    shutil.copytree(shop.runs / "teachers", tmp_path / "runs" / "teachers")
+    shutil.copytree(session.runs / "teachers", tmp_path / "runs" / "teachers")
     run, _ = student.read()
-    other = Folder(suite / "asd-s3")
+    other = RunDir(suite / "asd-s3")
     other.begin(run.model_copy(update={"name": "asd"}), {}, {})
     other.finish(student.result())
     cost = student.scores()["cost"]
@@ -84,9 +84,9 @@ def test_the_report_shows_size_and_latency(student: Folder, shop: Workshop, tmp_
     assert "asd evaluate --on cost" in (suite / "table.md").read_text()
 
 
-def test_the_report_names_machines_where_there_are_several(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_the_report_names_machines_where_there_are_several(student: RunDir, session: Session, tmp_path: Path) -> None:
     suite = tmp_path / "runs" / "s"
-    shutil.copytree(shop.runs / "teachers", tmp_path / "runs" / "teachers")
+    shutil.copytree(session.runs / "teachers", tmp_path / "runs" / "teachers")
     for seed, machine in ((3, "one"), (4, "one"), (5, "another")):
         shutil.copytree(student.path, suite / f"kd-s{seed}")
         known = json.loads((suite / f"kd-s{seed}" / "run.json").read_text())

@@ -15,23 +15,21 @@ from safetensors.torch import load_file
 from antishortcut.errors import UserError
 from antishortcut.export import export
 from antishortcut.export.verify import difference
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.pipeline import Workshop, teach
+from antishortcut.training.pipeline import Session, teach
 from tests.export.subjects import TIMM, close, elsewhere, images, original, runtime, small
 
 
-def test_onnx_runtime_gives_what_the_student_gives(student: Folder, shop: Workshop, tmp_path: Path) -> None:
-    made = export(student, "onnx", shop.sets(student.read()[0].data), out=tmp_path / "o", embedding=True)
-    session, network = runtime(made.place), original(student, shop)
-    assert [(i.name, i.shape) for i in session.get_inputs()] == [("image", ["batch", 3, 32, 32])]
-    assert [o.name for o in session.get_outputs()] == ["logits", "embedding"]
+def test_onnx_runtime_gives_what_the_student_gives(student: RunDir, session: Session, tmp_path: Path) -> None:
+    made = export(student, "onnx", session.sets(student.read()[0].data), out=tmp_path / "o", embedding=True)
+    model, network = runtime(made.place), original(student, session)
+    assert [(i.name, i.shape) for i in model.get_inputs()] == [("image", ["batch", 3, 32, 32])]
+    assert [o.name for o in model.get_outputs()] == ["logits", "embedding"]
     for count in (1, 5, 7):
-        image = images(student, shop, count)
+        image = images(student, session, count)
         seen = network(image)
-        for given, wanted in zip(
-            session.run(None, {"image": image.numpy()}), (seen.logits, seen.embedding), strict=True
-        ):
+        for given, wanted in zip(model.run(None, {"image": image.numpy()}), (seen.logits, seen.embedding), strict=True):
             close(given, wanted)
     assert made.record["output"] == {"logits": ["batch", 10], "embedding": ["batch", 16]}
     assert 0 < made.record["check"]["largest"] <= made.record["check"]["allowed"] == 1e-4
@@ -40,14 +38,14 @@ def test_onnx_runtime_gives_what_the_student_gives(student: Folder, shop: Worksh
     assert b"antishortcut/" not in (made.place / "model.onnx").read_bytes()  # no paths of this machine
 
 
-def test_scenes_of_any_size(dense: Folder, shop: Workshop) -> None:
-    made = export(dense, "onnx", shop.sets(dense.read()[0].data))
+def test_scenes_of_any_size(dense: RunDir, session: Session) -> None:
+    made = export(dense, "onnx", session.sets(dense.read()[0].data))
     assert made.place == dense.path / "export" / "onnx"
-    session, network = runtime(made.place), original(dense, shop)
-    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    model, network = runtime(made.place), original(dense, session)
+    assert model.get_inputs()[0].shape == ["batch", 3, "height", "width"]
     for shape in ((1, 3, 32, 32), (3, 3, 41, 52), (2, 3, 96, 17)):
         image = torch.rand(shape, generator=torch.Generator().manual_seed(1))
-        (logits,) = session.run(["logits"], {"image": image.numpy()})
+        (logits,) = model.run(["logits"], {"image": image.numpy()})
         close(logits, network(image).logits)
     card = (made.place / "README.md").read_text()
     assert "image-segmentation" in card
@@ -55,9 +53,9 @@ def test_scenes_of_any_size(dense: Folder, shop: Workshop) -> None:
     assert "brought to the image's size bilinearly before argmax" in card
 
 
-def test_a_torch_program_needs_no_package_of_ours(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_a_torch_program_needs_no_package_of_ours(student: RunDir, session: Session, tmp_path: Path) -> None:
     made = export(student, "torch", None, out=tmp_path / "t", embedding=True)
-    image, network = images(student, shop, 4), original(student, shop)
+    image, network = images(student, session, 4), original(student, session)
     torch.save(image, tmp_path / "image.pt")
     code = (
         "import torch; student = torch.export.load('t/model.pt2').module(); image = torch.load('image.pt')\n"
@@ -72,20 +70,20 @@ def test_a_torch_program_needs_no_package_of_ours(student: Folder, shop: Worksho
         assert not [name for name in archive.namelist() if b"antishortcut/" in archive.read(name)]
 
 
-def test_safetensors_hold_the_bare_networks_weights(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
-    made = export(of_timm, "safetensors", shop.sets(of_timm.read()[0].data), out=tmp_path / "s")
+def test_safetensors_hold_the_bare_networks_weights(of_timm: RunDir, session: Session, tmp_path: Path) -> None:
+    made = export(of_timm, "safetensors", session.sets(of_timm.read()[0].data), out=tmp_path / "s")
     bare = timm.create_model(TIMM.removeprefix("timm:"), num_classes=10).eval()
     bare.load_state_dict(load_file(made.place / "model.safetensors"))
-    image, record = images(of_timm, shop, 3), json.loads((made.place / "export.json").read_text())
+    image, record = images(of_timm, session, 3), json.loads((made.place / "export.json").read_text())
     mean, std = (torch.tensor(record[key]).view(3, 1, 1) for key in ("mean", "std"))
-    close(bare((image - mean) / std).detach(), original(of_timm, shop)(image).logits)
+    close(bare((image - mean) / std).detach(), original(of_timm, session)(image).logits)
     assert (record["model"], record["classes"], record["image_size"]) == (TIMM, 10, 40)
-    assert record["names"] == list(shop.sets(of_timm.read()[0].data).classes)
+    assert record["names"] == list(session.sets(of_timm.read()[0].data).classes)
     assert len(record["load"]) == 3
 
 
-def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) -> None:
-    made = export(of_timm, "timm", shop.sets(of_timm.read()[0].data), out=tmp_path / "t")
+def test_timm_loads_its_folder(of_timm: RunDir, session: Session, tmp_path: Path) -> None:
+    made = export(of_timm, "timm", session.sets(of_timm.read()[0].data), out=tmp_path / "t")
     assert len({path.stat().st_mode for path in made.place.iterdir()}) == 1  # the library makes weights private
     loaded = timm.create_model(f"local-dir:{made.place}", pretrained=True).eval()
     from timm.data.config import resolve_data_config
@@ -93,13 +91,13 @@ def test_timm_loads_its_folder(of_timm: Folder, shop: Workshop, tmp_path: Path) 
     wanted: Any = resolve_data_config({}, model=loaded)  # type: ignore[no-untyped-call]
     assert (wanted["input_size"], wanted["crop_pct"], wanted["interpolation"]) == ([3, 40, 40], 1.0, "bilinear")
     config: Any = loaded.pretrained_cfg
-    assert config["label_names"] == list(shop.sets(of_timm.read()[0].data).classes)
-    image = images(of_timm, shop, 3)
+    assert config["label_names"] == list(session.sets(of_timm.read()[0].data).classes)
+    image = images(of_timm, session, 3)
     mean, std = (torch.tensor(wanted[key]).view(3, 1, 1) for key in ("mean", "std"))
-    close(loaded((image - mean) / std).detach(), original(of_timm, shop)(image).logits)
+    close(loaded((image - mean) / std).detach(), original(of_timm, session)(image).logits)
 
 
-def test_without_its_data_a_run_is_still_exported(of_timm: Folder, dense: Folder, tmp_path: Path) -> None:
+def test_without_its_data_a_run_is_still_exported(of_timm: RunDir, dense: RunDir, tmp_path: Path) -> None:
     """The weights tell how many classes there are."""
     for folder, classes in ((of_timm, 10), (dense, 11)):
         record = export(folder, "safetensors", None, out=tmp_path / folder.path.parent.name).record
@@ -107,8 +105,8 @@ def test_without_its_data_a_run_is_still_exported(of_timm: Folder, dense: Folder
         assert record["check"]["images"] == "5 images of noise"
 
 
-def test_states_of_a_teacher(shop: Workshop, student: Folder) -> None:
-    folder = Folder(teach(small(), shop).folder(shop.runs))
+def test_states_of_a_teacher(session: Session, student: RunDir) -> None:
+    folder = RunDir(teach(small(), session).folder(session.runs))
     trajectory = Trajectory(folder)
     for state, place in (("final", "safetensors"), ("15%", "safetensors@15%")):
         made = export(folder, "safetensors", None, state=state)

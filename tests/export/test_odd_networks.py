@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from antishortcut.cli import main
 from antishortcut.errors import UserError
 from antishortcut.export import export
-from antishortcut.run_dir import Folder, write_json
-from antishortcut.teachers.trajectory import network_of, tensors_of
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir, write_json
+from antishortcut.teachers.trajectory import build_model, cpu_tensors
+from antishortcut.training.pipeline import Session, distill
 from tests.export.subjects import TIMM, close, fresh, runtime, small
 
 
 def test_what_disagrees_is_refused(
-    student: Folder, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    student: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that loses a bias, one that returns another shape, a student that is not finite."""
     from antishortcut.export import formats
 
     def spoiled(module: nn.Module) -> dict[str, Tensor]:
-        return {key: value + 0.01 * (key == "head.bias") for key, value in tensors_of(module).items()}
+        return {key: value + 0.01 * (key == "head.bias") for key, value in cpu_tensors(module).items()}
 
     monkeypatch.setattr(formats, "tensors_of", spoiled)
     with pytest.raises(UserError, match=r"differs from the original by 0\.\d+ of its largest value on 1 of 5 images"):
@@ -43,14 +43,14 @@ def test_what_disagrees_is_refused(
     weights = load_file(copy / "student.safetensors")
     weights["body.head.bias"][0] = float("inf")
     save_file(weights, copy / "student.safetensors")
-    Folder(copy).finish(Folder(copy).result())  # with their checksum
+    RunDir(copy).finish(RunDir(copy).result())  # with their checksum
     with pytest.raises(UserError, match="not finite"):
-        export(Folder(copy), "safetensors", None)
+        export(RunDir(copy), "safetensors", None)
     assert not (copy / "export").exists()
 
 
-def test_a_damaged_student_is_one_line(student: Folder, tmp_path: Path) -> None:
-    copy = Folder(Path(shutil.copytree(student.path, tmp_path / "s" / "kd-s3")))
+def test_a_damaged_student_is_one_line(student: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(Path(shutil.copytree(student.path, tmp_path / "s" / "kd-s3")))
     other = {key: value for key, value in load_file(student.student).items() if "head" not in key}
     save_file(other, copy.student)
     with pytest.raises(UserError, match=r"student.safetensors: damaged"):
@@ -63,7 +63,7 @@ def test_a_damaged_student_is_one_line(student: Folder, tmp_path: Path) -> None:
     assert "at the end of training" not in (export(copy, "safetensors", None).place / "README.md").read_text()
 
 
-def test_what_others_raise_is_said_in_a_line(student: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_raise_is_said_in_a_line(student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: Any, **more: Any) -> None:
         raise RuntimeError("\nno kernel for it\nmore")
 
@@ -109,7 +109,7 @@ def test_what_a_recipe_says_of_a_network_is_kept(model: str, size: int, tmp_path
     names: dict[str, Any] = {}
     exec("\n".join(made.record["load"]).replace('"model.', f'"{made.place}/model.'), names)
     image = torch.rand(2, 3, 32, 32)
-    wanted = network_of(folder.read()[0].model, 3, 32)
+    wanted = build_model(folder.read()[0].model, 3, 32)
     wanted.load_state_dict(load_file(folder.student))
     wanted.eval()
     close(names["student"](image).logits.detach(), wanted(image).logits)
@@ -160,15 +160,15 @@ class Stubborn(nn.Module):
         return logits
 
 
-def test_a_network_that_cannot_be_traced_is_said_in_a_line(shop: Workshop, tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_traced_is_said_in_a_line(session: Session, tmp_path: Path) -> None:
     run = distill(
         small("student.name=import:tests.export.test_odd_networks:Stubborn"),
-        shop,
+        session,
         method="ce",
         seed=1,
         suite="stubborn",
     )
-    folder = Folder(run.folder(shop.runs))
+    folder = RunDir(run.folder(session.runs))
     for form in ("onnx", "torch"):
         with pytest.raises(UserError, match=r"cannot follow import:tests.export.test_odd_networks:Stubborn") as told:
             export(folder, form, None, out=tmp_path / form)
@@ -177,6 +177,6 @@ def test_a_network_that_cannot_be_traced_is_said_in_a_line(shop: Workshop, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def test_data_of_another_run_are_refused(student: Folder, shop: Workshop, tmp_path: Path) -> None:
+def test_data_of_another_run_are_refused(student: RunDir, session: Session, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="fingerprints differ"):
-        export(student, "safetensors", shop.sets(small("data.seed=1").data), out=tmp_path / "o")
+        export(student, "safetensors", session.sets(small("data.seed=1").data), out=tmp_path / "o")

@@ -13,7 +13,7 @@ import pytest
 from antishortcut.errors import UserError
 from antishortcut.export import destination, export
 from antishortcut.export.atomic_dir import clean_up, placing
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled, killed, killing_before
 
@@ -25,7 +25,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_only_exports_are_replaced_and_only_with_force(student: Folder, tmp_path: Path) -> None:
+def test_only_exports_are_replaced_and_only_with_force(student: RunDir, tmp_path: Path) -> None:
     place = tmp_path / "s"
     export(student, FORM, None, out=place)
     first = (place / "export.json").stat().st_ino
@@ -44,7 +44,7 @@ def test_only_exports_are_replaced_and_only_with_force(student: Folder, tmp_path
     assert names(tmp_path) == {"s", "link", "file"}
 
 
-def test_the_current_folder_is_not_replaced(student: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_is_not_replaced(student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that stands in a renamed folder would see the old one."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="the current folder; name a new folder"):
@@ -54,7 +54,7 @@ def test_the_current_folder_is_not_replaced(student: Folder, tmp_path: Path, mon
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("renames", [None, 0, 1])
 def test_a_killed_export_leaves_the_old_one_or_none(
-    student: Folder, tmp_path: Path, exists: bool, renames: int | None
+    student: RunDir, tmp_path: Path, exists: bool, renames: int | None
 ) -> None:
     """Killed while it writes (None) or before a rename; the next export cleans up and succeeds."""
     place = tmp_path / "s"
@@ -83,7 +83,7 @@ def test_a_killed_export_leaves_the_old_one_or_none(
 
 
 def test_a_rename_that_fails_brings_the_old_export_back(
-    student: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "s"
     export(student, "torch", None, out=place)
@@ -101,8 +101,8 @@ def test_a_rename_that_fails_brings_the_old_export_back(
     assert names(tmp_path) == {"s"}
 
 
-def test_a_file_in_the_way_of_the_folder(student: Folder, tmp_path: Path) -> None:
-    copy = Folder(shutil.copytree(student.path, tmp_path / "s" / "kd-s3"))
+def test_a_file_in_the_way_of_the_folder(student: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(shutil.copytree(student.path, tmp_path / "s" / "kd-s3"))
     (copy.path / "export").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*export/safetensors \(.*\); name another folder as --out"):
         export(copy, FORM, None)
@@ -110,7 +110,7 @@ def test_a_file_in_the_way_of_the_folder(student: Folder, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torch"])
-def test_a_full_disk_is_one_line(student: Folder, disk: Path, form: str) -> None:
+def test_a_full_disk_is_one_line(student: RunDir, disk: Path, form: str) -> None:
     """Where torch itself cannot write the last of an archive, it aborts the process."""
     filled(disk)
     with pytest.raises(UserError) as caught:

@@ -21,7 +21,7 @@ from antishortcut.config.schema import Execution
 from antishortcut.data import datasets as sources
 from antishortcut.errors import UserError
 from antishortcut.fileio import expanded
-from antishortcut.methods import METHODS, make_method, options_of
+from antishortcut.methods import METHODS, build_method, method_options
 from antishortcut.models import weights as checkpoints
 from antishortcut.models.registry import build
 from antishortcut.models.weights import load_weights
@@ -115,29 +115,29 @@ def test_a_network_that_no_memory_holds_is_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_of_methods_are_bounded(name: str) -> None:
-    for key, default in options_of(name, {}).items():
+    for key, default in method_options(name, {}).items():
         if type(default) is float:
             for value in (1e300, -1e300, 10**400, float("inf"), float("nan")):
                 with pytest.raises(UserError, match=f"{key} is "):
-                    options_of(name, {key: value})
+                    method_options(name, {key: value})
         if type(default) is int:
             for value in (10**12, -(10**12), 10**30, 10**5000):
                 with pytest.raises(UserError, match=f"{key} is .* must not be beyond"):
-                    options_of(name, {key: value})
+                    method_options(name, {key: value})
 
 
 def test_a_width_of_nothing_is_one_line() -> None:
     with pytest.raises(UserError, match="width is 0; it must be at least 1"):
-        make_method("crd", SIZES, {"width": 0})
+        build_method("crd", SIZES, {"width": 0})
 
 
 @pytest.mark.parametrize("options", [{"nosuch": 1}, {"temperature": "x"}, {"temperature": 1e300}])
 def test_settings_out_of_a_file_are_looked_at_as_well(options: dict[str, Any]) -> None:
     """`asd evaluate` makes a method of what run.json says."""
     with pytest.raises(UserError, match="method 'kd'"):
-        make_method("kd", SIZES, options)
+        build_method("kd", SIZES, options)
     with pytest.raises(UserError, match="unknown method"):
-        make_method("nosuch", SIZES, {})
+        build_method("nosuch", SIZES, {})
 
 
 # files of weights
@@ -148,7 +148,7 @@ def test_a_checkpoint_inside_itself_is_one_line(tmp_path: Path) -> None:
     own["state_dict"] = own
     torch.save(own, tmp_path / "own.pt")
     with pytest.raises(UserError, match="holds no state_dict"):
-        checkpoints.read(tmp_path / "own.pt")
+        checkpoints.read_weights(tmp_path / "own.pt")
 
 
 def test_a_checkpoint_in_thousands_of_dicts_is_one_line() -> None:
@@ -168,10 +168,10 @@ def test_a_header_that_begins_like_a_page_is_one_of_safetensors(tmp_path: Path) 
     data = (0x3C).to_bytes(8, "little") + named.ljust(0x3C) + bytes(4)
     assert data[:1] == b"<"
     path.write_bytes(data)
-    assert [tuple(value.shape) for value in checkpoints.read(path).values()] == [(1,)]
+    assert [tuple(value.shape) for value in checkpoints.read_weights(path).values()] == [(1,)]
     path.write_bytes(b"<script>{'a': 1}</script>")
     with pytest.raises(UserError, match="holds no plain tensors"):
-        checkpoints.read(path)
+        checkpoints.read_weights(path)
 
 
 @pytest.mark.parametrize("kind", [torch.complex64, torch.bool, torch.int8, torch.int64])
@@ -210,15 +210,15 @@ def states(folder: Path, **changes: Any) -> TeacherSettings:
 )  # fmt: skip
 def test_states_that_say_what_cannot_be_are_one_line(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"manifest\.json: not a list of states"):
-        given.states_of(states(tmp_path, **changes))
+        given.imported_states(states(tmp_path, **changes))
 
 
 def test_a_name_that_is_no_name_is_one_line() -> None:
     final = "A" * 5000
-    state = given.states_of(TeacherSettings(name="cnn-8", final=final))[-1]
+    state = given.imported_states(TeacherSettings(name="cnn-8", final=final))[-1]
     assert given._digest(state.file) == ""
     with pytest.raises(UserError, match="no weights at"):
-        checkpoints.read(state.file)
+        checkpoints.read_weights(state.file)
     with pytest.raises(UserError, match="cannot be read"):
         run._digest(final)
 
@@ -233,7 +233,7 @@ def test_the_home_of_nobody_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no home folder"):
         run._digest(f"{NOBODY}/x.pt")
     with pytest.raises(UserError, match="no home folder"):
-        given.states_of(TeacherSettings(name="cnn-8", final=f"{NOBODY}/x.pt"))
+        given.imported_states(TeacherSettings(name="cnn-8", final=f"{NOBODY}/x.pt"))
     for kind in ("folder", "groups"):
         with pytest.raises(UserError, match="no home folder"):
             sources.find(f"{kind}:{NOBODY}/x", tmp_path)

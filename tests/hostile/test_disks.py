@@ -26,8 +26,8 @@ from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluation import _examine
 from antishortcut.evaluation.context import Scored
 from antishortcut.experiments.launcher import guarded
+from antishortcut.fileio import atomic_write
 from antishortcut.report import build
-from antishortcut.run_dir import replacing
 from tests.browser.fake_runs import student
 
 
@@ -81,7 +81,7 @@ def filled(place: Path) -> None:
 def test_a_full_disk_is_named(disk: Path) -> None:
     filled(disk)
     named = r"No space left on device: '.*/disk/new.json'"
-    with pytest.raises(OSError, match=named), replacing(disk / "new.json") as file:
+    with pytest.raises(OSError, match=named), atomic_write(disk / "new.json") as file:
         file.write(bytes(100_000))
     assert [path.name for path in disk.iterdir()] == ["rest"]
 

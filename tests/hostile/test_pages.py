@@ -15,7 +15,7 @@ import pytest
 from antishortcut.cli import main
 from antishortcut.cli.options import print_json, table, tell
 from antishortcut.errors import UserError, one_line, printable
-from antishortcut.progress import Watch
+from antishortcut.progress import ProgressBar
 from antishortcut.report import make_report
 from antishortcut.report.text import plain
 from antishortcut.run_dir import write_json
@@ -206,7 +206,7 @@ def test_whatever_prints_a_name(name: str, capsys: pytest.CaptureFixture[str]) -
     table(name, ["a", name], [(name, 1.0), (None, 2)])
     tell(name)
     print_json({name: [name]})
-    Watch(name, 3).say(name)
+    ProgressBar(name, 3).say(name)
     told = capsys.readouterr()
     assert not STEERS.search(told.out + told.err)
     assert json.loads(told.out[told.out.index("{\n") :]) == {name: [name]}

@@ -20,11 +20,11 @@ from antishortcut.data.derived import read_images, read_labels
 from antishortcut.data.readers import read_pickle
 from antishortcut.errors import UserError
 from antishortcut.evaluation.stylize.adain import reference
-from antishortcut.models.weights import read
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.models.weights import read_weights
+from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.snapshots import load_state as load_snapshot
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.checkpoint import load_state
+from antishortcut.training.checkpoint import load_checkpoint
 from tests.conftest import TINY
 from tests.data.official import make_cifar, make_folder
 from tests.hostile.payloads import FORMS, call, in_torch_zip, pickles
@@ -34,12 +34,12 @@ Reader = Callable[[Path, bytes], object]
 
 def weights(folder: Path, data: bytes) -> object:
     (folder / "evil.pth").write_bytes(data)
-    return read(folder / "evil.pth")
+    return read_weights(folder / "evil.pth")
 
 
 def named_safetensors(folder: Path, data: bytes) -> object:
     (folder / "evil.safetensors").write_bytes(data)
-    return read(folder / "evil.safetensors")
+    return read_weights(folder / "evil.safetensors")
 
 
 def resumed(folder: Path, data: bytes) -> object:
@@ -48,7 +48,7 @@ def resumed(folder: Path, data: bytes) -> object:
     for path in states.iterdir():
         path.unlink()
     (states / f"000000004-{hashlib.sha256(data).hexdigest()[:16]}.pt").write_bytes(data)
-    return load_state(states)
+    return load_checkpoint(states)
 
 
 def _listed(folder: Path, data: bytes, name: str) -> None:
@@ -60,7 +60,7 @@ def _listed(folder: Path, data: bytes, name: str) -> None:
 
 def teacher(folder: Path, data: bytes) -> object:
     _listed(folder, data, "step-1.safetensors")
-    return Trajectory(Folder(folder)).weights("final")
+    return Trajectory(RunDir(folder)).weights("final")
 
 
 def own_loop(folder: Path, data: bytes) -> object:

@@ -24,11 +24,11 @@ from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import read
 from antishortcut.data.shifts import read_mapping
 from antishortcut.errors import LONGEST, UserError, printable
-from antishortcut.models.weights import read as read_weights
-from antishortcut.run_dir import Folder
+from antishortcut.models.weights import read_weights
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.snapshots import Snapshots
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.checkpoint import load_state
+from antishortcut.training.checkpoint import load_checkpoint
 from tests.browser.fake_runs import student
 
 TRIES = 60
@@ -79,14 +79,16 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     return {
         "recipe": file("recipe.toml", recipe, lambda path: load_recipe(str(path))),
         "run.json": file("kd-s1/run.json", (run.path / "run.json").read_bytes(), lambda _: run.read()),
-        "result.json": file("kd-s1/result.json", (run.path / "result.json").read_bytes(), lambda _: run.headline()),
+        "result.json": file(
+            "kd-s1/result.json", (run.path / "result.json").read_bytes(), lambda _: run.primary_metric()
+        ),
         "metrics.jsonl": file("kd-s1/metrics.jsonl", b'{"step": 1}\n{"step": 2}\n', lambda _: run.history()),
         "manifest.json": file(
             "kd-s1/manifest.json",
             (run.path / "manifest.json").read_bytes(),
-            lambda _: Trajectory(Folder(run.path)).weights("final"),
+            lambda _: Trajectory(RunDir(run.path)).weights("final"),
         ),
-        "resume state": file(f"resume/000000001-{digest}.pt", resumed, lambda path: load_state(path.parent)),
+        "resume state": file(f"resume/000000001-{digest}.pt", resumed, lambda path: load_checkpoint(path.parent)),
         "weights.pt": file("weights.pt", _saved(state), read_weights),
         "weights.safetensors": file("weights.safetensors", save(state), read_weights),
         "index of weights": file("m.index.json", b'{"weight_map": {"body.weight": "weights.pt"}}', read_weights),

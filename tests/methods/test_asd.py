@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.methods import options_of
+from antishortcut.methods import method_options
 from antishortcut.methods.asd import ASD, ASDLoss, suppression, temporal_contrast, warm
 from antishortcut.subspace import shortcut_subspace, unit
 from antishortcut.types import Batch, Features, Shape, Sizes
@@ -223,7 +223,7 @@ OURS = {"temporal": True, "subspace": "batch", "select": "displaced"}  # the pap
 
 
 def test_defaults_are_the_papers() -> None:
-    defaults = options_of("asd", {})
+    defaults = method_options("asd", {})
     expected = PAPER | OURS | {"kd": 1.0, "kd_temperature": 4.0, "task_weight": 1.0}
     assert defaults == expected | {"momentum": 0.99, "refresh": 50}
 

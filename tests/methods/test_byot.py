@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.methods.byot import BYOT, Branch, byot_terms
-from antishortcut.models import build, probe
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.methods.test_kd import slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -125,8 +125,8 @@ def test_fits_every_family_and_stays_out_of_the_student(name: str) -> None:
     torch.manual_seed(0)
     student = build(name, 5)
     before = sum(p.numel() for p in student.parameters())
-    method = BYOT(Sizes(5, 100, probe(student, 32), labels=torch.arange(100) % 5))
-    step = Step(student, method, Classification())
+    method = BYOT(Sizes(5, 100, feature_shapes(student, 32), labels=torch.arange(100) % 5))
+    step = DistillationStep(student, method, Classification())
     terms = step(Batch(torch.rand(3, 3, 32, 32), torch.arange(3), torch.arange(3)), {}, 0.0)
     torch.autograd.backward(torch.stack(list(terms.values())).sum())
     assert all(torch.isfinite(value) for value in terms.values())

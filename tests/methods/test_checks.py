@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method, options_of
+from antishortcut.methods import METHODS, build_method, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import contrast_loss
 from antishortcut.methods.kd import kd_loss
@@ -155,7 +155,7 @@ def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor 
 )
 def test_settings_of_a_recipe_that_cannot_work_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        make_method(name, sizes(), settings)
+        build_method(name, sizes(), settings)
     assert str(error.value).startswith(f"method {name!r}: {message}")
 
 
@@ -163,7 +163,7 @@ def test_settings_of_a_recipe_that_cannot_work_are_refused(name: str, settings: 
 def test_a_network_without_feature_maps_is_named(name: str) -> None:
     for networks, who in (({"student": 0}, "student"), ({"teacher": 0}, "teacher")):
         with pytest.raises(UserError, match=rf"needs feature maps of both .* stages of .*\({who}\.stages = …\)"):
-            make_method(name, sizes(**networks), {})
+            build_method(name, sizes(**networks), {})
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_networks_and_data_that_do_not_fit_are_refused(
     name: str, networks: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError) as error:
-        make_method(name, sizes(**networks), settings)
+        build_method(name, sizes(**networks), settings)
     assert str(error.value).startswith(f"method {name!r}: {message}")
 
 
@@ -201,11 +201,11 @@ def test_an_early_state_that_nothing_needs_is_not_looked_at() -> None:
 
 def test_early_features_of_another_width_are_refused_where_they_are_compared() -> None:
     odd = Sizes(5, 100, Shape(8), {"final": Shape(8), "early": Shape(6)})
-    METHODS["contrast"](odd, **options_of("contrast", {}))  # logits alone have one width
+    METHODS["contrast"](odd, **method_options("contrast", {}))  # logits alone have one width
     for method in ("contrast+tc", "asd"):
         with pytest.raises(UserError, match="8 wide, the early state's 6"):
-            make_method(method, odd, {})
-    make_method("asd", odd, {"ss": 0.0, "temporal": False})  # nor where they are not
+            build_method(method, odd, {})
+    build_method("asd", odd, {"ss": 0.0, "temporal": False})  # nor where they are not
 
 
 def test_the_loss_compiles_into_one_graph() -> None:

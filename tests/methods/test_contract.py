@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from antishortcut.methods import METHODS, options_of, roles_of
-from antishortcut.models import build, probe
+from antishortcut.methods import METHODS, method_options, method_roles
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Sizes
 
 PAST_WARMUP = 1000.0
@@ -37,14 +37,14 @@ class Setting:
         torch.manual_seed(0)
         self.precision = precision
         teacher, student = PAIRS[pair]
-        options = options_of(name, {})
-        self.roles = roles_of(name, options)
+        options = method_options(name, {})
+        self.roles = method_roles(name, options)
         self.teachers = {role: build(teacher, 5).requires_grad_(False).eval() for role in self.roles}
         self.student = build(student, 5)
-        shapes = {role: probe(network, 32) for role, network in self.teachers.items()}
+        shapes = {role: feature_shapes(network, 32) for role, network in self.teachers.items()}
         labels = torch.arange(200) % 5
-        self.method = METHODS[name](Sizes(5, 200, probe(self.student, 32), shapes, labels), **options)
-        self.step = Step(self.student, self.method, Classification())
+        self.method = METHODS[name](Sizes(5, 200, feature_shapes(self.student, 32), shapes, labels), **options)
+        self.step = DistillationStep(self.student, self.method, Classification())
         index = torch.randperm(200)[:rows]
         self.batch = Batch(torch.rand(rows, 3, 32, 32), labels[index], index)
 
@@ -116,7 +116,7 @@ def test_ten_steps_on_one_batch_lower_the_loss(name: str) -> None:
 def test_a_method_resumes_bit_for_bit(name: str) -> None:
     setting = Setting(name, "other-width")
 
-    def go(step: Step, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+    def go(step: DistillationStep, optimizer: torch.optim.Optimizer, numbers: range) -> None:
         for number in numbers:
             torch.manual_seed(number)
             index = torch.randperm(200)[:16]
@@ -144,7 +144,7 @@ def test_a_method_resumes_bit_for_bit(name: str) -> None:
 
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
     """Random features in the shapes of a network."""
-    shape = probe(network, 32)
+    shape = feature_shapes(network, 32)
     made = [torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)]
     return Features(made[0], made[1], tuple(made[2:]))
 

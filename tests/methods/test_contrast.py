@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import antishortcut
-from antishortcut.methods import METHODS, options_of
+from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
 from antishortcut.methods.kd import KD, kd_loss
@@ -106,8 +106,8 @@ def test_the_argmax_can_leave_the_class_both_teachers_prefer() -> None:
 @given(temperature=st.sampled_from([1.0, 4.0]), seed=seeds)
 def test_without_strength_it_is_kd(temperature: float, seed: int) -> None:
     student, final, early = (3 * normal(4, 5, seed=seed + i) for i in range(3))
-    ours = METHODS["contrast"](SIZES, **options_of("contrast", {"strength": 0, "temperature": temperature}))
-    kd = METHODS["kd"](SIZES, **options_of("kd", {"temperature": temperature}))
+    ours = METHODS["contrast"](SIZES, **method_options("contrast", {"strength": 0, "temperature": temperature}))
+    kd = METHODS["kd"](SIZES, **method_options("kd", {"temperature": temperature}))
     close(kd_loss(student, contrast_logits(final, early, 0.0), temperature), kd_loss(student, final, temperature))
     found = terms_of(cast(Method, ours), student, final, early)
     close(found["contrast"], terms_of(cast(Method, kd), student, final, early)["kd"])
@@ -183,7 +183,7 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     """Step by step, queue and projector included, and nothing else changes."""
     settings: dict[str, Any] = {"tc": 0.6, "queue": 7, "warmup": 8.0}
     torch.manual_seed(0)
-    given_ = options_of("contrast+tc", settings | {"tc_temperature": 0.2, "reference": reference})
+    given_ = method_options("contrast+tc", settings | {"tc_temperature": 0.2, "reference": reference})
     both = cast(Contrast, METHODS["contrast+tc"](sizes(d, 6, 9), **given_))
     torch.manual_seed(0)
     apart = ASDLoss(d, 6, **settings, ss=0.0, temperature=0.2, examples=9)  # the queue reaches 9 − 4 back
@@ -204,8 +204,8 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
 
 
 def test_the_shipped_variant_weighs_tc_as_asd_does() -> None:
-    assert options_of("contrast+tc", {})["tc"] == options_of("asd", {})["tc"] == 0.8
-    assert options_of("contrast", {})["tc"] == 0.0
+    assert method_options("contrast+tc", {})["tc"] == method_options("asd", {})["tc"] == 0.8
+    assert method_options("contrast", {})["tc"] == 0.0
     assert Contrast(SIZES).features is None
 
 

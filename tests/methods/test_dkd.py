@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.config.recipe import load_recipe
-from antishortcut.methods import options_of
+from antishortcut.methods import method_options
 from antishortcut.methods.dkd import DKD, dkd_terms
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Shape, Sizes
@@ -152,4 +152,4 @@ def test_method_weighs_and_warms_up(epoch: float, scale: float) -> None:
 def test_recipes_carry_the_published_beta(number: int) -> None:
     given = load_recipe(f"P{number}").methods.get("dkd", {})
     assert given == ({"beta": PUBLISHED[number]} if number in PUBLISHED else {})
-    assert options_of("dkd", given)["beta"] == PUBLISHED.get(number, 8.0)
+    assert method_options("dkd", given)["beta"] == PUBLISHED.get(number, 8.0)

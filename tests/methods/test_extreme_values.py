@@ -20,18 +20,18 @@ import antishortcut.training.trainer as loop
 from antishortcut import ASDLoss
 from antishortcut.config.recipe import Execution, Recipe, load_recipe, with_settings
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method, options_of, roles_of
+from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.methods.shortcut_basis import Select, Source
 from antishortcut.models import build
-from antishortcut.run_dir import Folder
-from antishortcut.training.checkpoint import load_state
-from antishortcut.training.pipeline import Workshop, distill, teach
-from antishortcut.training.step import Meter, check_weights
-from antishortcut.types import Batch, Features, Method, Sizes, Views
+from antishortcut.run_dir import RunDir
+from antishortcut.training.checkpoint import load_checkpoint
+from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.training.step import LossMeter, check_finite_weights
+from antishortcut.types import Batch, Features, Method, Sizes, TrainingView
 from tests.methods.test_contract import Setting
 from tests.training.test_odd_batches import STUDENT, TEACHERS, features
 
-LEARNERS = [name for name in METHODS if roles_of(name, options_of(name, {}))]
+LEARNERS = [name for name in METHODS if method_roles(name, method_options(name, {}))]
 BASES: list[tuple[Source, Select]] = [
     ("batch", "displaced"),
     ("running", "displaced"),
@@ -48,10 +48,10 @@ class Lesson:
     def __init__(self, name: str, teacher: str) -> None:
         torch.manual_seed(0)
         labels = torch.arange(EXAMPLES) % CLASSES
-        options = options_of(name, {})
-        roles = roles_of(name, options)
+        options = method_options(name, {})
+        roles = method_roles(name, options)
         shapes = dict.fromkeys(roles, TEACHERS[teacher])
-        self.method = make_method(name, Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), options).train()
+        self.method = build_method(name, Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), options).train()
         self.student = features(STUDENT, CLASSES, B, "random", 1.0, grad=True)
         self.teachers = {role: features(TEACHERS[teacher], CLASSES, B, "random", 1.0) for role in roles}
         index = torch.randperm(EXAMPLES)[:B]
@@ -60,10 +60,10 @@ class Lesson:
     def teach(self, teachers: dict[str, Features]) -> dict[str, Tensor]:
         """Terms as the loop takes them: it looks at them before anything is done with them."""
         method, student = cast(Method, self.method), self.student
-        if isinstance(self.method, Views):
+        if isinstance(self.method, TrainingView):
             student = self.method.view(student, teachers)
         terms = method.terms(student, teachers, self.batch, 1000.0)
-        meter = Meter()
+        meter = LossMeter()
         meter.add({name: value.detach() for name, value in terms.items()})
         meter.check(1, lambda: "kept", teachers)
         return terms
@@ -201,80 +201,80 @@ def test_constant_images_train(name: str) -> None:
     assert whole(setting.step)
 
 
-def test_the_early_state_may_be_the_final_one(recipe: Recipe, shop: Workshop) -> None:
+def test_the_early_state_may_be_the_final_one(recipe: Recipe, session: Session) -> None:
     """Nothing was left behind, so nothing is suppressed, and a line says so; extrapolating from it changes nothing."""
     same = with_settings(recipe, ["teacher.early=100%"])
     with pytest.warns(UserWarning, match="nothing to suppress: are the two checkpoints the same"):
-        run = distill(same, shop, method="asd", seed=1, suite="same")
-    folder = Folder(run.folder(shop.runs))
+        run = distill(same, session, method="asd", seed=1, suite="same")
+    folder = RunDir(run.folder(session.runs))
     rows = [row["terms"] for row in folder.history() if "terms" in row]
     assert all(row["ss"] == 0 for row in rows)
     assert any(row["tc"] > 0 for row in rows)
     assert all(value.isfinite().all() for value in load_file(folder.student).values())
 
 
-def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     """A teacher from elsewhere that diverged: its file holds an infinity. One with NaN is refused as it is read."""
     network = build("cnn-4-16", 10)
     state = {key.removeprefix("body."): value for key, value in network.state_dict().items()}
     torch.save(state, tmp_path / "early.pt")
     spoil(network, math.inf)
     torch.save(state, tmp_path / "final.pt")
-    shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
+    session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
     given = with_settings(recipe, [f"teacher.final={tmp_path / 'final.pt'}", f"teacher.early={tmp_path / 'early.pt'}"])
     for method, said in (("kd", "answers of 'final' are not finite"), ("asd", "has a teacher diverged")):
         with pytest.raises(UserError, match=said):
-            distill(given, shop, method=method, seed=1, suite="s")
-        folder = Folder(shop.runs / "s" / f"{method}-s1")
+            distill(given, session, method=method, seed=1, suite="s")
+        folder = RunDir(session.runs / "s" / f"{method}-s1")
         assert not folder.student.exists()
-        assert load_state(folder.path / "resume") is None
+        assert load_checkpoint(folder.path / "resume") is None
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 @pytest.mark.parametrize("at", [3, 8, 16])  # inside an epoch, at its end, at the end of all
 def test_weights_that_are_no_numbers_are_not_saved(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, at: int, value: float
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, at: int, value: float
 ) -> None:
     """The loss of a step is finite, what the step made of the weights is not: known before they are written."""
-    shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    original = loop.Training._step
+    session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done == at:
             spoil(self.student, value)
         return rate
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_step", step)
     said = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.rate"
     with pytest.raises(UserError, match=said):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
-    folder = Folder(shop.runs / "s" / "ce-s1")
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    folder = RunDir(session.runs / "s" / "ce-s1")
     assert not folder.student.exists()
-    found = load_state(folder.path / "resume")
+    found = load_checkpoint(folder.path / "resume")
     assert found is not None
     assert found[0] == at - 1
     assert all(kept.isfinite().all() for kept in found[1]["model"].values())
     monkeypatch.undo()
-    distill(recipe, shop, method="ce", seed=1, suite="s")  # goes on from there
+    distill(recipe, session, method="ce", seed=1, suite="s")  # goes on from there
     assert all(kept.isfinite().all() for kept in load_file(folder.student).values())
 
 
 def test_a_state_of_a_teacher_is_looked_at_before_it_is_kept(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.Training._step
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done in self.due:
             spoil(self.student, math.nan)
         return rate
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_step", step)
     with pytest.raises(UserError, match="weights are not finite after step 1"):
-        teach(recipe, shop)
-    kept = [load_file(path) for path in shop.runs.rglob("*.safetensors")]
+        teach(recipe, session)
+    kept = [load_file(path) for path in session.runs.rglob("*.safetensors")]
     assert all(value.isfinite().all() for state in kept for value in state.values())
 
 
@@ -282,15 +282,15 @@ def test_infinities_on_purpose_may_stay_and_running_statistics_may_not() -> None
     norm, mask = nn.BatchNorm1d(2), torch.tensor([0.0, -math.inf])
     network = nn.Sequential(nn.Linear(2, 2), norm)
     network.register_buffer("mask", mask)
-    check_weights(network, 1, str)
+    check_finite_weights(network, 1, str)
     mask[0] = math.nan
     with pytest.raises(UserError, match="mask"):
-        check_weights(network, 1, str)
+        check_finite_weights(network, 1, str)
     mask[0] = 0.0
     assert norm.running_var is not None
     norm.running_var[0] = math.inf  # never leaves an average again
     with pytest.raises(UserError, match=r"1\.running_var"):
-        check_weights(network, 1, str)
+        check_finite_weights(network, 1, str)
 
 
 def laid(folder: Path, classes: int) -> Path:
@@ -308,7 +308,7 @@ def laid(folder: Path, classes: int) -> Path:
     "name", [pytest.param(name, marks=[] if name in ("asd", "crd") else pytest.mark.slow) for name in METHODS]
 )
 def test_eight_grey_images_one_at_a_time(
-    tmp_path: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str, classes: int
+    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, name: str, classes: int
 ) -> None:
     """A whole run of batches of one, of one class or two; CRD alone wants two classes, and says so beforehand."""
     monkeypatch.setattr(choice, "STEPS", 5)
@@ -322,7 +322,7 @@ def test_eight_grey_images_one_at_a_time(
         warnings.simplefilter("ignore", UserWarning)
         if classes == 1 and name in ("crd", "crd+kd"):
             with pytest.raises(UserError, match="needs training images of at least two classes"):
-                distill(load_recipe(str(recipe)), shop, method=name, seed=1, suite="s")
+                distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
             return
-        run = distill(load_recipe(str(recipe)), shop, method=name, seed=1, suite="s")
-    assert all(value.isfinite().all() for value in load_file(Folder(run.folder(shop.runs)).student).values())
+        run = distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
+    assert all(value.isfinite().all() for value in load_file(RunDir(run.folder(session.runs)).student).values())

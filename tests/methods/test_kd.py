@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, options_of
+from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.ce import CE
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.types import Batch, Features, Shape, Sizes
@@ -104,15 +104,15 @@ def test_ce_adds_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["ce", "kd", "asd"])
 def test_options_build_the_method(name: str) -> None:
-    options = options_of(name, {"task_weight": 2})
+    options = method_options(name, {"task_weight": 2})
     assert type(options["task_weight"]) is float  # a whole number will do for a float
     assert METHODS[name](SIZES, **options).task_weight == 2.0
 
 
 def test_options_are_the_given_ones_and_the_defaults() -> None:
-    assert options_of("kd", {"temperature": 2}) == {"weight": 1.0, "temperature": 2.0, "task_weight": 1.0}
-    assert options_of("kd", {})["temperature"] == 4.0  # what was given once is not kept
-    given = options_of("asd", {"temporal": False, "queue": 16, "subspace": "running"})
+    assert method_options("kd", {"temperature": 2}) == {"weight": 1.0, "temperature": 2.0, "task_weight": 1.0}
+    assert method_options("kd", {})["temperature"] == 4.0  # what was given once is not kept
+    given = method_options("asd", {"temporal": False, "queue": 16, "subspace": "running"})
     assert (given["temporal"], given["queue"], given["subspace"]) == (False, 16, "running")
 
 
@@ -134,4 +134,4 @@ def test_options_are_the_given_ones_and_the_defaults() -> None:
 )
 def test_wrong_options_are_explained(name: str, given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        options_of(name, given)
+        method_options(name, given)

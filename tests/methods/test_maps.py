@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import make_method
+from antishortcut.methods import build_method
 from antishortcut.methods.kd import kd_loss
-from antishortcut.models import build, probe
+from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.test_subspace import close, normal, seeds, several
@@ -57,8 +57,8 @@ def terms_of(method: nn.Module, student: Features, final: Features, epoch: float
 @pytest.mark.parametrize(("teacher", "student"), PAIRS)
 def test_pairs_of_the_paper_take_a_step(name: str, teacher: str, student: str) -> None:
     big, small = network(teacher).eval(), network(student).train()
-    sizes = Sizes(10, 50, probe(small, 32), {"final": probe(big, 32)})
-    step = Step(small, make_method(name, sizes, {}), Classification())
+    sizes = Sizes(10, 50, feature_shapes(small, 32), {"final": feature_shapes(big, 32)})
+    step = DistillationStep(small, build_method(name, sizes, {}), Classification())
     batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
     with torch.no_grad():
         targets = {"final": big(batch.image)}
@@ -78,8 +78,8 @@ def test_a_student_that_skips_a_stage_in_a_step_is_told(name: str) -> None:
             features: Features = network("resnet8x4")(x)
             return replace(features, stages=())
 
-    whole = probe(network("resnet8x4"), 32)
-    step = Step(Skips(), make_method(name, Sizes(10, 50, whole, {"final": whole}), {}), Classification())
+    whole = feature_shapes(network("resnet8x4"), 32)
+    step = DistillationStep(Skips(), build_method(name, Sizes(10, 50, whole, {"final": whole}), {}), Classification())
     batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
     with pytest.raises(UserError, match=r"was skipped; name modules that are used every time \(student\.stages"):
         step(batch, {"final": network("resnet8x4")(batch.image)}, 0.0)
@@ -98,9 +98,9 @@ def test_any_shapes_are_finite_or_a_clear_error(
     sizes = sizes_of(ours, theirs)
     if min(len(ours), len(theirs)) < (3 if name.startswith("fitnets") else 1):
         with pytest.raises(UserError, match=f"the student has {len(ours)} stages.*the teacher {len(theirs)}(;|$)"):
-            make_method(name, sizes, {})
+            build_method(name, sizes, {})
         return
-    method = make_method(name, sizes, {})
+    method = build_method(name, sizes, {})
     student = leaf(maps_of(sizes.student, rows, seed, torch.float32))
     terms = terms_of(method, student, maps_of(sizes.teachers["final"], rows, seed + 1, torch.float32))
     assert all(torch.isfinite(value) for value in terms.values())
@@ -113,7 +113,7 @@ def test_any_shapes_are_finite_or_a_clear_error(
 def test_kd_is_added(name: str) -> None:
     """Also where logits are rows of sampled pixels and stages whole maps of fewer images, as in segmentation."""
     sizes = sizes_of([(2, 4, 4)] * 3, [(4, 4, 4)] * 3)
-    method, without = (make_method(name, sizes, {"kd": kd, "kd_temperature": 2.0}).double() for kd in (0.5, 0.0))
+    method, without = (build_method(name, sizes, {"kd": kd, "kd_temperature": 2.0}).double() for kd in (0.5, 0.0))
     without.load_state_dict(method.state_dict())
     student, final = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
     pixels = [Features(normal(10, 2, seed=i), normal(10, 3), seen.stages) for i, seen in enumerate((student, final))]

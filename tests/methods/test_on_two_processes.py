@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from antishortcut.methods import METHODS
-from antishortcut.training.step import joined
+from antishortcut.training.step import gather_samples
 from antishortcut.types import Batch, Features
 from tests.methods.test_contract import PAST_WARMUP, Setting, odd_features
 from tests.processes import in_two
@@ -39,7 +39,7 @@ def examine(name: str, rank: int | None) -> Found:
     whole = setting.batch
     batch = Batch(cut(whole.image, rank), cut(whole.label, rank), cut(whole.index, rank))
     torch.manual_seed(5)  # the noise of a step is a function of (seed, step), the same everywhere
-    terms = setting.method.terms(*joined(student, teachers, batch), PAST_WARMUP)  # type: ignore[operator]
+    terms = setting.method.terms(*gather_samples(student, teachers, batch), PAST_WARMUP)  # type: ignore[operator]
     found: Found = {f"term {key}": value.detach().clone() for key, value in terms.items()}
     heads = dict(setting.method.named_parameters())
     if terms:

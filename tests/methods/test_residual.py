@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
-from antishortcut.evaluation import Bench, Subject, evaluate
+from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.methods.residual import Residual
 from antishortcut.models import build
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification
-from antishortcut.training.pipeline import Workshop, distill
-from antishortcut.training.step import Step
+from antishortcut.training.pipeline import Session, distill
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
@@ -129,7 +129,7 @@ def given_batch(rows: int = 6) -> tuple[Batch, Mapping[str, Features]]:
 def test_the_tasks_loss_sees_the_view() -> None:
     student, (batch, teachers) = Fixed(normal(6, 5, seed=9)), given_batch()
     method = Residual(SIZES, strength=0.7, floor=-2.0, weight=0.5, temperature=2.0, task_weight=0.3)
-    terms = Step(student, method, Classification(label_smoothing=0.1))(batch, teachers, 0.0)
+    terms = DistillationStep(student, method, Classification(label_smoothing=0.1))(batch, teachers, 0.0)
     view = slow_view(student.logits, teachers["early"].logits, 0.7, -2.0)
     assert (view - student.logits).abs().max() > 0.5
     close(terms["task"], 0.3 * F.cross_entropy(view, batch.label, label_smoothing=0.1), 1e-6)
@@ -139,8 +139,8 @@ def test_the_tasks_loss_sees_the_view() -> None:
 def test_without_strength_it_is_kd() -> None:
     student, (batch, teachers) = Fixed(normal(6, 5, seed=9)), given_batch()
     options: dict[str, Any] = {"weight": 0.5, "temperature": 2.0, "task_weight": 0.3}
-    ours = Step(student, Residual(SIZES, strength=0.0, **options), Classification())(batch, teachers, 0.0)
-    kd = Step(student, KD(SIZES, **options), Classification())(batch, teachers, 0.0)
+    ours = DistillationStep(student, Residual(SIZES, strength=0.0, **options), Classification())(batch, teachers, 0.0)
+    kd = DistillationStep(student, KD(SIZES, **options), Classification())(batch, teachers, 0.0)
     assert ours.keys() == kd.keys() == {"task", "kd"}
     for name in kd:
         assert torch.equal(ours[name], kd[name])
@@ -153,15 +153,15 @@ def test_the_student_itself_stays_as_it_is() -> None:
     student = build("cnn-2-16", 5).eval()
     batch, teachers = given_batch()
     before = student(batch.image).logits
-    Step(student, Residual(SIZES, strength=2.0), Classification())(batch, teachers, 0.0)
+    DistillationStep(student, Residual(SIZES, strength=2.0), Classification())(batch, teachers, 0.0)
     assert torch.equal(student(batch.image).logits, before)
 
 
-def test_a_trained_student_is_scored_without_the_early_state(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="residual", seed=1, suite="s", options={"strength": 2.0})
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(recipe.data)
-    scores = evaluate(folder, Bench(sets, shop.runs), ["clean"])
-    network, images = Subject(folder, Bench(sets, shop.runs)).network, sets.tests["iid"]
+def test_a_trained_student_is_scored_without_the_early_state(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="residual", seed=1, suite="s", options={"strength": 2.0})
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(recipe.data)
+    scores = evaluate(folder, EvalContext(sets, session.runs), ["clean"])
+    network, images = EvaluatedRun(folder, EvalContext(sets, session.runs)).network, sets.tests["iid"]
     (batch,) = Loader(images, batch=100, seed=0, image_size=32, augment="none", shuffle=False).epoch(0)
     with torch.no_grad():
         plain = float((network(batch.image).logits.argmax(1) == batch.label).double().mean())

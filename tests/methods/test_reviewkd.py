@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.config.recipe import load_recipe
-from antishortcut.methods import options_of
+from antishortcut.methods import method_options
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
@@ -223,5 +223,7 @@ def test_a_row_alone_uses_running_statistics() -> None:
 
 def test_recipes_carry_the_published_weight() -> None:
     """Of the paper's pairs that the authors' script has, only P9 departs from 5: ResNet-32x4 → ShuffleNetV2."""
-    weights = {n: options_of("reviewkd", load_recipe(f"P{n}").methods.get("reviewkd", {}))["weight"] for n in (2, 9)}
+    weights = {
+        n: method_options("reviewkd", load_recipe(f"P{n}").methods.get("reviewkd", {}))["weight"] for n in (2, 9)
+    }
     assert weights == {2: 5.0, 9: 8.0}

@@ -15,7 +15,7 @@ from torch import Tensor
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.reweight import Reweight, failure_weights
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Step
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
@@ -158,7 +158,7 @@ def test_the_tasks_own_loss_counts_nothing() -> None:
     batch = Batch(torch.zeros(6, 3, 1, 1), label, torch.arange(6))
     teachers = {"final": logits_only(final.float()), "early": logits_only(early.float())}
     method = Reweight(SIZES, factor=1.0)
-    terms = Step(Fixed(student), method, Classification())(batch, teachers, 0.0)
+    terms = DistillationStep(Fixed(student), method, Classification())(batch, teachers, 0.0)
     assert terms["task"] == 0
     close(terms["ce"], F.cross_entropy(student, label), 1e-5)
     assert (method.roles, method.taps) == (("final", "early"), ())

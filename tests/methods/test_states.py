@@ -13,10 +13,10 @@ from antishortcut.errors import UserError
 from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.snapshot import Snapshot
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.selection import choose, image_information, label_information, scaled
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.selection import image_information, label_information, scaled, select_state
 from antishortcut.teachers.trajectory import Teachers, Trajectory
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.methods.test_kd import slow_kd
 
@@ -89,27 +89,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, shop: Workshop) -> None:
-    teacher = teach(recipe, shop)
-    trajectory = Trajectory(Folder(teacher.folder(shop.runs)))
+def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, session: Session) -> None:
+    teacher = teach(recipe, session)
+    trajectory = Trajectory(RunDir(teacher.folder(session.runs)))
     with pytest.raises(UserError, match="no state has been chosen"):
         trajectory.entry("chosen")
     said: list[str] = []
-    chosen = choose(trajectory, shop.sets(recipe.data), said.append)
+    chosen = select_state(trajectory, session.sets(recipe.data), said.append)
     assert len(said) == len(trajectory.entries) + 2  # a table, and what follows from it
     again = Trajectory(trajectory.folder)
     totals = [entry["information"]["total"] for entry in again.entries]
     assert again.entry("chosen")["labels"][0] == chosen
     assert again.entry("chosen")["information"]["total"] == max(totals)
     assert 0 <= min(totals) <= max(totals) <= 2
-    run = distill(recipe, shop, method="ckptkd", seed=1, suite="s")
+    run = distill(recipe, session, method="ckptkd", seed=1, suite="s")
     assert run.roles == {"chosen": chosen}  # the state itself, so that the hash covers it
-    network = Teachers(run, shop.runs, 10, 32).network("chosen")
+    network = Teachers(run, session.runs, 10, 32).network("chosen")
     assert all(torch.equal(value, network.state_dict()[key]) for key, value in trajectory.weights(chosen).items())
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe: Recipe, shop: Workshop) -> None:
+def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe: Recipe, session: Session) -> None:
     """An untrained one keeps more of the image and less of the label than any other, and would stretch both scales.
 
     Epochs are kept of some teachers only, to be looked at: the choice is among the same states of every teacher.
@@ -117,10 +117,10 @@ def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe:
 
     def totals(*keep: float | str) -> dict[str, float]:
         taught = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"keep": keep, "seed": 3})})
-        runs = shop.runs / str(len(list(shop.runs.glob("*"))))
-        here = Workshop(runs, quiet=True)
-        trajectory = Trajectory(Folder(teach(taught, here).folder(runs)))
-        choose(trajectory, here.sets(recipe.data), lambda text: None)
+        runs = session.runs / str(len(list(session.runs.glob("*"))))
+        here = Session(runs, quiet=True)
+        trajectory = Trajectory(RunDir(teach(taught, here).folder(runs)))
+        select_state(trajectory, here.sets(recipe.data), lambda text: None)
         again = Trajectory(trajectory.folder)
         assert again.entry("chosen")["step"] > 0
         assert again.entry("chosen") in again.candidates
@@ -133,31 +133,31 @@ def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe:
     assert list(totals("epoch:0.5")) == ["epoch:0.5", "100%"]  # where nothing else was kept
 
 
-def test_an_assistant_stands_between(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s", via=["cnn-3-12"])
+def test_an_assistant_stands_between(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s", via=["cnn-3-12"])
     assert run.name == "kd-via-cnn-3-12"
-    assistant, _ = Folder(shop.runs / "teachers" / str(run.teacher)).read()
+    assistant, _ = RunDir(session.runs / "teachers" / str(run.teacher)).read()
     assert (assistant.model.name, assistant.kind, assistant.method) == ("cnn-3-12", "distill", "kd")
-    assert assistant.teacher == teach(recipe, shop).hash
-    assert Trajectory(Folder(shop.runs / "teachers" / assistant.hash)).entry("15%")  # it keeps its own trajectory
-    direct = distill(recipe, shop, method="kd", seed=1, suite="s")
+    assert assistant.teacher == teach(recipe, session).hash
+    assert Trajectory(RunDir(session.runs / "teachers" / assistant.hash)).entry("15%")  # it keeps its own trajectory
+    direct = distill(recipe, session, method="kd", seed=1, suite="s")
     assert direct.hash != run.hash
-    asd = distill(recipe, shop, method="asd", seed=1, suite="s", via=["cnn-3-12"])
+    asd = distill(recipe, session, method="asd", seed=1, suite="s", via=["cnn-3-12"])
     assert asd.roles["early"] == "15%"  # of the assistant
 
 
-def test_generations_teach_their_own_kind(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s", generations=3)
+def test_generations_teach_their_own_kind(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s", generations=3)
     assert run.name == "kd-gen3"
-    second, _ = Folder(shop.runs / "teachers" / str(run.teacher)).read()
-    first, _ = Folder(shop.runs / "teachers" / str(second.teacher)).read()
+    second, _ = RunDir(session.runs / "teachers" / str(run.teacher)).read()
+    first, _ = RunDir(session.runs / "teachers" / str(second.teacher)).read()
     assert [link.model.name for link in (first, second, run)] == ["cnn-2-16"] * 3
     assert len({first.seed, second.seed, run.seed}) == 3  # no two start from the same weights
-    assert first.teacher == teach(recipe, shop).hash
+    assert first.teacher == teach(recipe, session).hash
 
 
-def test_nothing_can_stand_between_without_a_teacher(recipe: Recipe, shop: Workshop) -> None:
+def test_nothing_can_stand_between_without_a_teacher(recipe: Recipe, session: Session) -> None:
     with pytest.raises(UserError, match="has no teacher"):
-        distill(recipe, shop, method="ce", seed=1, suite="s", via=["cnn-3-12"])
+        distill(recipe, session, method="ce", seed=1, suite="s", via=["cnn-3-12"])
     with pytest.raises(UserError, match="has no state"):
-        distill(recipe, shop, method="snapshot", seed=1, suite="s", options={"states": "33%"})
+        distill(recipe, session, method="snapshot", seed=1, suite="s", options={"states": "33%"})

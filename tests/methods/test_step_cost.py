@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antishortcut.methods import METHODS, options_of, roles_of
+from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.tasks import Classification
-from antishortcut.training.step import Meter, Step
+from antishortcut.training.step import DistillationStep, LossMeter
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
 CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0
@@ -79,8 +79,8 @@ def features(shape: Shape, rows: int, requires_grad: bool = False) -> Features:
 
 
 def method_of(name: str, **options: Any) -> nn.Module:
-    settings = options_of(name, options)
-    shapes = dict.fromkeys(roles_of(name, settings), TEACHER)
+    settings = method_options(name, options)
+    shapes = dict.fromkeys(method_roles(name, settings), TEACHER)
     labels = torch.arange(EXAMPLES) % CLASSES
     return METHODS[name](Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), **settings)
 
@@ -99,14 +99,14 @@ class Given(nn.Module):
 def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -> Watching:
     """The operations of the last of so many steps: from features to their gradients, and to the sums of the log."""
     torch.manual_seed(rows)
-    meter, watching = Meter(), Watching()
+    meter, watching = LossMeter(), Watching()
     for _ in range(steps):
         with torch.device(device):
             index = torch.randperm(EXAMPLES)[:rows]
             batch = Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
             student = Given(features(STUDENT, rows, requires_grad=True))
             teachers = {role: features(TEACHER, rows) for role in cast(Method, method).roles}
-        step = Step(student, method, Classification())
+        step = DistillationStep(student, method, Classification())
         watching = Watching()
         with watching:
             terms = step(batch, teachers, PAST_WARMUP)

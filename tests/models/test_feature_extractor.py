@@ -20,8 +20,8 @@ import torchvision
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method
-from antishortcut.models import FeatureExtractor, Network, build, probe
+from antishortcut.methods import METHODS, build_method
+from antishortcut.models import FeatureExtractor, Network, build, feature_shapes
 from antishortcut.models.user_models import try_out
 from antishortcut.types import Batch, Features, Sizes
 from tests.models import one_thread as one_thread
@@ -423,9 +423,9 @@ def test_stages_of_a_plain_transformer_are_what_timm_says(name: str, options: di
 def test_feature_map_methods_take_transformers(method: str, teacher: str, student: str) -> None:
     torch.manual_seed(0)
     one, other = (build(name, 7, image_size=32, **({"size": 64} if ":" in name else {})) for name in (teacher, student))
-    shapes = {"teachers": {"final": probe(one, 32)}, "student": probe(other, 32)}
+    shapes = {"teachers": {"final": feature_shapes(one, 32)}, "student": feature_shapes(other, 32)}
     assert len(shapes["student"].stages) == 4  # type: ignore[union-attr]
-    loss: Any = make_method(method, Sizes(classes=7, examples=4, labels=torch.arange(4), **shapes), {})  # type: ignore[arg-type]
+    loss: Any = build_method(method, Sizes(classes=7, examples=4, labels=torch.arange(4), **shapes), {})  # type: ignore[arg-type]
     batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
     with torch.no_grad():
         target = one.eval()(batch.image)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from antishortcut.errors import UserError
-from antishortcut.models import FeatureExtractor, build, probe
+from antishortcut.models import FeatureExtractor, build, feature_shapes
 from antishortcut.models.external import published
 from tests.models import one_thread as one_thread
 
@@ -43,7 +43,7 @@ def test_embedding_and_stages(name: str) -> None:
     side, width, stages = (QUICK | SLOW)[name]
     torch.manual_seed(0)
     network = build(name, 7, image_size=side)
-    shape = probe(network, side)
+    shape = feature_shapes(network, side)
     assert shape.embedding == width
     assert shape.stages == tuple((channels, s, s) for channels, s in stages)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_auxiliary_answers_nobody_asks_for_are_not_computed() -> None:
 def test_segmentation_networks_of_torchvision(name: str, width: int, aux: bool) -> None:
     torch.manual_seed(0)
     network = build(name, 7, image_size=64)
-    shape = probe(network, 64)
+    shape = feature_shapes(network, 64)
     assert (shape.maps, shape.embedding) == (True, width)
     assert all(channels != 7 for channels, _, _ in shape.stages)
     features = network.eval()(torch.rand(2, 3, 48, 64))

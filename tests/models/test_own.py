@@ -11,10 +11,10 @@ import torch
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.models import FeatureExtractor, build, probe
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.trajectory import network_of
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.models import FeatureExtractor, build, feature_shapes
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import build_model
+from antishortcut.training.pipeline import Session, distill
 from tests.models import one_thread as one_thread
 
 NETS = """
@@ -127,7 +127,7 @@ def test_factories(name: str, before: str) -> None:
     path = list(sys.path)
     network = build(f"{before}ownnets:{name}", 6)
     assert sys.path == path
-    assert probe(network, 32) == probe(build("ownnets:Net", 6), 32)
+    assert feature_shapes(network, 32) == feature_shapes(build("ownnets:Net", 6), 32)
     assert network.head is not None
     assert network.head.out_features == 6
     assert isinstance(network.body, FeatureExtractor)
@@ -200,17 +200,17 @@ def test_a_factory_that_gives_the_same_network_twice() -> None:
 
 def test_settings_name_what_a_network_wants_to_see() -> None:
     settings = ModelSettings(name="ownnets:sized", size=28, mean=(0.0, 0.5, 1.0), std=(1.0, 2.0, 4.0), embedding="1")
-    network = network_of(settings, 6, 32)
+    network = build_model(settings, 6, 32)
     assert network.size == 28
     assert network.mean.flatten().tolist() == [0.0, 0.5, 1.0]
     assert network.std.flatten().tolist() == [1.0, 2.0, 4.0]
-    assert probe(network, 32).embedding == 7
-    stages = network_of(ModelSettings(name="ownnets:Net", stages=("conv",)), 6, 32)
-    assert probe(stages, 32).stages == ((4, 16, 16),)
+    assert feature_shapes(network, 32).embedding == 7
+    stages = build_model(ModelSettings(name="ownnets:Net", stages=("conv",)), 6, 32)
+    assert feature_shapes(stages, 32).stages == ((4, 16, 16),)
     with pytest.raises(UserError, match=r"the network has no module 'conf'; did you mean 'conv'"):
-        network_of(ModelSettings(name="ownnets:Net", stages=("conf",)), 6, 32)
+        build_model(ModelSettings(name="ownnets:Net", stages=("conf",)), 6, 32)
     with pytest.raises(UserError, match=r"'fc' gives no map .* stages = … \(maps: conv\)"):
-        network_of(ModelSettings(name="ownnets:Net", stages=("conv", "fc")), 6, 32)
+        build_model(ModelSettings(name="ownnets:Net", stages=("conv", "fc")), 6, 32)
     for wrong in ("student.mean=[0.5]", "student.std=[1, 1, 0]", "student.size=2", "student.stages=[]"):
         with pytest.raises(UserError, match=wrong.partition("=")[0]):
             load_recipe("cues", [wrong])
@@ -236,20 +236,22 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_an_own_network_for_maps_learns_from_a_teacher(shop: Workshop) -> None:
-    run = distill(load_recipe("cues-seg", SMALL), shop, method="asd", seed=1, suite="own")
-    folder = Folder(run.folder(shop.runs))
+def test_an_own_network_for_maps_learns_from_a_teacher(session: Session) -> None:
+    run = distill(load_recipe("cues-seg", SMALL), session, method="asd", seed=1, suite="own")
+    folder = RunDir(run.folder(session.runs))
     assert folder.result()["steps"] == 2
     terms = [row["terms"] for row in folder.history() if "terms" in row]
     assert all({"task", "aux", "tc"} <= set(each) for each in terms)  # its own auxiliary head takes part
     assert run.model.name == "ownnets:Scene"
     with pytest.raises(UserError, match="has a class for every pixel, but the student network gives one vector"):
-        distill(load_recipe("cues-seg", [*SMALL, "student.name=ownnets:Net"]), shop, method="asd", seed=1, suite="no")
+        distill(
+            load_recipe("cues-seg", [*SMALL, "student.name=ownnets:Net"]), session, method="asd", seed=1, suite="no"
+        )
 
 
-def test_a_student_that_cannot_learn_is_refused(shop: Workshop) -> None:
+def test_a_student_that_cannot_learn_is_refused(session: Session) -> None:
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16"]
     with pytest.raises(UserError, match="ownnets:frozen has no weights that learn"):
-        distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), shop, method="asd", seed=1, suite="own")
+        distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), session, method="asd", seed=1, suite="own")
     with pytest.raises(UserError, match=r"carries a gradient, so it cannot learn: .*torch\.no_grad"):
-        distill(load_recipe("cues", [*few, "student.name=ownnets:Detached"]), shop, method="ce", seed=1, suite="own")
+        distill(load_recipe("cues", [*few, "student.name=ownnets:Detached"]), session, method="ce", seed=1, suite="own")

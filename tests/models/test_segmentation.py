@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.models import segmentation as theirs
 
 from antishortcut.errors import UserError
-from antishortcut.models import Network, build, load_weights, probe
+from antishortcut.models import Network, build, feature_shapes, load_weights
 from antishortcut.models.deeplab import backbone_state
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.registry import DEEPLAB
@@ -296,8 +296,8 @@ def test_dense_shapes_and_parameters() -> None:
     norms = 2 * (16 + 32 + 4 * 64)
     assert count(plain) == convs + norms + 64 * 11 + 11
     assert count(wide) == convs + norms + 64 * 128 + 2 * 128 + 128 * 11 + 11
-    assert probe(plain, 64).stages == ((16, 32, 32), (32, 16, 16), (64, 16, 16), (64, 16, 16))
-    assert (probe(plain, 64).embedding, probe(wide, 64).embedding) == (64, 128)
+    assert feature_shapes(plain, 64).stages == ((16, 32, 32), (32, 16, 16), (64, 16, 16), (64, 16, 16))
+    assert (feature_shapes(plain, 64).embedding, feature_shapes(wide, 64).embedding) == (64, 128)
     assert plain.head is None
 
 

@@ -15,15 +15,15 @@ from antishortcut.data.loader import Loader
 from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.models.user_models import check_single_image
-from antishortcut.training.pipeline import Workshop, distill
-from antishortcut.types import ImageSet, Sets
+from antishortcut.training.pipeline import Session, distill
+from antishortcut.types import DataSplits, ImageSet
 from tests.data.official import picture
 from tests.test_subspace import several
 
 
-def sets(side: int) -> Sets:
+def sets(side: int) -> DataSplits:
     images = ImageSet(torch.zeros(2, 3, side, side, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    return Sets("any", ("a", "b", "c"), side, images, None, {}, "")
+    return DataSplits("any", ("a", "b", "c"), side, images, None, {}, "")
 
 
 @pytest.mark.parametrize(("name", "side", "works"), [("cnn-2-16", 8, False), ("cnn-2-16", 32, True)])
@@ -52,7 +52,9 @@ def test_the_loader_knows_its_smallest_batch(count: int, batch: int, world: int)
 
 
 @pytest.mark.parametrize(("batch", "parts"), [(1, 1), (4, 4)])
-def test_a_step_of_one_image_is_refused_before_training(shop: Workshop, tmp_path: Path, batch: int, parts: int) -> None:
+def test_a_step_of_one_image_is_refused_before_training(
+    session: Session, tmp_path: Path, batch: int, parts: int
+) -> None:
     for name in ("ape", "bat"):
         for at in range(10):
             picture(tmp_path / "data" / name / f"{at}.png", size=(8, 8))
@@ -61,7 +63,7 @@ def test_a_step_of_one_image_is_refused_before_training(shop: Workshop, tmp_path
         f'epochs = 1\n[data]\nname = "folder:{tmp_path / "data"}"\nimage_size = 8\n[teacher]\nname = "cnn-2-16"\n'
         f'[student]\nname = "cnn-2-16"\n[optim]\nbatch = {batch}\n'
     )
-    shop.execution = shop.execution.model_copy(update={"parts": parts})
+    session.execution = session.execution.model_copy(update={"parts": parts})
     with pytest.raises(UserError, match="cannot train on a single image"):
-        distill(load_recipe(str(path)), shop, method="ce", seed=1, suite="lone")
+        distill(load_recipe(str(path)), session, method="ce", seed=1, suite="lone")
     assert not [*(tmp_path / "runs").rglob("*.json")]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.models import NAMES, FeatureExtractor, Network, build, describe, probe
+from antishortcut.models import NAMES, FeatureExtractor, Network, build, describe, feature_shapes
 from antishortcut.models.registry import DEEPLAB, IMAGENET, make
 from tests.models import one_thread as one_thread
 
@@ -63,7 +63,7 @@ def test_parameters_and_shapes_are_the_published_ones(name: str) -> None:
     parameters, maps, embedding = TABLE[name]
     network = on_meta(name)
     assert count(network) == parameters
-    shape = probe(network, 32)
+    shape = feature_shapes(network, 32)
     assert shape.embedding == embedding
     assert shape.stages == tuple((c, side, side) for c, side in maps)
 
@@ -71,28 +71,28 @@ def test_parameters_and_shapes_are_the_published_ones(name: str) -> None:
 def test_tiny_imagenet_counts() -> None:
     assert count(on_meta("resnet18", 200)) == 11_271_432
     assert count(on_meta("mobilenet-v2-x1.0", 200)) == 2_497_480
-    assert probe(on_meta("mobilenet-v2-x1.0", 200), 64).stages[0] == (32, 66, 66)
-    assert probe(on_meta("vgg8", 200), 64).stages == (
+    assert feature_shapes(on_meta("mobilenet-v2-x1.0", 200), 64).stages[0] == (32, 66, 66)
+    assert feature_shapes(on_meta("vgg8", 200), 64).stages == (
         (64, 64, 64),
         (128, 32, 32),
         (256, 16, 16),
         (512, 8, 8),
         (512, 4, 4),
     )
-    assert probe(on_meta("vgg8"), 48).stages[-2:] == ((512, 6, 6), (512, 6, 6))
+    assert feature_shapes(on_meta("vgg8"), 48).stages[-2:] == ((512, 6, 6), (512, 6, 6))
 
 
 def test_plain_networks() -> None:
     convs = 9 * (3 * 16 + 16 * 32 + 32 * 64 + 64 * 64)
     assert count(on_meta("cnn-16")) == convs + 2 * (16 + 32 + 64 + 64) + 64 * 100 + 100  # norms, head
-    assert probe(on_meta("cnn-16"), 32).stages == ((16, 16, 16), (32, 8, 8), (64, 4, 4), (64, 4, 4))
-    assert probe(on_meta("cnn-8-64"), 32).embedding == probe(on_meta("cnn-32-64"), 32).embedding == 64
+    assert feature_shapes(on_meta("cnn-16"), 32).stages == ((16, 16, 16), (32, 8, 8), (64, 4, 4), (64, 4, 4))
+    assert feature_shapes(on_meta("cnn-8-64"), 32).embedding == feature_shapes(on_meta("cnn-32-64"), 32).embedding == 64
 
 
 def test_families_are_open_but_not_to_everything() -> None:
     assert count(on_meta("resnet14")) < count(on_meta("resnet20"))
-    assert probe(on_meta("wrn-28-10"), 32).embedding == 640
-    assert probe(on_meta("resnet14x4"), 32).embedding == 256
+    assert feature_shapes(on_meta("wrn-28-10"), 32).embedding == 640
+    assert feature_shapes(on_meta("resnet14x4"), 32).embedding == 256
     for wrong in ("resnet21", "resnet2", "wrn-17-2", "wrn-4-1", "wrn-16-0", "vgg9", "cnn-0", "resnet18x4", "timm:", ""):
         with pytest.raises(UserError):
             build(wrong, 10)
@@ -172,7 +172,7 @@ def test_probe_leaves_no_trace() -> None:
     frozen.eval()
     before = copy.deepcopy(network.state_dict())
     rng = torch.get_rng_state()
-    probe(network, 32)
+    feature_shapes(network, 32)
     assert network.training
     assert not frozen.training
     assert network.get_submodule("body.stages").training
@@ -184,7 +184,7 @@ def test_probe_leaves_no_trace() -> None:
 def test_imagenet_stem() -> None:
     with torch.device("meta"):
         network = build("resnet18", 200, image_size=64, stem="imagenet")
-    assert [s[1] for s in probe(network, 64).stages] == [16, 16, 8, 4, 2]
+    assert [s[1] for s in feature_shapes(network, 64).stages] == [16, 16, 8, 4, 2]
     assert count(network) == 11_271_432 - 3 * 64 * 9 + 3 * 64 * 49
     for name, stem in (("wrn-16-2", "imagenet"), ("resnet20", "imagenet"), ("resnet18", "tiny")):
         with pytest.raises(UserError, match="stem"):
@@ -202,7 +202,7 @@ def test_describe_lists_all() -> None:
     }  # fmt: skip
     for name in DEEPLAB:  # what is written down against the networks themselves
         network = on_meta(name)
-        assert (count(network), probe(network, 64).embedding) == DEEPLAB[name]
+        assert (count(network), feature_shapes(network, 64).embedding) == DEEPLAB[name]
     for name, (parameters, embedding) in IMAGENET.items():  # … and against timm itself
         with torch.device("meta"):
             net: Any = timm.create_model(name.removeprefix("timm:"), num_classes=100)

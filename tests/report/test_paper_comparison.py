@@ -12,23 +12,23 @@ import pytest
 from antishortcut.config.recipe import Run, rewind_run, teach_run
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk_recipe
 from antishortcut.experiments.printed import PRINTED
-from antishortcut.methods import options_of
+from antishortcut.methods import method_options
 from antishortcut.report import build
 from antishortcut.report.paper_comparison import ANGLES as ANGLED
 from antishortcut.report.paper_comparison import DIGITS, EPOCHS, SAID, measure_of, numbers_of, taught_of, why_not
 from antishortcut.report.paper_pairs import DEFAULTS, DESK, unlike
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.run_dir import RunDir, write_json
 from tests.browser.fake_runs import score
 from tests.report.test_printed_tables import line, made, opened, run, runs
 
 ANGLES = {"shortcut_final": 65.3, "shortcut_early": 38.6, "final_early": 50.0}
 
 
-def teacher(root: Path, suite: str = "P1", **more: Any) -> Folder:
+def teacher(root: Path, suite: str = "P1", **more: Any) -> RunDir:
     """A pair's finished teacher beside the suites, with what a mechanism score leaves there."""
     recipe = PAIRS[suite.removesuffix(MARK)].recipe()
     own = teach_run(desk_recipe(recipe) if suite.endswith(MARK) else recipe, "f").model_copy(update=more)
-    folder = Folder(root / "teachers" / own.hash)
+    folder = RunDir(root / "teachers" / own.hash)
     folder.begin(own, {}, {})
     scores = {"accuracy": 0.8, "epoch": own.epochs}
     folder.finish({"set": "test", "last": scores, "best": scores, "seconds": 1.0, "parameters": 21_328_292})
@@ -59,7 +59,7 @@ def teacher(root: Path, suite: str = "P1", **more: Any) -> Folder:
 
 def test_known_settings_are_those_of_the_methods() -> None:
     """Without torch a report cannot ask the methods; every method of the paper's rows is there."""
-    assert {name: options_of(name, {}) for name in DEFAULTS} == DEFAULTS
+    assert {name: method_options(name, {}) for name in DEFAULTS} == DEFAULTS
     assert DEFAULTS.keys() == {job.method for job in TABLES["paper"].jobs()}
 
 

@@ -16,14 +16,14 @@ from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
 from antishortcut.experiments.printed import PRINTED, find
-from antishortcut.methods import options_of, roles_of
+from antishortcut.methods import method_options, method_roles
 from antishortcut.report import Report, build
 from antishortcut.report.collect import collect
 from antishortcut.report.paper_comparison import ALSO, MEASURES, Beside, Line, beside, numbers_of
 from antishortcut.report.paper_pairs import DESK
 from antishortcut.report.stats import Paired, power
 from antishortcut.report.table import Difference, Differences, Table, better
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import score
 
 Scores = dict[str, tuple[float, ...]]
@@ -47,17 +47,17 @@ def made(suite: str, name: str, seed: int = 1) -> Run:
     job = next(job for job in jobs() if (job.suite, job.name) == (pair, name))
     job = desk(job) if suite.endswith(MARK) else job
     recipe = job.recipe
-    options = options_of(job.method, recipe.methods.get(job.method, {}) | job.options)
+    options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
     states = {"early": job.early or recipe.teacher.early}
     return distill_run(
         recipe, "f", method=job.method, options=options, seed=seed, teacher=teach_run(recipe, "f").hash, suite=suite,
-        name=name, early=recipe.teacher.early, roles={r: states.get(r, r) for r in roles_of(job.method, options)},
+        name=name, early=recipe.teacher.early, roles={r: states.get(r, r) for r in method_roles(job.method, options)},
     )  # fmt: skip
 
 
-def run(root: Path, name: str, seed: int, last: float, suite: str = "P1", **more: Any) -> Folder:
+def run(root: Path, name: str, seed: int, last: float, suite: str = "P1", **more: Any) -> RunDir:
     """A finished student, made as the row of its pair, save what is given."""
-    folder = Folder(root / f"{name}-s{seed}")
+    folder = RunDir(root / f"{name}-s{seed}")
     folder.begin(made(suite, name, seed).model_copy(update=more), {}, {})
     scores = {"accuracy": last, "epoch": 1}
     folder.finish({"set": "test", "last": scores, "best": scores, "seconds": 1.0})

@@ -38,7 +38,7 @@ from antishortcut.report.segmentation_figures import (
 )
 from antishortcut.report.table import Table, better, ordered, shown, words
 from antishortcut.report.training_curves import training
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.run_dir import RunDir, write_json
 from tests.browser.fake_runs import SCRIPT, score, student
 
 CLASSES = ("background", "A", SCRIPT, "K")
@@ -50,12 +50,12 @@ SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 ANY = SCALAR | st.lists(SCALAR, max_size=3) | st.dictionaries(st.text(max_size=5), SCALAR, max_size=3)
 
 
-def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> Folder:
+def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> RunDir:
     """A finished student of 24 iterations, which are three epochs."""
     given: dict[str, Any] = {"suite": "cues-seg", "data": DataSettings(name="cues-seg"), "fingerprint": "f"}
     given |= {"optim": OptimSettings(), "model": ModelSettings(name="dense-4-16"), "iterations": 24}
     given |= {"teacher": "0" * 16, "method": "kd"}
-    folder = Folder(place)
+    folder = RunDir(place)
     folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, **(given | more)), {}, {})
     for step in (8, 16, 24):
         scores = {"accuracy": 0.8, "miou": miou * step / 24, "images": 40}
@@ -79,7 +79,7 @@ def mask(path: Path, cells: list[int], colours: tuple[str, ...] = COLOURS) -> No
 
 
 def pictures(
-    folder: Folder,
+    folder: RunDir,
     guess: int = 1,
     count: int = 16,
     classes: tuple[str, ...] = CLASSES,
@@ -144,7 +144,7 @@ def test_last_and_best_are_the_headline(suite: tuple[Path, Report, str]) -> None
     asd = report.summary(None)["rows"][2]
     assert (asd["last"], asd["best"]) == (pytest.approx(0.505), pytest.approx(0.515))
     assert asd["vs kd"] == pytest.approx(0.095)
-    assert report.table.headline == "mIoU"
+    assert report.table.primary_metric == "mIoU"
     assert "last: mIoU after the last epoch" in (root / "table.md").read_text()
     assert "training (mIoU)" in (root / "table.tex").read_text()
     assert "<h3>mIoU on the iid set during training</h3>" in page
@@ -175,13 +175,13 @@ def test_old_results_and_two_tasks_in_one_report(tmp_path: Path) -> None:
     student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.9)  # its result.json says no headline
     dense(tmp_path / "cues-seg" / "kd-s1", "kd", 1, 0.4)
     found = collect(tmp_path)
-    assert {s.method: (s.headline, s.values["last"]) for s in found.students} == {
+    assert {s.method: (s.primary_metric, s.values["last"]) for s in found.students} == {
         "P2/kd": ("accuracy", 0.9),
         "cues-seg/kd": ("miou", 0.4),
     }
     assert any("accuracy (P2); mIoU (cues-seg)" in note for note in warnings(found))
     assert [figure.name for figure in training(found)] == ["accuracy", "miou", "losses"]
-    assert Table.of(found).headline == "accuracy / mIoU"
+    assert Table.of(found).primary_metric == "accuracy / mIoU"
 
 
 def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_seed_without_its_pictures_lets_the_next_stand_in(tmp_path: Path) -> N
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["set", "classes", "colours", "scenes", "embedding", "label", "teacher"]), ANY)
 def test_any_value_stops_nothing(tmp_path: Path, key: str, value: Any) -> None:
-    folder = Folder(tmp_path / "kd")
+    folder = RunDir(tmp_path / "kd")
     if not folder.finished:
         pictures(dense(folder.path, "kd", 1, 0.4), count=1)
     path = folder.path / "artifacts" / "scenes.json"

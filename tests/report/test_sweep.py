@@ -19,31 +19,31 @@ from antishortcut.report.collect import collect
 from antishortcut.report.scatter import Scatter
 from antishortcut.report.sweep import Sweep, lines_over, sweep_figure, usual
 from antishortcut.report.table import Table
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
 from tests.report.test_report import Page
 
 BOTH = {"final": "final", "early": "15%"}
 
 
-def made(root: Path, name: str, seed: int, last: float, **more: Any) -> Folder:
+def made(root: Path, name: str, seed: int, last: float, **more: Any) -> RunDir:
     """A finished student; `more` are settings of its run."""
     settings = {"suite": "S", "method": "contrast", "epochs": 2, "data": DataSettings(), "roles": BOTH} | more
     model, optim = ModelSettings(name="cnn-8-64"), OptimSettings()
     run = Run(kind="distill", name=name, seed=seed, fingerprint="f", model=model, **{"optim": optim} | settings)
-    folder = Folder(root / re.sub(r"\W", "_", run.suite) / re.sub(r"[^\w.-]", "_", f"{name}-s{seed}"))
+    folder = RunDir(root / re.sub(r"\W", "_", run.suite) / re.sub(r"[^\w.-]", "_", f"{name}-s{seed}"))
     folder.begin(run, {}, {})
     scores = {"accuracy": last, "epoch": 2}
     folder.finish({"set": "iid", "last": scores, "best": scores, "seconds": 1.0})
     return folder
 
 
-def contrast(root: Path, strength: float, seed: int, last: float, **more: Any) -> Folder:
+def contrast(root: Path, strength: float, seed: int, last: float, **more: Any) -> RunDir:
     options = {"strength": strength, "weight": 1.0} | more.pop("options", {})
     return made(root, more.pop("name", f"contrast-{strength:g}"), seed, last, options=options, **more)
 
 
-def kd(root: Path, seed: int, last: float, **more: Any) -> Folder:
+def kd(root: Path, seed: int, last: float, **more: Any) -> RunDir:
     return made(root, "kd", seed, last, **{"method": "kd", "options": {"weight": 1.0}, "roles": {}} | more)
 
 
@@ -206,7 +206,7 @@ def test_dotted_settings(tmp_path: Path) -> None:
 
 def test_columns(suite: Path) -> None:
     assert usual(Table.of(collect(suite))) == ["last"]  # more is better; not best, not mce
-    folder = Folder(suite / "S" / "kd-s1")
+    folder = RunDir(suite / "S" / "kd-s1")
     score(folder, "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
     assert usual(Table.of(collect(suite))) == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
     found = make_report(suite, "mce", sweep="strength")["sweep"]

@@ -24,10 +24,10 @@ from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, distill_run, load_recipe, teach_run
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.cache import Rows, TeacherCache
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.cache import CachedOutputs, TeacherCache
 from antishortcut.teachers.trajectory import Teachers
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
 
@@ -35,9 +35,9 @@ CACHED = Execution(accelerator="cpu", threads=1, save_every=1e9, cache_teachers=
 
 
 @pytest.fixture
-def cached(shop: Workshop) -> Workshop:
-    shop.execution = CACHED
-    return shop
+def cached(session: Session) -> Session:
+    session.execution = CACHED
+    return session
 
 
 @pytest.fixture
@@ -54,38 +54,38 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def learn(recipe: Recipe, shop: Workshop, suite: str, method: str = "kd", **more: Any) -> Folder:
-    return Folder(distill(recipe, shop, method=method, seed=1, suite=suite, **more).folder(shop.runs))
+def learn(recipe: Recipe, session: Session, suite: str, method: str = "kd", **more: Any) -> RunDir:
+    return RunDir(distill(recipe, session, method=method, seed=1, suite=suite, **more).folder(session.runs))
 
 
-def equal(one: Folder, two: Folder) -> None:
+def equal(one: RunDir, two: RunDir) -> None:
     weights, others = load_file(one.student), load_file(two.student)
     assert all(torch.equal(weights[key], others[key]) for key in weights | others)
     assert one.history() == two.history()
 
 
-def folders(shop: Workshop) -> list[Path]:
-    return sorted(path.parent for path in shop.runs.glob("teachers/*/cache/*/key.json"))
+def folders(session: Session) -> list[Path]:
+    return sorted(path.parent for path in session.runs.glob("teachers/*/cache/*/key.json"))
 
 
 def rows(**changes: Any) -> Any:
     """Rows of 50 images and 5 values, and the values to put there."""
     settings: dict[str, Any] = {"made": {"seed": 1}, "images": 50, "width": 5}
-    here = Rows(**(settings | changes))
+    here = CachedOutputs(**(settings | changes))
     here.begin()
     return here
 
 
 def test_warm_and_cold_are_the_same_run_and_near_the_uncached_one(
-    recipe: Recipe, shop: Workshop, asked: list[str]
+    recipe: Recipe, session: Session, asked: list[str]
 ) -> None:
-    plain = learn(recipe, shop, "plain", "asd")
-    shop.execution = CACHED
+    plain = learn(recipe, session, "plain", "asd")
+    session.execution = CACHED
     asked.clear()
-    cold = learn(recipe, shop, "cold", "asd")
+    cold = learn(recipe, session, "cold", "asd")
     assert asked.count("final") == asked.count("early") == 16
     asked.clear()
-    warm = learn(recipe, shop, "warm", "asd")
+    warm = learn(recipe, session, "warm", "asd")
     assert not asked
     equal(cold, warm)
     assert cold.read()[0].hash == plain.read()[0].hash
@@ -96,7 +96,7 @@ def test_warm_and_cold_are_the_same_run_and_near_the_uncached_one(
 
 
 def test_another_method_reads_what_it_shares_and_asks_for_the_rest(
-    recipe: Recipe, cached: Workshop, asked: list[str]
+    recipe: Recipe, cached: Session, asked: list[str]
 ) -> None:
     learn(recipe, cached, "s", "kd")
     final = folders(cached)
@@ -115,16 +115,16 @@ def test_another_method_reads_what_it_shares_and_asks_for_the_rest(
 
 
 def test_methods_that_want_maps_ask_as_before(
-    recipe: Recipe, shop: Workshop, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = learn(recipe, shop, "plain", "at")
-    shop.execution, shop.quiet = CACHED, False
-    equal(plain, learn(recipe, shop, "cached", "at"))
+    plain = learn(recipe, session, "plain", "at")
+    session.execution, session.quiet = CACHED, False
+    equal(plain, learn(recipe, session, "cached", "at"))
     assert "maps, which are not cached" in capsys.readouterr().err
-    assert not folders(shop)
+    assert not folders(session)
 
 
-def test_students_without_a_teacher_and_teachers_have_nothing_to_cache(recipe: Recipe, cached: Workshop) -> None:
+def test_students_without_a_teacher_and_teachers_have_nothing_to_cache(recipe: Recipe, cached: Session) -> None:
     teach(recipe, cached)
     learn(recipe, cached, "s", "ce")
     assert not folders(cached)
@@ -163,7 +163,7 @@ def _unreadable(path: Path) -> None:
 DAMAGES = {_truncate: 8, _flip: 1, _zero: 8, _swap: 8, _header: 16, _unreadable: 16}  # batches that are asked for anew
 
 
-def test_damage_is_found_and_mended(recipe: Recipe, cached: Workshop, asked: list[str]) -> None:
+def test_damage_is_found_and_mended(recipe: Recipe, cached: Session, asked: list[str]) -> None:
     whole = learn(recipe, cached, "whole")
     (path,) = folders(cached)
     sound = {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
@@ -176,20 +176,20 @@ def test_damage_is_found_and_mended(recipe: Recipe, cached: Workshop, asked: lis
 
 
 def test_stopped_and_resumed_equals_uninterrupted(
-    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parted = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
     teach(parted, cached)
-    original = loop.Training._step
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done == 5:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(Stopped):
             learn(parted, cached, "parts", "asd")
     cached.execution = cached.execution.model_copy(update={"cache_teachers": False})  # it goes on as it began
@@ -201,7 +201,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     equal(parts, learn(parted, cached, "cold", "asd"))
 
 
-def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Workshop, asked: list[str]) -> None:
+def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Session, asked: list[str]) -> None:
     plain, few, many = (load_recipe(str(tiny), [f"data.views={n}"] if n else []) for n in (0, 1, 2))
     whole = learn(plain, cached, "s")
     assert learn(many, cached, "s").path == whole.path  # as many as epochs: the protocol of always
@@ -219,8 +219,8 @@ def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Workshop, a
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_views_repeat_the_augmentation_and_not_the_order(recipe: Recipe, shop: Workshop) -> None:
-    images = shop.sets(recipe.data).train
+def test_views_repeat_the_augmentation_and_not_the_order(recipe: Recipe, session: Session) -> None:
+    images = session.sets(recipe.data).train
     loader = Loader(images, batch=256, seed=1, image_size=32, augment="crop", views=2)
     always = Loader(images, batch=256, seed=1, image_size=32, augment="crop")
     first, second, third = (next(loader.epoch(number)) for number in range(3))
@@ -247,7 +247,7 @@ def test_views_beyond_the_epochs_change_nothing() -> None:
 
 
 def test_outputs_beyond_float16_are_not_kept(
-    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teach(recipe, cached)
     cached.quiet = False
@@ -268,7 +268,7 @@ def test_outputs_beyond_float16_are_not_kept(
 
 
 def test_what_it_costs_is_said_and_a_full_disk_refused(
-    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teach(recipe, cached)
     usage = shutil.disk_usage(cached.runs)
@@ -287,7 +287,7 @@ def test_what_it_costs_is_said_and_a_full_disk_refused(
 
 
 def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
-    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     teach(recipe, cached)
     cached.execution = cached.execution.model_copy(update={"cache_teachers": "auto"})
@@ -296,7 +296,7 @@ def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
             learn(recipe, cached, suite)
-        kept = Folder(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
+        kept = RunDir(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
         assert kept is (suite == "roomy")
     asked.clear()
     learn(recipe, cached, "again")
@@ -304,7 +304,7 @@ def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
 
 
 def test_a_disk_that_fails_ends_the_keeping_and_not_the_run(
-    recipe: Recipe, cached: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = learn(recipe, cached, "whole")
     (path,) = folders(cached)
@@ -369,15 +369,15 @@ def asd(here: Path, *words: str) -> Path:
     return here / str(json.loads(done.stdout)["run"])
 
 
-def test_the_flag_reaches_the_run(tiny: Path, shop: Workshop) -> None:
-    words = ["distill", str(tiny), "--method", "kd", "--runs", str(shop.runs), "--threads", "1", "--device", "cpu"]
+def test_the_flag_reaches_the_run(tiny: Path, session: Session) -> None:
+    words = ["distill", str(tiny), "--method", "kd", "--runs", str(session.runs), "--threads", "1", "--device", "cpu"]
     assert CliRunner().invoke(app, [*words, "--cache-teachers"], catch_exceptions=False).exit_code == 0
-    assert Folder(shop.runs / "tiny" / "kd-s1").read()[1]["cache_teachers"] is True
-    assert len(folders(shop)) == 1
+    assert RunDir(session.runs / "tiny" / "kd-s1").read()[1]["cache_teachers"] is True
+    assert len(folders(session)) == 1
 
 
 @pytest.mark.slow
 def test_two_processes_each_keep_their_rows(tmp_path: Path, tiny: Path) -> None:
-    cold, warm = (Folder(asd(tmp_path, "--devices", "2", "--suite", suite)) for suite in ("cold", "warm"))
+    cold, warm = (RunDir(asd(tmp_path, "--devices", "2", "--suite", suite)) for suite in ("cold", "warm"))
     equal(cold, warm)
     assert len(list(tmp_path.glob("runs/teachers/*/cache/*/view-*.rows"))) == 4

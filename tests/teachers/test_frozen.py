@@ -16,11 +16,21 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers import frozen
-from antishortcut.teachers.frozen import Agreement, Form, Frozen, agreement, compiled, fastest, fold, quicker, settle
+from antishortcut.teachers.frozen import (
+    Agreement,
+    FrozenModel,
+    InferenceForm,
+    agreement,
+    compile_all,
+    compile_if_faster,
+    fastest_precision,
+    fold,
+    freeze_all,
+)
 from antishortcut.training import trainer as loop
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
 
@@ -102,7 +112,7 @@ def test_what_others_read_is_not_folded() -> None:
 
 def test_a_reduced_precision_answers_alike() -> None:
     network = trained("resnet20")
-    made = settle({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
+    made = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
     image = torch.rand(8, 3, 32, 32)
     seen, truth = made["final"](image), network(image)
     assert seen.logits.dtype == seen.embedding.dtype == torch.float32
@@ -128,16 +138,16 @@ def test_other_answers_are_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -
     networks = {"final": trained("cnn-4-16"), "early": Network(Delicate()).eval()}
     images = [torch.rand(64, 3, 32, 32)]
     with pytest.raises(UserError, match="bfloat16: the early teacher gives other answers than in float32: cosine"):
-        settle(networks, "bfloat16", images, pytest.fail)
+        freeze_all(networks, "bfloat16", images, pytest.fail)
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
     told: list[str] = []
-    made = settle(networks, "auto", images, told.append)
-    assert {one.form for one in made.values()} == {Form("float32")}
+    made = freeze_all(networks, "auto", images, told.append)
+    assert {one.form for one in made.values()} == {InferenceForm("float32")}
     assert len(told) == 1
     assert "stay in float32" in told[0]
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
     with pytest.raises(UserError, match="one of float32, bfloat16, float16"):
-        fastest(torch.device("cpu"))
+        fastest_precision(torch.device("cpu"))
 
 
 def test_what_counts_as_alike() -> None:
@@ -145,15 +155,17 @@ def test_what_counts_as_alike() -> None:
     assert not Agreement(0.9989, 1.0).enough
     assert not Agreement(1.0, 0.994).enough
     network = trained("dense-4")
-    found = agreement(network, Frozen(network, Form("float32")), [torch.rand(2, 3, 32, 32)])  # rows of maps
+    found = agreement(
+        network, FrozenModel(network, InferenceForm("float32")), [torch.rand(2, 3, 32, 32)]
+    )  # rows of maps
     assert found.cosine == pytest.approx(1, abs=1e-4)
     assert found.argmax == 1
 
 
 def test_short_runs_are_not_compiled() -> None:
     network = trained("cnn-4-16")
-    made = settle({"final": network}, "float32", [], pytest.fail)
-    assert quicker(made, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is made
+    made = freeze_all({"final": network}, "float32", [], pytest.fail)
+    assert compile_if_faster(made, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is made
 
 
 def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,29 +181,29 @@ def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatc
 
     monkeypatch.setattr(torch, "compile", compile)
     network = trained("cnn-4-16")
-    made, image, wrong = settle({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
-    both = compiled(made, image, {"final": network})["final"]
-    assert both.form == Form("float32", compiled=True)
+    made, image, wrong = freeze_all({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
+    both = compile_all(made, image, {"final": network})["final"]
+    assert both.form == InferenceForm("float32", compiled=True)
     asked.clear()
     for count in (2, 4, 3, 4):  # whichever comes first, the others go the other way
         both(torch.rand(count, 3, 32, 32))
     assert asked == [4, 4]
     wrong = -1
     with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher gives other answers"):
-        compiled(made, image, {"final": network})
+        compile_all(made, image, {"final": network})
     told: list[str] = []
     monkeypatch.setattr(frozen, "WORTH", 0.0)
     monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
-    assert quicker(made, image, {"final": network}, 1, told.append) is made
+    assert compile_if_faster(made, image, {"final": network}, 1, told.append) is made
     assert "not compiled" in told[-1]
     monkeypatch.setattr(torch, "compile", lambda *words, **options: 1 / 0)
     with pytest.raises(UserError, match=r"cannot compile the final teacher here \(ZeroDivisionError"):
-        compiled(made, image, {})
+        compile_all(made, image, {})
 
 
 def test_networks_that_need_large_images_or_odd_calls_are_folded_or_left() -> None:
     whole = build("torchvision:alexnet", 10, image_size=64).eval()
-    assert Frozen(whole, Form("float32"), side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
+    assert FrozenModel(whole, InferenceForm("float32"), side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
 
     class Odd(nn.Module):
         def __init__(self) -> None:
@@ -212,8 +224,8 @@ def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "FASTER", 1e9)
     network = trained("resnet8x4")
     told: list[str] = []
-    made = settle({"final": network}, "float32", [], pytest.fail)
-    both = quicker(made, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, told.append)
+    made = freeze_all({"final": network}, "float32", [], pytest.fail)
+    both = compile_if_faster(made, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, told.append)
     assert both["final"].form.compiled, told
     for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
         image = torch.rand(count, 3, 32, 32)
@@ -223,25 +235,25 @@ def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_writes_its_form_down_and_keeps_it(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shop(**asked: str) -> Workshop:
+    def session(**asked: str) -> Session:
         execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "save_every": 1e9} | asked)
-        return Workshop(tmp_path / "runs", execution=execution, quiet=True)
+        return Session(tmp_path / "runs", execution=execution, quiet=True)
 
-    def kept(run: Folder) -> dict[str, str]:
+    def kept(run: RunDir) -> dict[str, str]:
         how = run.read()[1]
         return {key: how[key] for key in ("precision", "teacher_precision", "teacher_compile")}
 
-    first = distill(recipe, shop(), method="kd", seed=1, suite="s", name="plain")
-    plain = Folder(first.folder(tmp_path / "runs"))
+    first = distill(recipe, session(), method="kd", seed=1, suite="s", name="plain")
+    plain = RunDir(first.folder(tmp_path / "runs"))
     assert kept(plain) == {"precision": "32-true", "teacher_precision": "float32", "teacher_compile": "off"}
-    second = distill(recipe, shop(teacher_precision="bfloat16"), method="kd", seed=1, suite="s", name="half")
-    half = Folder(second.folder(tmp_path / "runs"))
+    second = distill(recipe, session(teacher_precision="bfloat16"), method="kd", seed=1, suite="s", name="half")
+    half = RunDir(second.folder(tmp_path / "runs"))
     assert kept(half)["teacher_precision"] == "bfloat16"
     assert second.hash == first.hash  # how a run is computed is no part of what it is
     assert half.student.read_bytes() != plain.student.read_bytes()
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    third = distill(recipe, shop(), method="kd", seed=2, suite="s", name="auto")
-    assert kept(Folder(third.folder(tmp_path / "runs"))) == {
+    third = distill(recipe, session(), method="kd", seed=2, suite="s", name="auto")
+    assert kept(RunDir(third.folder(tmp_path / "runs"))) == {
         "precision": "bf16-mixed", "teacher_precision": "bfloat16", "teacher_compile": "off",
     }  # fmt: skip
 
@@ -252,10 +264,10 @@ def test_stopped_and_resumed_equals_uninterrupted(
 ) -> None:
     """In the device's own precision; a run from before there was a choice goes on in float32."""
     execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
-    shop = Workshop(tmp_path / "runs", execution=execution, quiet=True)
-    original = loop.Training._step
+    session = Session(tmp_path / "runs", execution=execution, quiet=True)
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.run.method == "asd" and self.done == 5:
             signal.raise_signal(signal.SIGTERM)
@@ -264,9 +276,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
     if native == "bfloat16":
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", native)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="asd", seed=1, suite="parts")
+            distill(recipe, session, method="asd", seed=1, suite="parts")
     begun = tmp_path / "runs/parts/asd-s1/run.json"
     if native == "older":
         text = json.loads(begun.read_text())
@@ -275,9 +287,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
         del text["sum"]  # it had none either
         begun.write_text(json.dumps(text))
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    parts = Folder(distill(recipe, shop, method="asd", seed=1, suite="parts").folder(shop.runs))
+    parts = RunDir(distill(recipe, session, method="asd", seed=1, suite="parts").folder(session.runs))
     if native == "older":
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float32")
-    whole = Folder(distill(recipe, shop, method="asd", seed=1, suite="whole").folder(shop.runs))
+    whole = RunDir(distill(recipe, session, method="asd", seed=1, suite="whole").folder(session.runs))
     assert parts.student.read_bytes() == whole.student.read_bytes()
     assert parts.history() == whole.history()

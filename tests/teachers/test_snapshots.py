@@ -20,10 +20,10 @@ from antishortcut.cli import app
 from antishortcut.config.recipe import TeacherSettings
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.imported import states_of
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.imported import imported_states
 from antishortcut.teachers.snapshots import KEEP, Snapshots, load_state
-from antishortcut.teachers.trajectory import Trajectory, keep_steps
+from antishortcut.teachers.trajectory import Trajectory, snapshot_steps
 
 
 class Counter(nn.Module):
@@ -66,7 +66,7 @@ def test_they_are_those_of_asd_teach(tmp_path: Path, total: int) -> None:
     assert TeacherSettings.model_fields["keep"].default == KEEP
     due = Snapshots(tmp_path, total_steps=total).schedule
     due[total].remove("final")
-    assert due == keep_steps(KEEP, 1, total)
+    assert due == snapshot_steps(KEEP, 1, total)
 
 
 def test_the_untrained_model_is_kept_where_asked(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_loop_that_goes_on_past_its_end(tmp_path: Path) -> None:
     assert path.name == "final.safetensors"
     assert snapshots.finish(Counter(25)) is None
     assert held(tmp_path) == {"15%": 3, "100%": 25, "final": 25}
-    assert [state.labels for state in states_of(TeacherSettings(name="cnn-8", final=str(tmp_path)))] == [
+    assert [state.labels for state in imported_states(TeacherSettings(name="cnn-8", final=str(tmp_path)))] == [
         ["15%"], ["100%", "final"],
     ]  # fmt: skip
     with pytest.warns(UserWarning, match="step 24 is past"):  # what is repeated after a crash
@@ -331,7 +331,7 @@ def test_missing_and_damaged_snapshots_are_named(tmp_path: Path) -> None:
 
 def test_the_folder_is_laid_out_as_that_of_a_teacher(tmp_path: Path) -> None:
     loop(tmp_path, 1, 20)
-    trajectory = Trajectory(Folder(tmp_path))
+    trajectory = Trajectory(RunDir(tmp_path))
     for state in ("15%", "final"):
         assert torch.equal(trajectory.weights(state)["weight"], load_state(tmp_path, state)["weight"])
     trajectory.entries[-1]["labels"] = ["100%"]  # and the other way round

@@ -11,40 +11,40 @@ from safetensors.torch import load_file
 from antishortcut.config.recipe import ModelSettings, Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import build as zoo_build
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers import trajectory as teachers
-from antishortcut.teachers.trajectory import Teachers, Trajectory, keep_steps, network_of, save_weights
-from antishortcut.training.pipeline import Workshop, distill, rewind, teach
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
+from antishortcut.training.pipeline import Session, distill, rewind, teach
 
 
 def test_states_are_due_at_their_share_of_training() -> None:
-    assert keep_steps((2, 15.0, "epoch:36", "50%"), 10, 2400) == {
+    assert snapshot_steps((2, 15.0, "epoch:36", "50%"), 10, 2400) == {
         48: ["2%"],
         360: ["15%", "epoch:36"],  # the same step, one file
         1200: ["50%"],
         2400: ["100%"],  # the end is always kept
     }
-    assert min(keep_steps((2,), 1, 5)) == 1  # never the untrained network, unless it is asked for
+    assert min(snapshot_steps((2,), 1, 5)) == 1  # never the untrained network, unless it is asked for
 
 
 def test_nothing_trained_is_a_state_as_well() -> None:
-    assert keep_steps((0, 0.0, "0%", "epoch:0", 50), 10, 100) == {
+    assert snapshot_steps((0, 0.0, "0%", "epoch:0", 50), 10, 100) == {
         0: ["0%", "epoch:0"],
         50: ["50%"],
         100: ["100%"],
     }
-    assert keep_steps((0.001,), 10, 100) == {1: ["0.001%"], 100: ["100%"]}  # next to nothing is one step
+    assert snapshot_steps((0.001,), 10, 100) == {1: ["0.001%"], 100: ["100%"]}  # next to nothing is one step
 
 
 @pytest.mark.parametrize("point", [-1, 101, "epoch:99", "soon", "-5%"])
 def test_a_state_outside_training_is_refused(point: float | str) -> None:
     with pytest.raises(UserError, match=r"teacher\.keep"):
-        keep_steps((point,), 10, 100)
+        snapshot_steps((point,), 10, 100)
 
 
 @pytest.fixture
-def taught(recipe: Recipe, shop: Workshop) -> Trajectory:
-    return Trajectory(Folder(teach(recipe, shop).folder(shop.runs)))
+def taught(recipe: Recipe, session: Session) -> Trajectory:
+    return Trajectory(RunDir(teach(recipe, session).folder(session.runs)))
 
 
 def test_teaching_keeps_the_trajectory(taught: Trajectory) -> None:
@@ -62,18 +62,18 @@ def test_teaching_keeps_the_trajectory(taught: Trajectory) -> None:
     assert any(not torch.equal(early[key], final[key]) for key in early)
 
 
-def test_the_untrained_state_is_kept_and_changes_nothing(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
+def test_the_untrained_state_is_kept_and_changes_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     trajectories = []
-    for runs, keep in ((shop.runs, (0, 50)), (tmp_path / "without", (50,))):
+    for runs, keep in ((session.runs, (0, 50)), (tmp_path / "without", (50,))):
         chosen = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"keep": keep, "seed": 3})})
-        here = Workshop(runs, execution=shop.execution, quiet=True)
-        trajectories.append(Trajectory(Folder(teach(chosen, here).folder(runs))))
+        here = Session(runs, execution=session.execution, quiet=True)
+        trajectories.append(Trajectory(RunDir(teach(chosen, here).folder(runs))))
     kept, without = trajectories
     assert kept.folder.path.name == without.folder.path.name  # what is kept is no part of the hash
     assert [(entry["labels"], entry["step"]) for entry in kept.entries] == [(["0%"], 0), (["50%"], 8), (["100%"], 16)]
     assert (kept.entry("0%")["fraction"], kept.entry("0%")["epoch"]) == (0, 0)
     torch.manual_seed(3)
-    fresh = network_of(recipe.teacher, 10, 32).state_dict()
+    fresh = build_model(recipe.teacher, 10, 32).state_dict()
     untrained = kept.weights("0%")
     assert untrained.keys() == fresh.keys()
     assert all(torch.equal(untrained[key], fresh[key]) for key in fresh)
@@ -95,7 +95,7 @@ def test_tied_weights_and_weights_of_any_rank_are_kept(tmp_path: Path) -> None:
     save_weights(tmp_path / "tied.safetensors", torch.nn.Sequential(one, two))
     found = load_file(tmp_path / "tied.safetensors")
     assert torch.equal(found["0.weight"], found["1.weight"])
-    network_of(ModelSettings(name="tests.teachers.test_trajectory:deep"), 4, 16)
+    build_model(ModelSettings(name="tests.teachers.test_trajectory:deep"), 4, 16)
 
 
 def deep(num_classes: int) -> torch.nn.Module:
@@ -125,10 +125,10 @@ def test_a_damaged_snapshot_is_refused(taught: Trajectory) -> None:
         taught.weights("15%")
 
 
-def test_roles_find_their_states_and_teach_without_gradient(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="asd", seed=1, suite="s")
-    teachers = Teachers(run, shop.runs, 10, 32)
-    trajectory = Trajectory(Folder(shop.runs / "teachers" / str(run.teacher)))
+def test_roles_find_their_states_and_teach_without_gradient(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="asd", seed=1, suite="s")
+    teachers = Teachers(run, session.runs, 10, 32)
+    trajectory = Trajectory(RunDir(session.runs / "teachers" / str(run.teacher)))
     for role, state in (("final", "final"), ("early", "15%"), ("50%", "50%")):
         for key, value in trajectory.weights(state).items():
             assert torch.equal(teachers.network(role).state_dict()[key], value)
@@ -141,22 +141,22 @@ def test_roles_find_their_states_and_teach_without_gradient(recipe: Recipe, shop
     assert teachers.features(("final",), torch.rand(4, 3, 32, 32))["final"].stages == ()
 
 
-def test_rewinding_gives_an_early_reference(recipe: Recipe, shop: Workshop) -> None:
-    teacher = teach(recipe, shop)
-    rewound = rewind(teacher, 1, 0.05, shop)
-    trajectory = Trajectory(Folder(rewound.folder(shop.runs)))
+def test_rewinding_gives_an_early_reference(recipe: Recipe, session: Session) -> None:
+    teacher = teach(recipe, session)
+    rewound = rewind(teacher, 1, 0.05, session)
+    trajectory = Trajectory(RunDir(rewound.folder(session.runs)))
     assert [entry["labels"] for entry in trajectory.entries] == [["100%"]]
     student = recipe.model_copy(
         update={"teacher": recipe.teacher.model_copy(update={"early": "rewind", "rewind_epochs": 1})}
     )
-    run = distill(student, shop, method="asd", seed=1, suite="s")
+    run = distill(student, session, method="asd", seed=1, suite="s")
     assert run.roles == {"final": "final", "early": f"{rewound.hash}/final"}
-    early = Teachers(run, shop.runs, 10, 32).network("early").state_dict()
+    early = Teachers(run, session.runs, 10, 32).network("early").state_dict()
     assert all(torch.equal(early[key], value) for key, value in trajectory.weights("final").items())
 
 
-def test_a_teacher_that_is_not_there(recipe: Recipe, shop: Workshop, tmp_path: Path) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+def test_a_teacher_that_is_not_there(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
     with pytest.raises(UserError, match="no teacher at"):
         Teachers(run, tmp_path / "elsewhere", 10, 32).network("final")
 
@@ -169,9 +169,9 @@ def test_weights_of_ones_own_ask_no_hub(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(pretrained)
         return true(*words, pretrained=False, **more)  # type: ignore[arg-type]
 
-    own = network_of(ModelSettings(name="cnn-2-8"), 10, 32)
+    own = build_model(ModelSettings(name="cnn-2-8"), 10, 32)
     save_weights(tmp_path / "own.safetensors", own)
     monkeypatch.setattr(teachers, "build", build)
-    network_of(ModelSettings(name="cnn-2-8", pretrained=True, weights=str(tmp_path / "own.safetensors")), 10, 32)
-    network_of(ModelSettings(name="cnn-2-8", pretrained=True), 10, 32)
+    build_model(ModelSettings(name="cnn-2-8", pretrained=True, weights=str(tmp_path / "own.safetensors")), 10, 32)
+    build_model(ModelSettings(name="cnn-2-8", pretrained=True), 10, 32)
     assert asked == [False, True]

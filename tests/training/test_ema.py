@@ -13,16 +13,16 @@ from torch import nn
 
 import antishortcut.training.trainer as loop
 from antishortcut.config.recipe import Execution, Recipe, load_recipe
-from antishortcut.run_dir import Folder
-from antishortcut.training.optim import Average, decay_at
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.run_dir import RunDir
+from antishortcut.training.optim import WeightAverage, decay_at
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.signals import Stopped
 
 
 def test_the_mean_is_the_one_of_a_loop_in_float64() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).double()
-    average = Average(network, 0.9)
+    average = WeightAverage(network, 0.9)
     slow = {name: value.clone() for name, value in network.state_dict().items()}
     for step in range(30):
         network(torch.randn(4, 2, dtype=torch.float64))  # statistics move
@@ -45,7 +45,7 @@ def test_tied_weights_are_averaged_once() -> None:
     two.weight = one.weight
     network = nn.Sequential(one, two)
     nn.init.zeros_(one.weight)
-    average = Average(network, 0.5)
+    average = WeightAverage(network, 0.5)
     nn.init.ones_(one.weight)
     average.update(network, 1000)
     assert average.network.state_dict()["0.weight"].tolist() == [[0.5, 0.5]] * 2
@@ -72,19 +72,19 @@ def averaged(tiny: Path) -> Recipe:
 
 
 def test_the_mean_is_judged_saved_and_logged_beside_the_raw(
-    tiny: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[loop.Training] = []
-    original = loop.Training._finish
+    kept: list[loop.Trainer] = []
+    original = loop.Trainer._finish
 
-    def finish(self: loop.Training) -> None:
+    def finish(self: loop.Trainer) -> None:
         kept.append(self)
         original(self)
 
-    monkeypatch.setattr(loop.Training, "_finish", finish)
-    run = distill(load_recipe(str(tiny), ["optim.ema=0.9"]), shop, method="ce", seed=1, suite="mean")
-    plain = distill(load_recipe(str(tiny)), shop, method="ce", seed=1, suite="plain")
-    folder, other = Folder(run.folder(shop.runs)), Folder(plain.folder(shop.runs))
+    monkeypatch.setattr(loop.Trainer, "_finish", finish)
+    run = distill(load_recipe(str(tiny), ["optim.ema=0.9"]), session, method="ce", seed=1, suite="mean")
+    plain = distill(load_recipe(str(tiny)), session, method="ce", seed=1, suite="plain")
+    folder, other = RunDir(run.folder(session.runs)), RunDir(plain.folder(session.runs))
     saved, raw = load_file(folder.student), load_file(other.student)
     assert kept[0].average is not None
     mean = kept[0].average.network.state_dict()
@@ -101,32 +101,32 @@ def test_the_mean_is_judged_saved_and_logged_beside_the_raw(
     assert "raw" not in other.result()
 
 
-def test_states_of_a_teacher_are_means_early_and_late(tiny: Path, shop: Workshop) -> None:
-    runs = [teach(load_recipe(str(tiny), more), shop) for more in ([], ["optim.ema=0.9"])]
-    plain, mean = (Folder(run.folder(shop.runs)) for run in runs)
+def test_states_of_a_teacher_are_means_early_and_late(tiny: Path, session: Session) -> None:
+    runs = [teach(load_recipe(str(tiny), more), session) for more in ([], ["optim.ema=0.9"])]
+    plain, mean = (RunDir(run.folder(session.runs)) for run in runs)
     for file in sorted(path.name for path in plain.snapshots.iterdir()):
         one, two = (load_file(folder.snapshots / file) for folder in (plain, mean))
         assert any(not torch.equal(one[name], two[name]) for name in one), file
 
 
 def test_stopped_and_resumed_equals_uninterrupted_with_everything_on(
-    averaged: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    averaged: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Folder(distill(averaged, shop, method="asd", seed=1, suite="whole").folder(shop.runs))
-    original = loop.Training._step
+    whole = RunDir(distill(averaged, session, method="asd", seed=1, suite="whole").folder(session.runs))
+    original = loop.Trainer._step
     stops = [3, 8, 16]  # inside an epoch, at its end, at the very end
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done in stops:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_step", step)
     for _ in stops:
         with pytest.raises(Stopped):
-            distill(averaged, shop, method="asd", seed=1, suite="parts")
-    parts = Folder(distill(averaged, shop, method="asd", seed=1, suite="parts").folder(shop.runs))
+            distill(averaged, session, method="asd", seed=1, suite="parts")
+    parts = RunDir(distill(averaged, session, method="asd", seed=1, suite="parts").folder(session.runs))
     for name in ("student", "method"):
         one, two = load_file(getattr(whole, name)), load_file(getattr(parts, name))
         assert all(torch.equal(one[key], two[key]) for key in one | two)
@@ -137,18 +137,18 @@ def test_stopped_and_resumed_equals_uninterrupted_with_everything_on(
 
 def test_a_teacher_resumes_with_its_means(averaged: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = []
-    original = loop.Training._step
+    original = loop.Trainer._step
     for name, stop in (("whole", -1), ("parts", 5)):
-        here = Workshop(tmp_path / name, execution=Execution(accelerator="cpu", threads=1), quiet=True)
+        here = Session(tmp_path / name, execution=Execution(accelerator="cpu", threads=1), quiet=True)
 
-        def step(self: loop.Training, batch: Any, stop: int = stop) -> float:
+        def step(self: loop.Trainer, batch: Any, stop: int = stop) -> float:
             rate = original(self, batch)
             if self.done == stop:
                 signal.raise_signal(signal.SIGINT)
             return rate
 
         with monkeypatch.context() as patch:
-            patch.setattr(loop.Training, "_step", step)
+            patch.setattr(loop.Trainer, "_step", step)
             if stop > 0:
                 with pytest.raises(Stopped):
                     teach(averaged, here)

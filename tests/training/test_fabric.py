@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from antishortcut.config.recipe import Execution
-from antishortcut.training.fabric import STARTER, make_fabric
+from antishortcut.training.fabric import STARTER, build_fabric
 
 SECOND = """
 from antishortcut.training import fabric
@@ -86,7 +86,7 @@ def test_the_group_of_a_loop_of_ones_own_ends_when_it_is_told_to(tmp_path: Path)
 
 def test_others_that_are_started_later_are_not_tied_to_this_one() -> None:
     """They would take themselves for processes of a run that has ended, and end."""
-    make_fabric(Execution(accelerator="cpu", precision="32-true", threads=1))
+    build_fabric(Execution(accelerator="cpu", precision="32-true", threads=1))
     assert STARTER not in os.environ
 
 
@@ -94,7 +94,7 @@ def test_the_precision_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     made = logging.getLogger("lightning_fabric.utilities.rank_zero")
     made.addHandler(caplog.handler)
     try:
-        make_fabric(Execution(accelerator="cpu", precision="bf16-mixed", threads=1))
+        build_fabric(Execution(accelerator="cpu", precision="bf16-mixed", threads=1))
         assert not caplog.records
         made.info("other news")
         assert set(caplog.messages) == {"other news"}

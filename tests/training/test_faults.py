@@ -17,8 +17,15 @@ import torch
 from antishortcut.config.recipe import load_recipe, teach_run
 from antishortcut.config.schema import Execution
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder
-from antishortcut.training.checkpoint import forget_later, kept, load_state, needed, save_or_say, save_state
+from antishortcut.run_dir import RunDir
+from antishortcut.training.checkpoint import (
+    drop_later_checkpoints,
+    load_checkpoint,
+    require_disk,
+    save_checkpoint,
+    saved_step,
+    try_save_checkpoint,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,49 +57,49 @@ def test_signals_save_and_say_so() -> None:
 
 def test_a_flipped_bit_anywhere_in_a_state_leads_to_the_one_before(tmp_path: Path) -> None:
     for step in (1, 2):
-        save_state(tmp_path, step, {"model": torch.full((64,), float(step))})
+        save_checkpoint(tmp_path, step, {"model": torch.full((64,), float(step))})
     newest = sorted(tmp_path.glob("*.pt"))[-1]
     data = newest.read_bytes()
     for at in range(0, len(data), 7):
         newest.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
-        found = load_state(tmp_path)
+        found = load_checkpoint(tmp_path)
         assert found is not None
         assert found[0] == 1
     for at in range(0, len(data), 101):
         newest.write_bytes(data[:at])
-        found = load_state(tmp_path)
+        found = load_checkpoint(tmp_path)
         assert found is not None
         assert found[0] == 1
     newest.write_bytes(data)
-    found = load_state(tmp_path)
+    found = load_checkpoint(tmp_path)
     assert found is not None
     assert found[0] == 2
 
 
 def test_a_state_that_cannot_be_saved_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
-    folder, said = Folder(tmp_path), list[str]()
+    folder, said = RunDir(tmp_path), list[str]()
     with folder.locked():
-        save_or_say(folder, 1, {"a": 1}, said.append)
+        try_save_checkpoint(folder, 1, {"a": 1}, said.append)
         (tmp_path / "resume").rename(tmp_path / "aside")
         (tmp_path / "resume").write_text("a file where the states should be")
         folder.log({"step": 2})
-        save_or_say(folder, 2, {"a": 2}, said.append)
+        try_save_checkpoint(folder, 2, {"a": 2}, said.append)
         (tmp_path / "resume").unlink()
         (tmp_path / "aside").rename(tmp_path / "resume")
-        save_or_say(folder, 3, {"a": 3}, said.append)
+        try_save_checkpoint(folder, 3, {"a": 3}, said.append)
     assert len(said) == 1
     assert said[0].startswith("step 2 could not be saved (")
-    assert load_state(tmp_path / "resume") == (3, {"a": 3})
-    assert kept(folder) == "the state after step 3 is kept"
+    assert load_checkpoint(tmp_path / "resume") == (3, {"a": 3})
+    assert saved_step(folder) == "the state after step 3 is kept"
 
 
 def test_a_folder_that_is_not_there_any_more_is_not_made_anew(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunDir(tmp_path / "run")
     with folder.locked():
         folder.log({"step": 1})
         folder.path.rename(tmp_path / "elsewhere")
         folder.log({"step": 2})  # kept in mind
-        with pytest.raises(UserError, match="No such file"), needed(folder):
+        with pytest.raises(UserError, match="No such file"), require_disk(folder):
             pytest.fail("nothing may be written")
         assert not folder.path.exists()
         (tmp_path / "elsewhere").rename(folder.path)
@@ -101,7 +108,7 @@ def test_a_folder_that_is_not_there_any_more_is_not_made_anew(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_anywhere_in_the_settings_is_told(tmp_path: Path) -> None:
-    folder, run = Folder(tmp_path), teach_run(load_recipe("cues"), "fingerprint")
+    folder, run = RunDir(tmp_path), teach_run(load_recipe("cues"), "fingerprint")
     folder.begin(run, Execution(threads=1).model_dump(mode="json"), {"torch": "2"})
     path, there, kinds = tmp_path / "run.json", folder.read(), set[str]()
     data = path.read_bytes()
@@ -118,32 +125,32 @@ def test_a_flipped_bit_anywhere_in_the_settings_is_told(tmp_path: Path) -> None:
 def test_a_state_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "000000001-0.pt").symlink_to("/proc/self/mem")  # opens, and gives an I/O error
     with pytest.raises(UserError, match=r"000000001-0.pt: cannot be read \("):
-        load_state(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 def test_a_state_of_another_run_leads_to_the_own_one_before_or_is_told(tmp_path: Path) -> None:
-    save_state(tmp_path, 3, {"run": "this"})
-    save_state(tmp_path, 4, {"run": "that"})
-    assert load_state(tmp_path, run="this") == (3, {"run": "this"})
+    save_checkpoint(tmp_path, 3, {"run": "this"})
+    save_checkpoint(tmp_path, 4, {"run": "that"})
+    assert load_checkpoint(tmp_path, run="this") == (3, {"run": "this"})
     with pytest.raises(UserError, match="a state of another run"):
-        load_state(tmp_path, run="third")
-    save_state(tmp_path, 5, {"older": "versions do not say"})
-    assert load_state(tmp_path, run="this") == (5, {"older": "versions do not say"})
+        load_checkpoint(tmp_path, run="third")
+    save_checkpoint(tmp_path, 5, {"older": "versions do not say"})
+    assert load_checkpoint(tmp_path, run="this") == (5, {"older": "versions do not say"})
 
 
 def test_a_state_under_the_name_of_another_step_leads_to_the_one_before_or_is_told(tmp_path: Path) -> None:
-    save_state(tmp_path, 3, {"step": 3})
-    save_state(tmp_path, 4, {"step": 4})
+    save_checkpoint(tmp_path, 3, {"step": 3})
+    save_checkpoint(tmp_path, 4, {"step": 4})
     newest = sorted(tmp_path.glob("*.pt"))[-1]
     newest.rename(tmp_path / newest.name.replace("000000004", "000000009"))
-    assert load_state(tmp_path) == (3, {"step": 3})
+    assert load_checkpoint(tmp_path) == (3, {"step": 3})
     next(tmp_path.glob("000000003*")).unlink()
     with pytest.raises(UserError, match="every saved state is damaged"):
-        load_state(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 def test_states_after_the_one_gone_on_from_do_not_count(tmp_path: Path) -> None:
     for step in (3, 8, 9):
-        save_state(tmp_path, step, {})
-    forget_later(tmp_path, 8)
+        save_checkpoint(tmp_path, step, {})
+    drop_later_checkpoints(tmp_path, 8)
     assert [path.name[:9] for path in tmp_path.glob("*.pt")] == ["000000008"]

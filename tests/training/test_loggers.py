@@ -15,20 +15,20 @@ import antishortcut.training.trainer as loop
 from antishortcut.cli.options import execution_of
 from antishortcut.config.recipe import Execution, Recipe, Run, teach_run
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.training import loggers as logs
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.training.signals import Stopped
 
 
 def test_a_missing_package_is_said_before_training(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.execution = Execution(accelerator="cpu", threads=1, log=("wandb",))
+    session.execution = Execution(accelerator="cpu", threads=1, log=("wandb",))
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"--log wandb: .* not installed; pip install 'antishortcut\[wandb\]'"):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
-    assert not (shop.runs / "s" / "ce-s1").exists()
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    assert not (session.runs / "s" / "ce-s1").exists()
 
 
 def test_an_unknown_log_is_one_line() -> None:
@@ -52,30 +52,30 @@ class Failing:
 
 
 def test_a_log_that_fails_is_left_out_and_training_ends_as_ever(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = distill(recipe, shop, method="ce", seed=1, suite="whole")
-    shop.quiet = False
+    whole = distill(recipe, session, method="ce", seed=1, suite="whole")
+    session.quiet = False
     monkeypatch.setitem(logs.KINDS, "tensorboard", Failing)
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    one, two = (Folder(each.folder(shop.runs)) for each in (whole, run))
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    one, two = (RunDir(each.folder(session.runs)) for each in (whole, run))
     assert one.history() == two.history()
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("log tensorboard: OSError: no space left on device; training goes on without it") == 1
 
 
 def test_a_log_that_cannot_be_opened_is_said_and_may_be_left_out_when_the_run_goes_on(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(run: Run, folder: Path, step: int) -> Any:
         raise ConnectionError("not logged in")
 
     monkeypatch.setitem(logs.KINDS, "tensorboard", refuse)
     with pytest.raises(UserError, match="--log tensorboard: ConnectionError: not logged in"):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
-    shop.execution = Execution(accelerator="cpu", threads=1, log=())
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    assert Folder(run.folder(shop.runs)).finished
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    session.execution = Execution(accelerator="cpu", threads=1, log=())
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    assert RunDir(run.folder(session.runs)).finished
 
 
 def test_tensorboard_reads_the_repeated_steps_of_a_resumed_run_once(recipe: Recipe, tmp_path: Path) -> None:
@@ -94,24 +94,24 @@ def test_tensorboard_reads_the_repeated_steps_of_a_resumed_run_once(recipe: Reci
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_offline_goes_on_as_the_same_run(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    shop.execution = Execution(accelerator="cpu", threads=1, log=("wandb", "tensorboard"))
-    original = loop.Training._step
+    session.execution = Execution(accelerator="cpu", threads=1, log=("wandb", "tensorboard"))
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done == 5:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="ce", seed=1, suite="s")
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    files = sorted((run.folder(shop.runs) / "wandb").glob("offline-run-*/run-*.wandb"))
+            distill(recipe, session, method="ce", seed=1, suite="s")
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    files = sorted((run.folder(session.runs) / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2
     assert len({path.name for path in files}) == 1  # the same run, goes on
     assert files[0].name.startswith(f"run-{run.hash}-")

@@ -15,13 +15,13 @@ from antishortcut import hardware as machine
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network
-from antishortcut.run_dir import Folder
-from antishortcut.training.microbatch import is_shortage
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.training.microbatch import is_out_of_memory
+from antishortcut.training.pipeline import Session, distill
 
 
-def outcome(run: Any, shop: Workshop) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:
-    folder = Folder(run.folder(shop.runs))
+def outcome(run: Any, session: Session) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:
+    folder = RunDir(run.folder(session.runs))
     return load_file(folder.student), folder.history(), folder.read()[1]
 
 
@@ -38,14 +38,14 @@ def limit_training_batches(monkeypatch: pytest.MonkeyPatch, images: int) -> None
 
 
 def test_auto_halves_the_micro_batch_until_it_fits(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limit_training_batches(monkeypatch, 8)
     results = []
     for name, parts in (("auto", "auto"), ("four", 4)):
-        shop.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "parts": parts})
-        shop.quiet = name != "auto"
-        results.append(outcome(distill(recipe, shop, method="ce", seed=1, suite=name), shop))
+        session.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "parts": parts})
+        session.quiet = name != "auto"
+        results.append(outcome(distill(recipe, session, method="ce", seed=1, suite=name), session))
     (weights, history, execution), (expected, expected_history, _) = results
     assert execution["parts"] == 4
     assert all(torch.equal(weights[key], expected[key]) for key in expected)  # the trial leaves no trace
@@ -54,55 +54,55 @@ def test_auto_halves_the_micro_batch_until_it_fits(
     assert "a batch of 32 does not fit: computing it in 4 parts" in message
 
 
-def test_auto_keeps_a_batch_that_fits_in_one_piece(recipe: Recipe, shop: Workshop) -> None:
-    shop.execution = Execution(accelerator="cpu", threads=1, parts="auto")
+def test_auto_keeps_a_batch_that_fits_in_one_piece(recipe: Recipe, session: Session) -> None:
+    session.execution = Execution(accelerator="cpu", threads=1, parts="auto")
     short = recipe.model_copy(update={"epochs": 1})
-    assert outcome(distill(short, shop, method="asd", seed=1, suite="s"), shop)[2]["parts"] == 1
+    assert outcome(distill(short, session, method="asd", seed=1, suite="s"), session)[2]["parts"] == 1
 
 
-def test_micro_batches_multiply_those_of_the_recipe(recipe: Recipe, shop: Workshop) -> None:
+def test_micro_batches_multiply_those_of_the_recipe(recipe: Recipe, session: Session) -> None:
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 2}), "epochs": 1})
     whole = recipe.model_copy(update={"epochs": 1})
     histories = []
     for name, each, parts in (("a", split, 2), ("b", whole, 4)):
-        shop.execution = Execution(accelerator="cpu", threads=1, parts=parts)
-        histories.append(outcome(distill(each, shop, method="ce", seed=1, suite=name), shop)[1])
+        session.execution = Execution(accelerator="cpu", threads=1, parts=parts)
+        histories.append(outcome(distill(each, session, method="ce", seed=1, suite=name), session)[1])
     assert histories[0] == histories[1]
 
 
 def test_when_nothing_fits_one_line_says_so_and_no_folder_is_left(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_training_batches(monkeypatch, 1)
-    shop.execution = Execution(accelerator="cpu", threads=1, parts="auto")
+    session.execution = Execution(accelerator="cpu", threads=1, parts="auto")
     with pytest.raises(UserError, match="not even 2 images at a time fit into memory"):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
-    assert not (shop.runs / "s" / "ce-s1").exists()
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    assert not (session.runs / "s" / "ce-s1").exists()
 
 
 def test_only_out_of_memory_errors_count() -> None:
-    assert is_shortage(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
-    assert not is_shortage(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not is_shortage(ValueError("out of memory"))
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("out of memory"))
 
 
 @pytest.mark.parametrize("save_every", [0.0, 1e9])
 def test_running_out_of_memory_is_one_line(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, save_every: float
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, save_every: float
 ) -> None:
-    shop.execution = Execution(accelerator="cpu", threads=1, save_every=save_every)
-    original = loop.Training._step
+    session.execution = Execution(accelerator="cpu", threads=1, save_every=save_every)
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         if self.done == 4:
             torch.empty(2**60, dtype=torch.uint8)  # the allocator's own message
         return original(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(UserError) as caught:
-            distill(recipe, shop, method="ce", seed=1, suite="s")
-    message, folder = str(caught.value), shop.runs / "s" / "ce-s1"
+            distill(recipe, session, method="ce", seed=1, suite="s")
+    message, folder = str(caught.value), session.runs / "s" / "ce-s1"
     assert message.startswith("out of memory in step 5; ")
     assert "--parts auto" in message
     assert "\n" not in message
@@ -110,8 +110,8 @@ def test_running_out_of_memory_is_one_line(
         assert not folder.exists()
         return
     assert "the state after step 4 is kept" in message
-    resumed = outcome(distill(recipe, shop, method="ce", seed=1, suite="s"), shop)
-    whole = outcome(distill(recipe, shop, method="ce", seed=1, suite="whole"), shop)
+    resumed = outcome(distill(recipe, session, method="ce", seed=1, suite="s"), session)
+    whole = outcome(distill(recipe, session, method="ce", seed=1, suite="whole"), session)
     assert all(torch.equal(resumed[0][key], whole[0][key]) for key in whole[0])
     assert resumed[1] == whole[1]
 

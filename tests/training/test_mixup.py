@@ -15,11 +15,11 @@ from scipy import stats
 from antishortcut.config.recipe import Execution, OptimSettings, load_recipe
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification
-from antishortcut.training.mixup import mix_of, mixed
-from antishortcut.training.pipeline import Workshop, distill
-from antishortcut.types import Batch, Features, Unmixed
+from antishortcut.training.mixup import draw_mix, mix_batch
+from antishortcut.training.pipeline import Session, distill
+from antishortcut.types import Batch, Features, NoMixup
 from tests.methods.test_contract import Setting
 from tests.training.test_two_processes import NETWORK, asd
 
@@ -34,7 +34,7 @@ def batch_of(count: int = 5) -> Batch:
 
 def test_mixup_by_a_loop() -> None:
     batch, optim = batch_of(), OptimSettings(mixup=0.4)
-    found, share = mixed(batch, optim, 3, 7), mix_of(optim, 3, 7, (8, 12)).share
+    found, share = mix_batch(batch, optim, 3, 7), draw_mix(optim, 3, 7, (8, 12)).share
     for row in range(5):
         expected = share * batch.image[row] + (1 - share) * batch.image[4 - row]
         assert torch.allclose(found.image[row], expected, atol=1e-7)
@@ -51,7 +51,7 @@ def test_cutmix_by_counting_pixels() -> None:
     optim = OptimSettings(cutmix=1.0)
     sizes = set()
     for step in range(40):
-        found = mixed(batch, optim, 1, step)
+        found = mix_batch(batch, optim, 1, step)
         assert found.share is not None
         own = float((found.image[0] == 0).float().mean())
         assert own == pytest.approx(float(found.share[0]), abs=1e-6)
@@ -65,11 +65,11 @@ def test_cutmix_by_counting_pixels() -> None:
 
 
 def test_shares_follow_their_beta_and_both_kinds_come_equally_often() -> None:
-    drawn = [mix_of(OptimSettings(mixup=0.4), 5, step, (32, 32)).share for step in range(2000)]
+    drawn = [draw_mix(OptimSettings(mixup=0.4), 5, step, (32, 32)).share for step in range(2000)]
     assert stats.kstest(drawn, stats.beta(0.4, 0.4).cdf).pvalue > 0.01
-    cut = [mix_of(BOTH, 5, step, (32, 32)).box is not None for step in range(2000)]
+    cut = [draw_mix(BOTH, 5, step, (32, 32)).box is not None for step in range(2000)]
     assert np.mean(cut) == pytest.approx(0.5, abs=0.05)
-    assert mix_of(BOTH, 5, 9, (32, 32)) == mix_of(BOTH, 5, 9, (32, 32)) != mix_of(BOTH, 6, 9, (32, 32))
+    assert draw_mix(BOTH, 5, 9, (32, 32)) == draw_mix(BOTH, 5, 9, (32, 32)) != draw_mix(BOTH, 6, 9, (32, 32))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -100,7 +100,7 @@ def test_an_image_mixed_with_nothing_is_itself() -> None:
     task = Classification(label_smoothing=0.1)
     one, two = (float(task.loss(Features(logits, logits), each)["task"]) for each in (batch, whole))
     assert one == pytest.approx(two, abs=1e-12)
-    assert mixed(batch, OptimSettings(), 1, 1) is batch
+    assert mix_batch(batch, OptimSettings(), 1, 1) is batch
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -116,7 +116,7 @@ def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: 
         found.append(terms)
     one, two = ({key: value for key, value in each.items() if key != "task"} for each in found)
     looks = any(not torch.equal(one[key], two[key]) for key in one)
-    assert looks == isinstance(setting.method, Unmixed)
+    assert looks == isinstance(setting.method, NoMixup)
 
 
 @pytest.mark.parametrize(
@@ -127,34 +127,34 @@ def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: 
     ],
 )
 def test_a_method_that_needs_whole_images_is_refused_before_anything_is_trained(
-    tiny: Path, shop: Workshop, method: str, more: list[str], said: str
+    tiny: Path, session: Session, method: str, more: list[str], said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        distill(load_recipe(str(tiny), ["optim.mixup=0.2", *more]), shop, method=method, seed=1, suite="s")
-    assert not shop.runs.exists()
+        distill(load_recipe(str(tiny), ["optim.mixup=0.2", *more]), session, method=method, seed=1, suite="s")
+    assert not session.runs.exists()
 
 
-def test_maps_are_not_mixed(shop: Workshop) -> None:
+def test_maps_are_not_mixed(session: Session) -> None:
     with pytest.raises(UserError, match="a class for every pixel are not mixed"):
-        distill(load_recipe("cues-seg", [*SMALL, "optim.mixup=0.2"]), shop, method="kd", seed=1, suite="s")
+        distill(load_recipe("cues-seg", [*SMALL, "optim.mixup=0.2"]), session, method="kd", seed=1, suite="s")
 
 
-def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, shop: Workshop) -> None:
+def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, session: Session) -> None:
     recipe = load_recipe(str(tiny), ["optim.cutmix=1.0", "epochs=1"])
     how = {"accelerator": "cpu", "threads": 1}
-    shop.execution = Execution.model_validate(how | {"cache_teachers": "auto"})
-    run = distill(recipe, shop, method="kd", seed=1, suite="auto")
-    assert Folder(run.folder(shop.runs)).read()[1]["cache_teachers"] is False
-    assert not list(shop.runs.glob("teachers/*/cache"))
-    shop.execution = Execution.model_validate(how | {"cache_teachers": True})
+    session.execution = Execution.model_validate(how | {"cache_teachers": "auto"})
+    run = distill(recipe, session, method="kd", seed=1, suite="auto")
+    assert RunDir(run.folder(session.runs)).read()[1]["cache_teachers"] is False
+    assert not list(session.runs.glob("teachers/*/cache"))
+    session.execution = Execution.model_validate(how | {"cache_teachers": True})
     with pytest.raises(UserError, match="--cache-teachers: teachers are asked about mixed images"):
-        distill(recipe, shop, method="kd", seed=1, suite="yes")
-    assert not (shop.runs / "yes" / "kd-s1").exists()
+        distill(recipe, session, method="kd", seed=1, suite="yes")
+    assert not (session.runs / "yes" / "kd-s1").exists()
 
 
 @pytest.mark.parametrize("way", ["parts", pytest.param("processes", marks=pytest.mark.slow)])
 def test_parts_and_processes_do_not_matter(
-    tmp_path: Path, tiny: Path, shop: Workshop, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, tiny: Path, session: Session, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """265 images: the last batch, 9, is shared as 5 and 4. Mixed, averaged, for a student without batch statistics."""
     (tmp_path / "bare.py").write_text(NETWORK)
@@ -162,17 +162,17 @@ def test_parts_and_processes_do_not_matter(
     settings = ["data.options.count=265", "student.name=import:bare:net", "optim.rate=0.02", "epochs=1"]
     settings += ["optim.mixup=0.4", "optim.cutmix=1.0", "optim.ema=0.9", "optim.decay=weights"]
     recipe = load_recipe(str(tiny), settings)
-    one = Folder(distill(recipe, shop, method="ce", seed=1, suite="one").folder(shop.runs))
-    other = Folder(shop.runs / "other" / "ce-s1")
+    one = RunDir(distill(recipe, session, method="ce", seed=1, suite="one").folder(session.runs))
+    other = RunDir(session.runs / "other" / "ce-s1")
     if way == "parts":
-        shop.execution = Execution(accelerator="cpu", threads=1, parts=3)
-        distill(recipe, shop, method="ce", seed=1, suite="other")
+        session.execution = Execution(accelerator="cpu", threads=1, parts=3)
+        distill(recipe, session, method="ce", seed=1, suite="other")
         losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, other)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     else:
         words = [word for text in settings for word in ("--set", text)]
         words += ["--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2", "--suite", "other"]
-        asd(tmp_path, "distill", str(tiny), *words, "--runs", str(shop.runs))
+        asd(tmp_path, "distill", str(tiny), *words, "--runs", str(session.runs))
     assert one.result()["raw"] == pytest.approx(other.result()["raw"], abs=0.021)
     weights = load_file(other.student)
     for key, value in load_file(one.student).items():

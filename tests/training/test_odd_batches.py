@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, make_method, options_of, roles_of
+from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
 STUDENT = Shape(6, ((3, 8, 8), (4, 8, 8), (5, 4, 4), (6, 2, 2)))
@@ -49,12 +49,12 @@ def test_finite_or_a_clear_error(
 ) -> None:
     torch.manual_seed(seed)
     labels = torch.arange(20) % classes
-    options = options_of(name, {})
-    roles = roles_of(name, options)
+    options = method_options(name, {})
+    roles = method_roles(name, options)
     sizes = Sizes(classes, 20, STUDENT, dict.fromkeys(roles, TEACHERS[teacher]), labels)
     method: nn.Module | None = None
     with suppress(UserError) if classes == 1 else nullcontext():  # the only thing here that a method may refuse
-        method = make_method(name, sizes, options).train(training)
+        method = build_method(name, sizes, options).train(training)
     if method is None:
         return
     index = torch.randperm(20)[:rows]

@@ -11,7 +11,7 @@ from torch import nn
 from antishortcut.config.recipe import OptimSettings, Recipe, Run, distill_run, load_recipe, rewind_run, teach_run
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.training.optim import make_optimizer, parameter_groups, spared
+from antishortcut.training.optim import build_optimizer, no_decay_names, parameter_groups
 
 WEIGHTS = OptimSettings(name="adamw", decay="weights", weight_decay=0.05)
 
@@ -22,11 +22,11 @@ def test_spared_are_those_that_timm_spares(name: str) -> None:
     listed: set[str] = getattr(network, "no_weight_decay", set)()
     groups = param_groups_weight_decay(network, 0.05, no_weight_decay_list=listed)
     theirs = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
-    assert {id(p) for key, p in network.named_parameters() if key in spared(network)} == theirs
+    assert {id(p) for key, p in network.named_parameters() if key in no_decay_names(network)} == theirs
 
 
 def test_what_a_wrapped_network_wants_spared_is_found() -> None:
-    names = spared(build("timm:vit_tiny_patch16_224", 5, image_size=224))
+    names = no_decay_names(build("timm:vit_tiny_patch16_224", 5, image_size=224))
     assert {name.split(".")[-1] for name in names} >= {"pos_embed", "cls_token", "bias"}
     assert not any(name.endswith("qkv.weight") for name in names)
 
@@ -35,7 +35,7 @@ def test_every_parameter_is_in_one_group_and_only_weights_shrink() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     groups = parameter_groups(WEIGHTS, network)
     assert sorted(id(p) for g in groups for p in g["params"]) == sorted(id(p) for p in network.parameters())
-    optimizer = make_optimizer(WEIGHTS.model_copy(update={"rate": 0.5}), network)
+    optimizer = build_optimizer(WEIGHTS.model_copy(update={"rate": 0.5}), network)
     before = {name: value.clone() for name, value in network.named_parameters()}
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)  # decay alone moves anything
@@ -48,7 +48,7 @@ def test_every_parameter_is_in_one_group_and_only_weights_shrink() -> None:
 def test_unless_said_there_is_one_group_as_ever() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     for name in ("sgd", "adamw"):
-        optimizer = make_optimizer(OptimSettings.model_validate({"name": name, "betas": (0.8, 0.95)}), network)
+        optimizer = build_optimizer(OptimSettings.model_validate({"name": name, "betas": (0.8, 0.95)}), network)
         assert [len(group["params"]) for group in optimizer.param_groups] == [4]
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.95)
 

@@ -7,12 +7,12 @@ import math
 import pytest
 
 from antishortcut.config.recipe import OptimSettings
-from antishortcut.training.optim import rate_at
+from antishortcut.training.optim import lr_at
 
 
 def rates(**settings: object) -> list[float]:
     optim = OptimSettings.model_validate({"rate": 0.1} | settings)
-    return [rate_at(optim, step, 10, 100) for step in range(100)]
+    return [lr_at(optim, step, 10, 100) for step in range(100)]
 
 
 def test_cosine_falls_from_the_rate_to_nothing() -> None:

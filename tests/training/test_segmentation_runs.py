@@ -18,12 +18,12 @@ import antishortcut.training.trainer as loop
 from antishortcut.analysis.contrast_targets import measure
 from antishortcut.config.recipe import Execution, Recipe, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation import EvalContext, evaluate
 from antishortcut.evaluation.stylize import write_stylized
 from antishortcut.methods import METHODS
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.signals import Stopped
 from antishortcut.types import Batch
 from tests.data.official import make_ade
@@ -40,39 +40,39 @@ def dense() -> Recipe:
     return load_recipe("cues-seg", SMALL)
 
 
-def test_a_recipe_in_iterations_is_trained_and_scored(dense: Recipe, shop: Workshop) -> None:
-    teacher = teach(dense, shop)
+def test_a_recipe_in_iterations_is_trained_and_scored(dense: Recipe, session: Session) -> None:
+    teacher = teach(dense, session)
     states = {
-        label: entry for entry in Trajectory(Folder(teacher.folder(shop.runs))).entries for label in entry["labels"]
+        label: entry for entry in Trajectory(RunDir(teacher.folder(session.runs))).entries for label in entry["labels"]
     }
     assert {label: entry["step"] for label, entry in states.items()} == {"0%": 0, "15%": 2, "50%": 6, "100%": 11}
     assert all({"accuracy", "miou", "images"} <= set(entry) for entry in states.values())
-    run = distill(dense, shop, method="asd", seed=1, suite="s")
-    folder = Folder(run.folder(shop.runs))
+    run = distill(dense, session, method="asd", seed=1, suite="s")
+    folder = RunDir(run.folder(session.runs))
     result, rows = folder.result(), folder.history()
     assert (result["steps"], result["headline"], result["set"]) == (11, "miou", "iid")
     assert result["last"]["epoch"] == 2.2  # of five batches
     assert result["best"]["miou"] >= result["last"]["miou"]
     assert [row["step"] for row in rows if "scores" in row] == [5, 10, 11]  # ends of epochs, and the end
-    assert folder.headline() == ("miou", result["last"]["miou"])
+    assert folder.primary_metric() == ("miou", result["last"]["miou"])
     warm = [row["terms"]["tc"] for row in rows if "terms" in row]
     assert warm[0] == 0
     assert all(value > 0 for value in warm[1:])  # it counts steps, not epochs
-    scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), ["clean", "scenes"])
+    scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), ["clean", "scenes"])
     assert scores["iid"]["values"]["miou"] == pytest.approx(result["last"]["miou"])
-    assert set(scores["iid"]["classes"]) == set(shop.sets(run.data).classes)
+    assert set(scores["iid"]["classes"]) == set(session.sets(run.data).classes)
     assert {"by_shape", "by_texture"} <= set(scores["conflict"]["values"])
     assert 0 <= scores["scenes"]["values"]["agreement"] <= 1
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Workshop]:
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Session]:
     """A recipe of two steps, and where its teacher is."""
     execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
-    shop = Workshop(tmp_path_factory.mktemp("runs"), execution=execution, quiet=True)
+    session = Session(tmp_path_factory.mktemp("runs"), execution=execution, quiet=True)
     recipe = load_recipe("cues-seg", [*SMALL, "iterations=2", 'teacher.keep=["0%", 15, 50, 75]'])
-    teach(recipe, shop)
-    return recipe, shop
+    teach(recipe, session)
+    return recipe, session
 
 
 REFUSED = {"byot", "ckptkd", "crd", "crd+kd", "crd-queue"}
@@ -84,63 +84,63 @@ def test_the_docs_name_the_refused_methods() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_learns_from_maps_and_rows_or_is_refused(taught: tuple[Recipe, Workshop], method: str) -> None:
-    recipe, shop = taught
+def test_a_method_learns_from_maps_and_rows_or_is_refused(taught: tuple[Recipe, Session], method: str) -> None:
+    recipe, session = taught
     if method not in REFUSED:
-        run = distill(recipe, shop, method=method, seed=1, suite="s")
-        assert Folder(run.folder(shop.runs)).result()["steps"] == 2
+        run = distill(recipe, session, method=method, seed=1, suite="s")
+        assert RunDir(run.folder(session.runs)).result()["steps"] == 2
         return
     with pytest.raises(UserError, match="needs one label for every image") as told:
-        distill(recipe, shop, method=method, seed=1, suite="s")
+        distill(recipe, session, method=method, seed=1, suite="s")
     assert "\n" not in str(told.value)
-    assert not list(shop.runs.glob(f"s/{method}-s1/history*"))
+    assert not list(session.runs.glob(f"s/{method}-s1/history*"))
 
 
 @pytest.mark.parametrize("method", sorted(REFUSED - {"byot"}))  # which has no teacher
-def test_a_method_is_refused_before_its_teacher_is_trained(dense: Recipe, shop: Workshop, method: str) -> None:
+def test_a_method_is_refused_before_its_teacher_is_trained(dense: Recipe, session: Session, method: str) -> None:
     with pytest.raises(UserError, match="needs"):
-        distill(dense, shop, method=method, seed=1, suite="s")
-    assert not shop.runs.exists()
+        distill(dense, session, method=method, seed=1, suite="s")
+    assert not session.runs.exists()
 
 
-def test_what_needs_labels_of_images_is_refused(taught: tuple[Recipe, Workshop], tmp_path: Path) -> None:
-    recipe, shop = taught
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    folder, sets = Folder(run.folder(shop.runs)), shop.sets(run.data)
+def test_what_needs_labels_of_images_is_refused(taught: tuple[Recipe, Session], tmp_path: Path) -> None:
+    recipe, session = taught
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(run.data)
     for name in ("hard", "mechanism", "attack", "groups"):
         with pytest.raises(UserError, match="needs one label for every image; here there is one for every pixel"):
-            evaluate(folder, Bench(sets, shop.runs), [name])
+            evaluate(folder, EvalContext(sets, session.runs), [name])
     with pytest.raises(UserError, match="one label for an image"):
-        evaluate(folder, Bench(sets, shop.runs), ["corruptions"])
+        evaluate(folder, EvalContext(sets, session.runs), ["corruptions"])
     assert set(folder.scores()) == set()
     with pytest.raises(UserError, match="targets needs one label for every image"):
-        measure(Folder(teach(recipe, shop).folder(shop.runs)), sets, [], [0.5])
+        measure(RunDir(teach(recipe, session).folder(session.runs)), sets, [], [0.5])
     for styles in (None, tmp_path):
         with pytest.raises(UserError, match="a stylised set needs one label for every image"):
             write_stylized(None, sets, tmp_path / "out", styles=styles)  # type: ignore[arg-type]
 
 
 def test_stopped_and_resumed_equals_uninterrupted(
-    dense: Recipe, shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dense: Recipe, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = distill(dense, shop, method="asd", seed=1, suite="s")
-    whole = Folder(run.folder(shop.runs))
-    other = Workshop(tmp_path / "parts", execution=shop.execution, quiet=True)
-    shutil.copytree(shop.runs / "teachers", other.runs / "teachers")
-    step = loop.Training._step
+    run = distill(dense, session, method="asd", seed=1, suite="s")
+    whole = RunDir(run.folder(session.runs))
+    other = Session(tmp_path / "parts", execution=session.execution, quiet=True)
+    shutil.copytree(session.runs / "teachers", other.runs / "teachers")
+    step = loop.Trainer._step
 
-    def stopping(self: loop.Training, batch: Batch) -> float:
+    def stopping(self: loop.Trainer, batch: Batch) -> float:
         rate = step(self, batch)
         if self.done in (3, 10):  # inside an epoch, at the end of one
             signal.raise_signal(signal.SIGTERM)
         return rate
 
-    monkeypatch.setattr(loop.Training, "_step", stopping)
+    monkeypatch.setattr(loop.Trainer, "_step", stopping)
     for _ in range(2):
         with pytest.raises(Stopped):
             distill(dense, other, method="asd", seed=1, suite="s")
     distill(dense, other, method="asd", seed=1, suite="s")
-    again = Folder(run.folder(other.runs))
+    again = RunDir(run.folder(other.runs))
     one, two = load_file(whole.student), load_file(again.student)
     assert all(torch.equal(one[key], two[key]) for key in one)
     assert whole.history() == again.history()
@@ -159,9 +159,9 @@ def test_two_processes_share_the_batch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["steps"], result["last"]["images"]) == (11, 20)
-    run = Folder(tmp_path / "runs" / "cues-seg" / "asd-s1")
-    sets = Workshop(tmp_path / "runs").sets(run.read()[0].data)
-    scores = evaluate(run, Bench(sets, tmp_path / "runs"), ["clean"])
+    run = RunDir(tmp_path / "runs" / "cues-seg" / "asd-s1")
+    sets = Session(tmp_path / "runs").sets(run.read()[0].data)
+    scores = evaluate(run, EvalContext(sets, tmp_path / "runs"), ["clean"])
     assert scores["iid"]["values"]["miou"] == pytest.approx(result["last"]["miou"], abs=1e-6)
 
 
@@ -172,11 +172,13 @@ def test_ade20k_in_its_official_layout(tmp_path: Path) -> None:
         "iterations=3", "data.image_size=48", "optim.batch=2", "teacher.name=dense-4", "teacher.pretrained=false",
         "student.name=deeplabv3-mobilenetv2", "student.pretrained=false", "methods.asd.warmup=1",
     ]  # fmt: skip
-    shop = Workshop(tmp_path / "runs", tmp_path / "data", execution=Execution(accelerator="cpu", threads=1), quiet=True)
-    run = distill(load_recipe("ade20k-mobilenetv2", small), shop, method="asd", seed=1, suite="s")
-    folder = Folder(run.folder(shop.runs))
+    session = Session(
+        tmp_path / "runs", tmp_path / "data", execution=Execution(accelerator="cpu", threads=1), quiet=True
+    )
+    run = distill(load_recipe("ade20k-mobilenetv2", small), session, method="asd", seed=1, suite="s")
+    folder = RunDir(run.folder(session.runs))
     assert folder.result()["set"] == "val"
-    scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), ["clean", "scenes"])
+    scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), ["clean", "scenes"])
     assert scores["val"]["values"]["miou"] == pytest.approx(folder.result()["last"]["miou"])
     assert len(scores["val"]["classes"]) == 150
 
@@ -190,30 +192,30 @@ def test_ade20k_in_its_official_layout(tmp_path: Path) -> None:
     ],
 )
 def test_networks_of_the_other_task_are_refused_before_training(
-    shop: Workshop, source: str, words: list[str], said: str
+    session: Session, source: str, words: list[str], said: str
 ) -> None:
     small = [word for word in SMALL if source == "cues-seg" or "option" in word]
     recipe = load_recipe(source, [*small, *words])
     with pytest.raises(UserError, match=said):
-        distill(recipe, shop, method="kd", seed=1, suite="s")
-    assert not list(shop.runs.rglob("run.json"))
+        distill(recipe, session, method="kd", seed=1, suite="s")
+    assert not list(session.runs.rglob("run.json"))
 
 
 def test_a_batch_of_void_pixels_changes_no_weight(
-    dense: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    dense: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every batch void: the student ends with the weights it began with, whatever decays or has momentum."""
     seen: list[dict[str, torch.Tensor]] = []
-    step = loop.Training._step
+    step = loop.Trainer._step
 
-    def void(self: loop.Training, batch: Batch) -> float:
+    def void(self: loop.Trainer, batch: Batch) -> float:
         seen.append({key: value.clone() for key, value in self.student.named_parameters()})
         return step(self, Batch(batch.image, torch.full_like(batch.label, 255), batch.index))
 
-    teach(dense, shop)
-    monkeypatch.setattr(loop.Training, "_step", void)
-    run = distill(dense, shop, method="asd", seed=1, suite="s")
-    after = load_file(Folder(run.folder(shop.runs)).student)
+    teach(dense, session)
+    monkeypatch.setattr(loop.Trainer, "_step", void)
+    run = distill(dense, session, method="asd", seed=1, suite="s")
+    after = load_file(RunDir(run.folder(session.runs)).student)
     assert len(seen) == 11
     assert all(torch.equal(after[key], value) for key, value in seen[0].items())
 

@@ -17,28 +17,28 @@ import antishortcut.training.trainer as loop
 from antishortcut.config.recipe import Execution, Recipe, load_recipe
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
-from antishortcut.run_dir import Folder
-from antishortcut.training.checkpoint import load_state, save_state
-from antishortcut.training.fabric import make_fabric
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.run_dir import RunDir
+from antishortcut.training.checkpoint import load_checkpoint, save_checkpoint
+from antishortcut.training.fabric import build_fabric
+from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.signals import Stopped
 
 
-def outcome(folder: Folder) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+def outcome(folder: RunDir) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     return load_file(folder.student), folder.history()
 
 
-def equal(one: Folder, two: Folder) -> None:
+def equal(one: RunDir, two: RunDir) -> None:
     (weights, rows), (others, other_rows) = outcome(one), outcome(two)
     assert weights.keys() == others.keys()
     assert all(torch.equal(weights[key], others[key]) for key in weights)
     assert rows == other_rows
 
 
-def test_a_finished_run_has_what_it_promises(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="asd", seed=1, suite="s")
-    folder = Folder(run.folder(shop.runs))
-    assert folder.path == shop.runs / "s" / "asd-s1"
+def test_a_finished_run_has_what_it_promises(recipe: Recipe, session: Session) -> None:
+    run = distill(recipe, session, method="asd", seed=1, suite="s")
+    folder = RunDir(run.folder(session.runs))
+    assert folder.path == session.runs / "s" / "asd-s1"
     there = {path.name for path in folder.path.iterdir()} - {".lock"}
     # equal widths: no projector, but the queue is state of the method
     assert there == {
@@ -67,31 +67,31 @@ def test_a_finished_run_has_what_it_promises(recipe: Recipe, shop: Workshop) -> 
     assert "torch" in written["versions"]
 
 
-def test_a_finished_run_is_not_repeated(recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
-    before = Folder(run.folder(shop.runs)).result()
+def test_a_finished_run_is_not_repeated(recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
+    before = RunDir(run.folder(session.runs)).result()
     left = [
         folder / "resume" / "000000008-0.pt"
-        for folder in (run.folder(shop.runs), teach(recipe, shop).folder(shop.runs))
+        for folder in (run.folder(session.runs), teach(recipe, session).folder(session.runs))
     ]
     for state in left:  # as in a run that was killed as it ended
         state.parent.mkdir()
         state.write_bytes(b"")
-    monkeypatch.setattr(loop, "Training", None)  # would fail if it trained again
-    assert distill(recipe, shop, method="kd", seed=1, suite="s") == run
-    assert Folder(run.folder(shop.runs)).result() == before
+    monkeypatch.setattr(loop, "Trainer", None)  # would fail if it trained again
+    assert distill(recipe, session, method="kd", seed=1, suite="s") == run
+    assert RunDir(run.folder(session.runs)).result() == before
     assert not any(state.parent.exists() for state in left)
 
 
-def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe, shop: Workshop) -> None:
-    teach(recipe, shop)
-    sets = shop.sets(recipe.data)
+def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe, session: Session) -> None:
+    teach(recipe, session)
+    sets = session.sets(recipe.data)
     parts = []
     for method in ("ce", "asd"):
-        run = distill(recipe.model_copy(update={"epochs": 1}), shop, method=method, seed=7, suite=method)
-        folder = Folder(shop.runs / "fresh" / method)
-        fabric = make_fabric(shop.execution)
-        training = loop.Training(run, folder, shop.runs, sets, fabric, shop.execution)
+        run = distill(recipe.model_copy(update={"epochs": 1}), session, method=method, seed=7, suite=method)
+        folder = RunDir(session.runs / "fresh" / method)
+        fabric = build_fabric(session.execution)
+        training = loop.Trainer(run, folder, session.runs, sets, fabric, session.execution)
         parts.append((training.student.state_dict(), next(training.loader.epoch(0))))
     (weights, batch), (others, other) = parts
     assert all(torch.equal(weights[key], others[key]) for key in weights)
@@ -100,51 +100,51 @@ def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_and_resumed_equals_uninterrupted(
-    recipe: Recipe, shop: Workshop, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "STEPS", 5)
-    teach(recipe, shop)
-    whole = distill(recipe, shop, method=method, seed=1, suite="whole").folder(shop.runs)
-    original = loop.Training._step
+    teach(recipe, session)
+    whole = distill(recipe, session, method=method, seed=1, suite="whole").folder(session.runs)
+    original = loop.Trainer._step
     stops = iter([3, 8, 13])  # inside an epoch, at its end, inside the next
     stop_at = next(stops)
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done == stop_at:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_step", step)
     for following in (*stops, -1):
         with pytest.raises(Stopped) as caught:
-            distill(recipe, shop, method=method, seed=1, suite="parts")
+            distill(recipe, session, method=method, seed=1, suite="parts")
         assert caught.value.code == 143
         stop_at = following
-    parts = distill(recipe, shop, method=method, seed=1, suite="parts").folder(shop.runs)
-    equal(Folder(whole), Folder(parts))
+    parts = distill(recipe, session, method=method, seed=1, suite="parts").folder(session.runs)
+    equal(RunDir(whole), RunDir(parts))
     assert not (parts / "resume").exists()
 
 
 def test_states_of_another_run_are_not_gone_on_from(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.Training._step
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         signal.raise_signal(signal.SIGTERM)  # heard after the step
         return original(self, batch)
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_step", step)
     for seed in (1, 2):  # of the same shapes
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="ce", seed=seed, suite="s")
-    own, other = (shop.runs / "s" / f"ce-s{seed}" for seed in (1, 2))
+            distill(recipe, session, method="ce", seed=seed, suite="s")
+    own, other = (session.runs / "s" / f"ce-s{seed}" for seed in (1, 2))
     shutil.rmtree(own / "resume")
     shutil.copytree(other / "resume", own / "resume")
     shutil.copy(other / "metrics.jsonl", own)
     with pytest.raises(UserError, match="a state of another run"):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
+        distill(recipe, session, method="ce", seed=1, suite="s")
 
 
 def _other_momentum(state: dict[str, Any]) -> None:
@@ -170,21 +170,21 @@ def _other_averages(state: dict[str, Any]) -> None:
     ids=["word", "nan", "nothing", "meter", "below", "mark", "momentum", "averages"],
 )
 def test_a_state_of_other_kinds_of_values_is_refused_in_a_line(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, change: Any
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, change: Any
 ) -> None:
     """Its checksum is right: somebody made it so. The log is gone, so nothing is compared with it first."""
-    original = loop.Training._step
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         signal.raise_signal(signal.SIGTERM)
         return original(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="ce", seed=1, suite="s")
-    place = shop.runs / "s" / "ce-s1"
-    found = load_state(place / "resume")
+            distill(recipe, session, method="ce", seed=1, suite="s")
+    place = session.runs / "s" / "ce-s1"
+    found = load_checkpoint(place / "resume")
     assert found is not None
     done, state = found
     assert state["step"] == done
@@ -192,25 +192,25 @@ def test_a_state_of_other_kinds_of_values_is_refused_in_a_line(
         change(state)
     shutil.rmtree(place / "resume")
     (place / "metrics.jsonl").unlink()
-    save_state(place / "resume", done, state if callable(change) else state | change)
+    save_checkpoint(place / "resume", done, state if callable(change) else state | change)
     with pytest.raises(UserError, match="the saved state is of another run"):
-        distill(recipe, shop, method="ce", seed=1, suite="s")
+        distill(recipe, session, method="ce", seed=1, suite="s")
 
 
 def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = []
     for name, stop in (("whole", -1), ("parts", 5)):
-        here = Workshop(tmp_path / name, execution=Execution(accelerator="cpu", threads=1), quiet=True)
-        original = loop.Training._step
+        here = Session(tmp_path / name, execution=Execution(accelerator="cpu", threads=1), quiet=True)
+        original = loop.Trainer._step
 
-        def step(self: loop.Training, batch: Any, stop: int = stop, original: Any = original) -> float:
+        def step(self: loop.Trainer, batch: Any, stop: int = stop, original: Any = original) -> float:
             rate: float = original(self, batch)
             if self.done == stop:
                 signal.raise_signal(signal.SIGINT)
             return rate
 
         with monkeypatch.context() as patch:
-            patch.setattr(loop.Training, "_step", step)
+            patch.setattr(loop.Trainer, "_step", step)
             if stop > 0:
                 with pytest.raises(Stopped):
                     teach(recipe, here)
@@ -220,119 +220,121 @@ def test_a_teacher_resumes_with_its_trajectory(recipe: Recipe, tmp_path: Path, m
 
 
 def test_a_run_whose_log_is_damaged_or_gone_says_so(
-    recipe: Recipe, shop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shop.quiet = False
-    teach(recipe, shop)
-    original = loop.Training._step
+    session.quiet = False
+    teach(recipe, session)
+    original = loop.Trainer._step
 
-    def step(self: loop.Training, batch: Any) -> float:
+    def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
         if self.done == 6:
             signal.raise_signal(signal.SIGTERM)
         return rate
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", step)
+        patch.setattr(loop.Trainer, "_step", step)
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="kd", seed=1, suite="s")
-    log = shop.runs / "s" / "kd-s1" / "metrics.jsonl"
+            distill(recipe, session, method="kd", seed=1, suite="s")
+    log = session.runs / "s" / "kd-s1" / "metrics.jsonl"
     data = log.read_bytes()
     log.write_bytes(data.replace(b"rate", b"rite", 1))
     with pytest.raises(UserError, match=r"metrics.jsonl: not what was logged .*remove it to go on without its rows"):
-        distill(recipe, shop, method="kd", seed=1, suite="s")
+        distill(recipe, session, method="kd", seed=1, suite="s")
     log.unlink()
     capsys.readouterr()
-    run = distill(recipe, shop, method="kd", seed=1, suite="s")
+    run = distill(recipe, session, method="kd", seed=1, suite="s")
     told = capsys.readouterr()
     assert "was gone: what was logged up to step 6 is missing there" in " ".join((told.out + told.err).split())
-    assert Folder(run.folder(shop.runs)).history()[0]["step"] == 7
+    assert RunDir(run.folder(session.runs)).history()[0]["step"] == 7
 
 
-def test_accumulation_sees_the_same_batches(recipe: Recipe, shop: Workshop) -> None:
+def test_accumulation_sees_the_same_batches(recipe: Recipe, session: Session) -> None:
     """CE without batch statistics would be equal; with them, half batches differ a little, but every image is used."""
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
-    whole, parts = (distill(r, shop, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
-    one, two = (Folder(run.folder(shop.runs)).history()[0] for run in (whole, parts))
+    whole, parts = (distill(r, session, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
+    one, two = (RunDir(run.folder(session.runs)).history()[0] for run in (whole, parts))
     assert one["terms"]["task"] == pytest.approx(two["terms"]["task"], rel=0.2)
     assert whole.hash != parts.hash
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, shop: Workshop) -> None:
-    shop.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    mad = load_recipe(str(shop.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, session: Session) -> None:
+    session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
+    mad = load_recipe(str(session.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
     with pytest.raises(UserError, match=r"not finite at step \d+: .*task.*the state after step \d+ is kept"):
-        distill(mad, shop, method="ce", seed=1, suite="mad")
-    found = load_state(shop.runs / "mad" / "ce-s1" / "resume")
+        distill(mad, session, method="ce", seed=1, suite="mad")
+    found = load_checkpoint(session.runs / "mad" / "ce-s1" / "resume")
     assert found is not None
     assert all(torch.isfinite(value).all() for value in found[1]["meter"].values())
 
 
-def test_bfloat16_goes_through_the_command(recipe: Recipe, shop: Workshop) -> None:
-    shop.execution = Execution(accelerator="cpu", threads=1, precision="bf16-mixed")
-    run = distill(recipe, shop, method="asd", seed=1, suite="s")
-    folder = Folder(run.folder(shop.runs))
+def test_bfloat16_goes_through_the_command(recipe: Recipe, session: Session) -> None:
+    session.execution = Execution(accelerator="cpu", threads=1, precision="bf16-mixed")
+    run = distill(recipe, session, method="asd", seed=1, suite="s")
+    folder = RunDir(run.folder(session.runs))
     assert folder.read()[1]["precision"] == "bf16-mixed"
     assert all(value.dtype != torch.bfloat16 for value in load_file(folder.student).values())
     with pytest.raises(UserError, match="16-mixed needs a GPU"):
-        make_fabric(Execution(accelerator="cpu", precision="16-mixed"))
+        build_fabric(Execution(accelerator="cpu", precision="16-mixed"))
 
 
-def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, shop: Workshop) -> None:
+def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, session: Session) -> None:
     for wrong, said in (("student.name=nope", "nope"), ("teacher.early=12%", "has no state '12%'")):
         with pytest.raises(UserError, match=said):
-            distill(load_recipe(str(tiny), [wrong]), shop, method="asd", seed=1, suite="s")
-    assert not shop.runs.exists()
+            distill(load_recipe(str(tiny), [wrong]), session, method="asd", seed=1, suite="s")
+    assert not session.runs.exists()
 
 
-def test_the_same_name_for_another_run_is_refused(recipe: Recipe, shop: Workshop) -> None:
-    distill(recipe, shop, method="ce", seed=1, suite="s")
+def test_the_same_name_for_another_run_is_refused(recipe: Recipe, session: Session) -> None:
+    distill(recipe, session, method="ce", seed=1, suite="s")
     longer = recipe.model_copy(update={"epochs": 3})
     with pytest.raises(UserError, match="epochs: 2 there, 3 here"):
-        distill(longer, shop, method="ce", seed=1, suite="s")
+        distill(longer, session, method="ce", seed=1, suite="s")
 
 
-def test_a_validation_split_chooses_instead_of_the_test_set(recipe: Recipe, shop: Workshop) -> None:
+def test_a_validation_split_chooses_instead_of_the_test_set(recipe: Recipe, session: Session) -> None:
     held = recipe.model_copy(update={"data": recipe.data.model_copy(update={"val_fraction": 0.25})})
-    run = distill(held, shop, method="ce", seed=1, suite="s")
-    assert Folder(run.folder(shop.runs)).result()["set"] == "val"
-    assert len(shop.sets(held.data).train) == 192
+    run = distill(held, session, method="ce", seed=1, suite="s")
+    assert RunDir(run.folder(session.runs)).result()["set"] == "val"
+    assert len(session.sets(held.data).train) == 192
 
 
 def test_damaged_states_fall_back_to_the_one_before(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save_state(tmp_path, step, {"x": torch.tensor(step)})
+        save_checkpoint(tmp_path, step, {"x": torch.tensor(step)})
     assert len(list(tmp_path.iterdir())) == 2
     newest = max(tmp_path.iterdir())
     newest.write_bytes(newest.read_bytes()[:-10])
-    found = load_state(tmp_path)
+    found = load_checkpoint(tmp_path)
     assert found is not None
     assert found[0] == 2
     for path in tmp_path.iterdir():
         path.write_bytes(b"junk")
     with pytest.raises(UserError, match="every saved state is damaged"):
-        load_state(tmp_path)
+        load_checkpoint(tmp_path)
 
 
-def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, shop: Workshop) -> None:
-    run = distill(recipe, shop, method="asd", seed=1, suite="s", options={"subspace": "dataset", "select": "abandoned"})
-    weights = load_file(Folder(run.folder(shop.runs)).method)
+def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, session: Session) -> None:
+    run = distill(
+        recipe, session, method="asd", seed=1, suite="s", options={"subspace": "dataset", "select": "abandoned"}
+    )
+    weights = load_file(RunDir(run.folder(session.runs)).method)
     kept = weights["loss.basis.kept"]
     assert torch.allclose(kept.T @ kept, torch.eye(4), atol=1e-5)
 
 
-def test_a_section_for_no_method_is_a_slip(recipe: Recipe, shop: Workshop) -> None:
+def test_a_section_for_no_method_is_a_slip(recipe: Recipe, session: Session) -> None:
     odd = recipe.model_copy(update={"methods": {"adsd": {"queue": 64}}})
     with pytest.raises(UserError, match="unknown method 'adsd'"):
-        distill(odd, shop, method="kd", seed=1, suite="s")
+        distill(odd, session, method="kd", seed=1, suite="s")
 
 
 def test_a_begun_run_says_that_it_keeps_its_execution_settings(
-    recipe: Recipe, shop: Workshop, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = distill(recipe, shop, method="ce", seed=1, suite="s")
-    folder = Folder(run.folder(shop.runs))
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    folder = RunDir(run.folder(session.runs))
     (folder.path / "result.json").unlink()
-    other = Workshop(shop.runs, execution=Execution(accelerator="cpu", threads=1, workers=3, save_every=1e9))
-    other.carry_out(run)
+    other = Session(session.runs, execution=Execution(accelerator="cpu", threads=1, workers=3, save_every=1e9))
+    other.fit(run)
     assert "goes on as it began: workers 0, not 3" in capsys.readouterr().err

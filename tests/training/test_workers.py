@@ -12,11 +12,11 @@ from antishortcut import hardware as machine
 from antishortcut.cli.options import execution_of
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder
-from antishortcut.training.fabric import resolved
-from antishortcut.training.pipeline import Workshop, distill
+from antishortcut.run_dir import RunDir
+from antishortcut.training.fabric import resolve_execution
+from antishortcut.training.pipeline import Session, distill
 from antishortcut.training.signals import Stopped
-from antishortcut.training.trainer import Training
+from antishortcut.training.trainer import Trainer
 from tests.data.official import make_folder
 
 
@@ -24,12 +24,12 @@ def test_a_worker_for_every_core_or_thread_a_process_may_use(monkeypatch: pytest
     monkeypatch.setattr(machine, "cores", lambda: 6)
     monkeypatch.setattr("sys.platform", "linux")
     assert Execution().workers == "auto"
-    assert resolved(Execution()).workers == 6
-    assert resolved(Execution(devices=2)).workers == 3
-    assert resolved(Execution(threads=1)).workers == 1  # as much of the machine as it was given
-    assert resolved(Execution(threads=8)).workers == 6
-    assert resolved(Execution(workers=0)).workers == 0
-    assert resolved(Execution(workers=9, threads=1)).workers == 9
+    assert resolve_execution(Execution()).workers == 6
+    assert resolve_execution(Execution(devices=2)).workers == 3
+    assert resolve_execution(Execution(threads=1)).workers == 1  # as much of the machine as it was given
+    assert resolve_execution(Execution(threads=8)).workers == 6
+    assert resolve_execution(Execution(workers=0)).workers == 0
+    assert resolve_execution(Execution(workers=9, threads=1)).workers == 9
 
 
 def test_the_option() -> None:
@@ -56,9 +56,9 @@ def test_a_run_says_its_workers_and_is_the_same_with_any(
     recipe, students = on_disk(recipe, make_folder(tmp_path / "own")), []
     for name, workers in (("none", 0), ("two", 2), ("auto", "auto")):
         execution = Execution.model_validate({"accelerator": "cpu", "save_every": 1e9, "workers": workers})
-        here = Workshop(tmp_path / name, execution=execution, quiet=True)
+        here = Session(tmp_path / name, execution=execution, quiet=True)
         run = distill(recipe, here, method="ce", seed=1, suite="s")
-        folder = Folder(run.folder(here.runs))
+        folder = RunDir(run.folder(here.runs))
         assert folder.read()[1]["workers"] == (0 if workers == 0 else 2)
         students.append(load_file(folder.student))
     for student in students[1:]:
@@ -68,17 +68,17 @@ def test_a_run_says_its_workers_and_is_the_same_with_any(
 def test_a_run_that_goes_on_is_silent_about_workers_nobody_asked_for(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shop = Workshop(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9))
-    real = Training._step
+    session = Session(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9))
+    real = Trainer._step
 
-    def stops(self: Training, batch: object) -> float:
+    def stops(self: Trainer, batch: object) -> float:
         if self.done == 3:
             raise Stopped(2, self.done)
         return real(self, batch)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_step", stops)
+        patch.setattr(Trainer, "_step", stops)
         with pytest.raises(Stopped):
-            distill(recipe, shop, method="ce", seed=1, suite="s")
-    distill(recipe, shop, method="ce", seed=1, suite="s")
+            distill(recipe, session, method="ce", seed=1, suite="s")
+    distill(recipe, session, method="ce", seed=1, suite="s")
     assert "workers" not in capsys.readouterr().err

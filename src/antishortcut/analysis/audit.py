@@ -30,9 +30,9 @@ from antishortcut.analysis.features import features, predictions
 from antishortcut.analysis.geometry import LEFT, Select
 from antishortcut.data import order
 from antishortcut.data.splits import take
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.models import Network
-from antishortcut.types import AnySet, FileSet, Sets
+from antishortcut.types import AnySet, DataSplits, FileSet
 
 VERSION = 1  # of audit.json
 POOL = 5_000  # images of each set, unless told (S-Sec. A.3)
@@ -51,7 +51,7 @@ Rows = Mapping[str, Tensor]  # state → features (N, D) of the same images
 def audit(
     final: Network,
     states: Mapping[str, Network],
-    sets: Sets,
+    sets: DataSplits,
     out: Path,
     *,
     early: str | None = None,
@@ -92,7 +92,7 @@ def audit(
     return told | {"notes": notes(told), "findings": findings(told)}
 
 
-def _facts(sets: Sets, title: str, taught: int) -> dict[str, Any]:
+def _facts(sets: DataSplits, title: str, taught: int) -> dict[str, Any]:
     return {
         "audit": VERSION,
         "data": sets.name,
@@ -112,14 +112,14 @@ def _early(states: Mapping[str, Network], early: str | None) -> str:
             raise UserError(f"an early state cannot be called {name!r}; name it otherwise")
     chosen = next(iter(states)) if early is None else early
     if chosen not in states:
-        raise UserError(f"no early state {chosen!r}{near(chosen, states)}")
+        raise UserError(f"no early state {chosen!r}{suggest(chosen, states)}")
     return chosen
 
 
-def _test(sets: Sets, name: str | None) -> tuple[str, AnySet]:
+def _test(sets: DataSplits, name: str | None) -> tuple[str, AnySet]:
     title = next(iter(sets.tests)) if name is None else name
     if title not in sets.tests:
-        raise UserError(f"{sets.name} has no test set {title!r}{near(title, sets.tests)}")
+        raise UserError(f"{sets.name} has no test set {title!r}{suggest(title, sets.tests)}")
     return title, sets.tests[title]
 
 
@@ -134,7 +134,7 @@ def part(images: AnySet, count: int) -> tuple[AnySet, Tensor]:
 
 
 def look(
-    networks: Mapping[str, Network], pool: AnySet, sets: Sets, device: str, quiet: bool
+    networks: Mapping[str, Network], pool: AnySet, sets: DataSplits, device: str, quiet: bool
 ) -> tuple[dict[str, Tensor], dict[str, float | None]]:
     """Features of the pool in every network, and its accuracy; None where its outputs are not the data's classes."""
     results = predictions(networks, pool, sets.image_size, device, "states", quiet)
@@ -183,7 +183,7 @@ def fate(kept: float | None) -> str | None:
 
 
 def directions(
-    course: Rows, early: str, pool: AnySet, places: Tensor, sets: Sets, folder: Path
+    course: Rows, early: str, pool: AnySet, places: Tensor, sets: DataSplits, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """`describe`, with what became of each direction and which images lie at its ends: files, or places in the set."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def candidates(course: Rows) -> list[dict[str, Any]]:
 
 
 def _explain(
-    found: dict[str, Any], bases: Rows, pair: Mapping[str, Network], sets: Sets, limit: int, device: str
+    found: dict[str, Any], bases: Rows, pair: Mapping[str, Network], sets: DataSplits, limit: int, device: str
 ) -> None:
     """Where texture and shape of every image are known and independent: what each direction carries."""
     images = sets.tests.get("uncorrelated")

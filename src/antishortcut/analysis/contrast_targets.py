@@ -15,9 +15,9 @@ from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.methods.contrast import contrast_logits
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.types import Sets
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.types import DataSplits
 
 IMAGES = 5_000  # at most
 LOST = 0.03  # share of T_final's accuracy that targets may lose: up to there students lost none (docs/contrast.md)
@@ -60,8 +60,8 @@ def _share(yes: Tensor) -> float:
 
 
 def measure(
-    folder: Folder,
-    sets: Sets,
+    folder: RunDir,
+    sets: DataSplits,
     states: Sequence[str],
     strengths: Sequence[float],
     say: Callable[[str], None] = lambda text: None,
@@ -84,7 +84,7 @@ def measure(
         say("no validation split was held out (data.val_fraction): training images, which the teacher knows by heart")
     images = limited(images, IMAGES, 0)
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = network_of(blank, len(sets.classes), sets.image_size)
+    network = build_model(blank, len(sets.classes), sets.image_size)
     seen = {}
     for state in (*wanted, "final"):
         trajectory.fill(network, state)

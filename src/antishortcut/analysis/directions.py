@@ -35,7 +35,7 @@ from antishortcut.analysis import (
 )
 from antishortcut.data.image_io import fit, pixels, read
 from antishortcut.data.splits import take
-from antishortcut.run_dir import replacing
+from antishortcut.fileio import atomic_write
 from antishortcut.types import AnySet, ImageSet
 
 K = 4  # directions of the shortcut eigenspace
@@ -138,7 +138,7 @@ def _ends(
     if folder is not None:
         for end, numbers in (("high", high), ("low", low)):
             path = folder / f"{kind}-{at + 1}-{end}.png"
-            with replacing(path) as file:
+            with atomic_write(path) as file:
                 strip(take(images, torch.tensor(numbers))).save(file, format="PNG")
             found[end] = f"{folder.name}/{path.name}"
     return found

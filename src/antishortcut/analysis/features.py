@@ -16,7 +16,7 @@ from torch import Tensor
 from antishortcut.data import Loader
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.models import Network
-from antishortcut.progress import Watch
+from antishortcut.progress import ProgressBar
 from antishortcut.types import AnySet, Batch, Features
 
 IN_MEMORY = 2**29  # bytes of one network's features; larger ones go to a temporary file
@@ -52,7 +52,7 @@ def predictions(
     """What every network predicts for a set, in the set's order, images being read once."""
     wants_labels("a comparison of features", images, of="image")
     results: dict[str, Predictions] = {}
-    with Watch(title, -(-len(images) // BATCH), quiet) as watch:
+    with ProgressBar(title, -(-len(images) // BATCH), quiet) as watch:
         for number, (outputs, batch) in enumerate(predict(networks, images, size, device=device), start=1):
             for role, out in outputs.items():
                 if role not in results:

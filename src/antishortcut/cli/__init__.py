@@ -20,10 +20,10 @@ from antishortcut.cli import evaluate as scores
 from antishortcut.cli import info as doctor
 from antishortcut.cli import info as lists
 from antishortcut.cli import train as runs
-from antishortcut.distributed import own_code
+from antishortcut.distributed import own_exit_code
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.progress import first_process
-from antishortcut.training.signals import Asked, Stopped, ending, stopped_by
+from antishortcut.training.signals import Stopped, StopRequest, ending, stopped_by
 
 app = typer.Typer(
     name="asd",
@@ -63,7 +63,7 @@ app.add_typer(suite.app, name="suite")
 
 def main() -> None:
     """Run the command, and end with its code, also where several processes work together."""
-    with own_code():
+    with own_exit_code():
         _main()
 
 
@@ -72,7 +72,7 @@ def _main() -> NoReturn:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
-    heard = Asked()
+    heard = StopRequest()
     try:
         with ending(heard), nullcontext() if first_process() else redirect_stdout(StringIO()):  # results are told once
             code = app(standalone_mode=False)
@@ -96,7 +96,7 @@ def _main() -> NoReturn:
         sys.exit(error.code)
 
 
-def _ended(heard: Asked) -> int:
+def _ended(heard: StopRequest) -> int:
     if first_process():
         print(f"asd: {stopped_by(heard.number)}", file=sys.stderr)
     return 128 + heard.number
@@ -106,9 +106,9 @@ def _is_shortage(error: Exception) -> bool:
     """Whether memory was short; what torch says of that is asked only where torch is there already."""
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from antishortcut.training.microbatch import is_shortage
+    from antishortcut.training.microbatch import is_out_of_memory
 
-    return is_shortage(error)
+    return is_out_of_memory(error)
 
 
 def _refuse(error: Any) -> NoReturn:

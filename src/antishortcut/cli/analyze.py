@@ -28,7 +28,7 @@ from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
     from antishortcut.models import Network
-    from antishortcut.types import Sets
+    from antishortcut.types import DataSplits
 
 PAGE, RESULT = "audit.html", "audit.json"
 PARTS = ("pictures", "figures", PAGE, RESULT)  # what an audit writes
@@ -39,7 +39,7 @@ class Case:
     """What is audited, opened."""
 
     model: str
-    sets: Sets
+    sets: DataSplits
     final: Network
     states: dict[str, Network]
     early: str
@@ -131,12 +131,12 @@ def _refuse(given: dict[str, Any]) -> None:
 
 def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> Case:
     """A teacher's run folder: its model, its data, all states it kept; early is the one asked for, or its own."""
-    from antishortcut.run_dir import Folder
-    from antishortcut.teachers.trajectory import Trajectory, network_of
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.run_dir import RunDir
+    from antishortcut.teachers.trajectory import Trajectory, build_model
+    from antishortcut.training.pipeline import Session
 
     by_hash = Path("runs") / "teachers" / path
-    folder = Folder(by_hash if by_hash.is_dir() and not path.is_dir() else path)
+    folder = RunDir(by_hash if by_hash.is_dir() and not path.is_dir() else path)
     run, _ = folder.read()
     trajectory = Trajectory(folder)
     if not run.keep or not folder.finished:
@@ -148,7 +148,7 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
     *before, last = trajectory.entries
     if chosen is last:
         raise UserError(f"{path}: its final state cannot be the early one too; choose another with --early")
-    sets = Workshop(Path("runs"), data_root).sets(run.data)
+    sets = Session(Path("runs"), data_root).sets(run.data)
     if sets.fingerprint != run.fingerprint:
         raise UserError(f"{path} was trained on other data than are here now (fingerprints differ)")
     names = {entry["file"]: asked if entry is chosen else entry["labels"][0] for entry in before} | {
@@ -157,7 +157,7 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     networks = {}
     for entry in trajectory.entries:
-        network = network_of(blank, len(sets.classes), sets.image_size)
+        network = build_model(blank, len(sets.classes), sets.image_size)
         trajectory.fill(network, entry["labels"][0])
         networks[names[entry["file"]]] = network
     files = {name: str(folder.snapshots / file) for file, name in names.items()}
@@ -208,7 +208,9 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _network(model: str, path: Path, sets: Sets, embedding: str | None = None, classes: int | None = None) -> Network:
+def _network(
+    model: str, path: Path, sets: DataSplits, embedding: str | None = None, classes: int | None = None
+) -> Network:
     from antishortcut.models import build, load_weights
 
     network = build(model, classes or len(sets.classes), image_size=sets.image_size, embedding=embedding)
@@ -225,7 +227,7 @@ def _network(model: str, path: Path, sets: Sets, embedding: str | None = None, c
 
 def _with_student(case: Case, path: Path | None, model: str | None, classes: int | None) -> Case:
     """The student from weights and a model's name, or from its run folder, which knows its model."""
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
 
     if path is None:
         raise UserError("--student-model needs --student")
@@ -236,7 +238,7 @@ def _with_student(case: Case, path: Path | None, model: str | None, classes: int
         return replace(case, student=_network(model, path, case.sets, classes=classes), files=files)
     if model is not None:
         raise UserError(f"--student {path} is a folder and knows its model; leave out --student-model")
-    folder = Folder(path)
+    folder = RunDir(path)
     run, _ = folder.read()
     if not folder.finished or run.keep:
         raise UserError(f"{path} is not a finished student (asd distill makes one)")
@@ -246,12 +248,12 @@ def _with_student(case: Case, path: Path | None, model: str | None, classes: int
     return replace(case, student=network, notes=notes, files={**case.files, "student": str(folder.student)})
 
 
-def _of_run(settings: Any, path: Path, sets: Sets) -> Network:
+def _of_run(settings: Any, path: Path, sets: DataSplits) -> Network:
     from antishortcut.models import load_weights
-    from antishortcut.teachers.trajectory import network_of
+    from antishortcut.teachers.trajectory import build_model
 
     blank = settings.model_copy(update={"weights": None, "pretrained": False})
-    network = network_of(blank, len(sets.classes), sets.image_size)
+    network = build_model(blank, len(sets.classes), sets.image_size)
     load_weights(network, path)
     return network
 
@@ -358,8 +360,8 @@ def targets(
     """Signs to choose λ and T_early of contrast targets by, without any test image and before a student is trained."""
     from antishortcut.analysis.contrast_targets import LOST, measure
     from antishortcut.progress import console
-    from antishortcut.run_dir import Folder
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.run_dir import RunDir
+    from antishortcut.training.pipeline import Session
 
     try:
         values = [float(word) for word in strengths.split(",") if word.strip()]
@@ -367,10 +369,10 @@ def targets(
         values = []
     if not values or not all(0 <= value < math.inf for value in values):
         raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
-    folder = Folder(teacher)
+    folder = RunDir(teacher)
     run, _ = folder.read()
     wanted = [word.strip() for word in states.split(",") if word.strip()]
-    sets = Workshop(Path("runs"), data_root).sets(run.data)
+    sets = Session(Path("runs"), data_root).sets(run.data)
     screen = console()
     found = measure(folder, sets, wanted, values, lambda text: screen.print(text, markup=False))
     if as_json:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.cli.options import print_json
-from antishortcut.errors import UserError, counted
+from antishortcut.errors import UserError, plural
 from antishortcut.fileio import expanded
 from antishortcut.progress import first_process
 
 if TYPE_CHECKING:
     from antishortcut.config.recipe import Execution, Recipe, Run
     from antishortcut.training.auto_recipe import Wanted
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
 ON = ("clean", "hard", "mechanism", "cost")  # measured when the student is there, so that a report has what to show
 SHOWN = 1 / 60  # hours from which on an estimate is worth telling
@@ -51,19 +51,19 @@ def asked(
 
 
 def planned(
-    wanted: Wanted, shop: Workshop, suite: str, overrides: Sequence[str], method: str, write: bool, as_json: bool
+    wanted: Wanted, session: Session, suite: str, overrides: Sequence[str], method: str, write: bool, as_json: bool
 ) -> Path:
     """The recipe of such a folder of runs: the one that is there if it agrees, or a new one, told and written.
 
     What could not be trained is said before anything is written.
     """
     from antishortcut.config.recipe import recipe_from, setting
-    from antishortcut.run_dir import replacing
+    from antishortcut.fileio import atomic_write
     from antishortcut.training.auto_recipe import plan, written
     from antishortcut.training.fabric import check_device
     from antishortcut.training.pipeline import feasible
 
-    path, given = shop.runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
+    path, given = session.runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
     while write and not first_process() and not path.is_file():  # under torchrun all begin at once, and one plans
         time.sleep(0.2)
     if there := path.is_file():
@@ -71,18 +71,18 @@ def planned(
         text, found = path.read_text(encoding="utf-8"), ""
     else:
         head = f"{wanted.teacher} → {wanted.student} on {wanted.data}, planned by asd distill; yours to edit.\n"
-        head += f"{_again(path, shop.runs, shop.root)} --method kd    another student of the same teacher"
-        lines = plan(wanted, shop.root, given)
+        head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
+        lines = plan(wanted, session.root, given)
         text, found = written(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
-    roles = feasible(recipe, shop, method)
+    roles = feasible(recipe, session, method)
     if write:  # a plan is shown where it will not be run, too
-        check_device(shop.execution)
+        check_device(session.execution)
     _tell(f"{wanted.data}: {found}{_pixels(recipe)}, batches of {recipe.optim.batch}")
     for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
         _tell(f"{number}. {line}")
     if write and not there:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(text.encode())
     if write:
         _tell(f"the plan with its reasons, {'as it was' if there else 'yours to edit'}: {path}")
@@ -131,7 +131,7 @@ def _steps(recipe: Recipe, taught: bool) -> Iterable[str]:
         yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
     else:
         own = teacher.epochs or recipe.epochs or recipe.iterations
-        length = counted(own, "epoch" if recipe.epochs else "iteration")
+        length = plural(own, "epoch" if recipe.epochs else "iteration")
         way = "fine-tune" if teacher.pretrained else "train"
         yield f"{way} {teacher.name} on these classes for {length}, {_begins(teacher)}, keeping its trajectory"
         yield f"take its state at {teacher.early} as T_early, the one to push away from"
@@ -180,19 +180,19 @@ def estimate(recipe: Recipe, runs: Path, suite: str, method: str, seed: int, exe
 
 
 def _span(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1.5 else counted(round(60 * hours), "minute")
+    return f"{hours:,.1f} hours" if hours >= 1.5 else plural(round(60 * hours), "minute")
 
 
 def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
     """Score the student as a report wants it; what cannot be measured is said and left out."""
     from antishortcut.cli.evaluate import device_of, scores_of
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
-    folder, shop = run.folder(runs), Workshop(runs, root)
+    folder, session = run.folder(runs), Session(runs, root)
     wanted = ON if run.roles else ("clean", "cost")  # others compare it with its teacher
     for name in wanted if first_process() else ():
         try:
-            scores_of(folder, runs, shop, [name], {}, device_of(device))
+            scores_of(folder, runs, session, [name], {}, device_of(device))
         except UserError as error:
             _tell(f"not measured: {name}: {error}")
 

@@ -42,7 +42,7 @@ def bench(
     from antishortcut.experiments.benchmark import PARTS, WARM
     from antishortcut.experiments.benchmark import bench as measure
     from antishortcut.methods import METHODS
-    from antishortcut.progress import Watch
+    from antishortcut.progress import ProgressBar
 
     names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
     names = list(METHODS) if names == ["all"] else names
@@ -58,7 +58,7 @@ def bench(
     settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
     results = {}
     for where in there if device == "auto" else [device]:
-        with Watch(f"bench {pair} on {where}", rounds + WARM) as watch:
+        with ProgressBar(f"bench {pair} on {where}", rounds + WARM) as watch:
             results[where] = measure(models, names, device=where, tell=lambda n: watch.update(n, {}), **settings)
     if as_json:
         first, *others = results

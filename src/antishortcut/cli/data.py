@@ -24,7 +24,7 @@ from antishortcut.cli.options import (
     tell,
     use_threads,
 )
-from antishortcut.errors import UserError, counted, near
+from antishortcut.errors import UserError, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def check(
         usual_augment,
         usual_side,
     )
-    from antishortcut.progress import Watch
-    from antishortcut.run_dir import replacing
+    from antishortcut.fileio import atomic_write
+    from antishortcut.progress import ProgressBar
 
     if out is not None and out.suffix.lower() not in FORMATS:
         raise UserError(f"--out {out}: name a picture, like sheet.png")
@@ -83,7 +83,7 @@ def check(
     augment = settings.augment if "augment" in settings.model_fields_set else usual_augment(finding)
     check_augment(finding, augment)
     done = itertools.count(1)
-    with Watch(f"check {finding.name}", sum(map(len, finding.parts.values()))) as watch:
+    with ProgressBar(f"check {finding.name}", sum(map(len, finding.parts.values()))) as watch:
         looked = {part: look(images, lambda: watch.update(next(done), {})) for part, images in finding.parts.items()}
     facts = summarise(finding, looked)
     if not finding.classes:  # no classes.txt: those of the masks
@@ -102,7 +102,7 @@ def check(
 
         colours = palette(len(finding.classes)) if finding.dense else []
         sheet = contact_sheet(finding, looked["train"], augment, settings.seed, colours)
-        with replacing(out) as file:
+        with atomic_write(out) as file:
             sheet.save(file, format=FORMATS[out.suffix.lower()])
     if as_json:
         print_json(facts)
@@ -134,7 +134,7 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
     if data.partition(":")[0] not in DATASETS:
         place = expanded(data)
         if not place.is_dir():
-            known = near_folder(data) or near(data, dict.fromkeys([*DATASETS, *shipped_recipes()]))
+            known = near_folder(data) or suggest(data, dict.fromkeys([*DATASETS, *shipped_recipes()]))
             raise UserError(f"{data!r} is no folder, data set or recipe{known}")
         data = f"{'groups' if (place / 'metadata.csv').is_file() else 'folder'}:{data}"
     plain = Recipe(
@@ -165,7 +165,7 @@ def _show(facts: dict[str, Any]) -> None:
     from antishortcut.data.inspect import SHOWN
 
     side, augment = facts["image_size"], facts["augment"]
-    tell(f"{facts['data']}: {counted(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
+    tell(f"{facts['data']}: {plural(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
     parts = [row["part"] for row in facts["parts"]]
     renamed = {"test": f"test ({facts['held']}/)"} if facts["held"] not in ("", "test") else {}
     rows = [row | {"part": renamed.get(row["part"], row["part"])} for row in facts["parts"]]
@@ -270,24 +270,24 @@ def corrupt(
         write_copies,
     )
     from antishortcut.data.splits import limited
-    from antishortcut.run_dir import replacing
+    from antishortcut.fileio import atomic_write
 
     chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else [*CORRUPTIONS]
     chosen = list(dict.fromkeys([*chosen, *(EXTRA if extra else ())]))
     for name in chosen:
         if name not in ALL:  # before the data set is opened, which may take a while
-            raise UserError(f"no corruption {name!r}{near(name, ALL)}")
+            raise UserError(f"no corruption {name!r}{suggest(name, ALL)}")
     sets = open_sets(data, data_root)
     test = next(iter(sets.tests)) if set_name is None else set_name
     if test not in sets.tests:
-        raise UserError(f"{sets.name} has no test set {test!r}{near(test, sets.tests)}")
+        raise UserError(f"{sets.name} has no test set {test!r}{suggest(test, sets.tests)}")
     images = limited(sets.tests[test], limit, 0, "--limit")
     facts = {"set": data, "test": test}
     write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
     copies = open_copies(out, len(sets.classes), needed=chosen)
     clean = clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
     sheet, shown = copies.folder / SHEET, striking(clean)
-    with replacing(sheet) as file:
+    with atomic_write(sheet) as file:
         contact_sheet(copies, clean[shown], shown).save(file, format="PNG")
     rows = [{"name": name, "change": _changes(copies, name, clean)} for name in chosen]
     if as_json:
@@ -352,11 +352,11 @@ def stylize(
     """Write stylised copies of a test set: shapes stay, textures change. All methods see the same images."""
     from antishortcut.cli.evaluate import device_of
     from antishortcut.evaluation.stylize import write_stylized
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
     use_threads(threads)
     network = _stylizer(vgg, decoder, magnify, stylizer).to(device_of(device))
-    sets = Workshop(Path("runs"), data_root, download=download).sets(data_settings(data))
+    sets = Session(Path("runs"), data_root, download=download).sets(data_settings(data))
     copies = write_stylized(
         network, sets, out, which=set_name, styles=styles, alpha=alpha, seed=seed, limit=limit, files=files
     )

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from antishortcut.config.recipe import Recipe, Run
-from antishortcut.evaluation import Bench, evaluate
-from antishortcut.run_dir import Folder
-from antishortcut.training.pipeline import Workshop, distill, teach
+from antishortcut.evaluation import EvalContext, evaluate
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session, distill, teach
 
 METHODS_SHOWN = ("ce", "kd", "asd", "contrast+tc")
 
@@ -29,29 +29,29 @@ STORIES = {
 }
 
 
-def run_demo(recipe: Recipe, story: Story, shop: Workshop, seed: int) -> dict[str, Any]:
+def run_demo(recipe: Recipe, story: Story, session: Session, seed: int) -> dict[str, Any]:
     """Carry a story out and collect its rows; finished parts of an earlier demo are kept."""
     from antishortcut.report import make_report
 
-    teacher = teach(recipe, shop)
+    teacher = teach(recipe, session)
     early = recipe.teacher.early_state
-    rows = [_row("teacher", teacher, shop, ["clean"])]
+    rows = [_row("teacher", teacher, session, ["clean"])]
     if early != "rewind" and "/" not in early:  # a state of this teacher
-        rows.append(_row("early teacher", teacher, shop, ["clean"], early))
+        rows.append(_row("early teacher", teacher, session, ["clean"], early))
     for method in METHODS_SHOWN:
-        run = distill(recipe, shop, method=method, seed=seed, suite=story.suite)
-        rows.append(_row(method, run, shop, story.on))
-    out = shop.runs / story.suite
+        run = distill(recipe, session, method=method, seed=seed, suite=story.suite)
+        rows.append(_row(method, run, session, story.on))
+    out = session.runs / story.suite
     return {"rows": rows, "out": str(out), "report": make_report(out)["page"]}
 
 
-def _row(method: str, run: Run, shop: Workshop, on: Sequence[str], state: str = "final") -> dict[str, Any]:
-    folder = Folder(run.folder(shop.runs))
-    scores = evaluate(folder, Bench(shop.sets(run.data), shop.runs), on, state)
+def _row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
+    folder = RunDir(run.folder(session.runs))
+    scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), on, state)
     mark = "" if state == "final" else f"@{state}"
-    headline, _ = folder.headline()
-    row: dict[str, Any] = {"method": method, "run": str(folder.path), "score": headline}
-    row |= {name: scores[name + mark]["values"][headline] for name in ("iid", "conflict", "uncorrelated")}
+    primary_metric, _ = folder.primary_metric()
+    row: dict[str, Any] = {"method": method, "run": str(folder.path), "score": primary_metric}
+    row |= {name: scores[name + mark]["values"][primary_metric] for name in ("iid", "conflict", "uncorrelated")}
     row["shape_bias"] = scores[f"conflict{mark}"]["values"].get("shape_bias")
     for view, values in (scores["mechanism"]["values"] if "mechanism" in on else {}).items():
         row |= {(key if view == "raw" else f"{key}_aligned"): value for key, value in values.items()}

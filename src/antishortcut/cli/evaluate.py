@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
 from antishortcut.cli import options as complete
 from antishortcut.cli.options import (
@@ -52,12 +52,12 @@ def evaluate(
 ) -> None:
     """Score finished runs; scores land in their folders."""
     from antishortcut.evaluation.corruption_scores import relate
-    from antishortcut.run_dir import Folder
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.run_dir import RunDir
+    from antishortcut.training.pipeline import Session
 
     use_threads(threads)
     device = device_of(device)
-    shop = Workshop(runs or Path("runs"), data_root)
+    session = Session(runs or Path("runs"), data_root)
     names = [name.strip() for name in on.split(",") if name.strip()]
     if not names:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
@@ -65,16 +65,16 @@ def evaluate(
     if reference is not None:
         if "corruptions" not in names:
             raise UserError("--reference is for --on corruptions")
-        scores_of(reference, runs, shop, ["corruptions"], places, device)
+        scores_of(reference, runs, session, ["corruptions"], places, device)
     found: list[dict[str, Any]] = []
     for path in folders:
-        if len(folders) > 1 and not Folder(path).finished:  # a shell's * brings figures and unfinished runs along
+        if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings figures and unfinished runs along
             tell(f"{path}: no finished run, left out", file=sys.stderr)
             continue
-        scores = scores_of(path, runs, shop, names, places, device)
+        scores = scores_of(path, runs, session, names, places, device)
         if reference is not None:
-            relate(Folder(path), Folder(reference))
-            scores = Folder(path).scores()
+            relate(RunDir(path), RunDir(reference))
+            scores = RunDir(path).scores()
         found.append({"run": str(path), "scores": scores})
     if as_json:
         print_json({"runs": found})
@@ -100,17 +100,17 @@ def device_of(wanted: str) -> str:
 
 
 def scores_of(
-    path: Path, runs: Path | None, shop: Workshop, names: list[str], places: dict[str, Path], device: str
+    path: Path, runs: Path | None, session: Session, names: list[str], places: dict[str, Path], device: str
 ) -> dict[str, dict[str, Any]]:
-    from antishortcut.evaluation import Bench
+    from antishortcut.evaluation import EvalContext
     from antishortcut.evaluation import evaluate as evaluate_it
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
 
-    folder = Folder(path)
+    folder = RunDir(path)
     run, _ = folder.read()
-    bench = Bench(shop.sets(run.data), runs or path.resolve().parent.parent, at=places, quiet=False)
-    if shop.root is not None:
-        bench = replace(bench, root=shop.root)
+    bench = EvalContext(session.sets(run.data), runs or path.resolve().parent.parent, at=places, quiet=False)
+    if session.root is not None:
+        bench = replace(bench, root=session.root)
     return evaluate_it(folder, bench, names, device=device)
 
 

@@ -14,7 +14,7 @@ from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
     from antishortcut.config.recipe import Run
-    from antishortcut.types import Sets
+    from antishortcut.types import DataSplits
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
 
@@ -37,11 +37,11 @@ def export(
     from antishortcut.export import destination
     from antishortcut.export import export as write
     from antishortcut.export.model_card import megabytes
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
 
     use_threads(threads)
     by_hash = (runs or Path("runs")) / "teachers" / folder
-    source = Folder(by_hash if by_hash.is_dir() and not folder.is_dir() else folder)
+    source = RunDir(by_hash if by_hash.is_dir() and not folder.is_dir() else folder)
     run, _ = source.read()
     destination(source, to, state, out, force)  # before its data are opened
     options: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
@@ -63,12 +63,12 @@ def export(
     tell(result.place)
 
 
-def _sets(run: Run, data_root: Path | None) -> Sets | None:
+def _sets(run: Run, data_root: Path | None) -> DataSplits | None:
     """The run's own data, if they are available."""
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
     try:
-        sets = Workshop(Path("runs"), data_root).sets(run.data)
+        sets = Session(Path("runs"), data_root).sets(run.data)
     except UserError as error:
         reason = str(error)
     else:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from antishortcut import __version__
 from antishortcut import hardware as machine
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
-from antishortcut.errors import UserError, first_line, near
+from antishortcut.errors import UserError, first_line, suggest
 
 Rows = list[dict[str, Any]]
 
@@ -39,7 +39,7 @@ def list_(
     elif name in KINDS:
         rows = KINDS[name][0]()
     else:
-        raise UserError(f"asd list knows no {what!r}{near(name, KINDS)}")
+        raise UserError(f"asd list knows no {what!r}{suggest(name, KINDS)}")
     if as_json:
         print_json(rows)
     else:
@@ -47,14 +47,14 @@ def list_(
 
 
 def _methods() -> Rows:
-    from antishortcut.methods import METHODS, options_of, roles_of
+    from antishortcut.methods import METHODS, method_options, method_roles
 
     rows = []
     for name, method in METHODS.items():
         module = getattr(method, "func", method).__module__  # named variants are partials of their class
         line = (sys.modules[module].__doc__ or "").strip().splitlines()[0].rstrip(".")
         own = ", ".join(f"{key} = {value}" for key, value in getattr(method, "keywords", {}).items())
-        states = ", ".join(roles_of(name, options_of(name, {}))) or "–"
+        states = ", ".join(method_roles(name, method_options(name, {}))) or "–"
         rows.append({"name": name, "what": f"{line}; with {own}" if own else line, "teacher states": states})
     return rows
 
@@ -226,8 +226,8 @@ def _torch(warnings: list[str]) -> dict[str, Any]:
     import torch
 
     from antishortcut.config.recipe import Execution
-    from antishortcut.teachers.frozen import fastest, has_compiler
-    from antishortcut.training.fabric import resolved
+    from antishortcut.teachers.frozen import fastest_precision, has_compiler
+    from antishortcut.training.fabric import resolve_execution
 
     cards = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -241,8 +241,8 @@ def _torch(warnings: list[str]) -> dict[str, Any]:
         warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
     default: dict[str, Any] = {"device": kind, "threads": torch.get_num_threads()}
     try:
-        chosen = resolved(Execution())
-        default |= {"student precision": chosen.precision, "teacher precision": fastest(torch.device(kind))}
+        chosen = resolve_execution(Execution())
+        default |= {"student precision": chosen.precision, "teacher precision": fastest_precision(torch.device(kind))}
         default["workers"] = chosen.workers
     except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
         warnings.append(str(error))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from antishortcut.errors import UserError, near, printable
+from antishortcut.errors import UserError, printable, suggest
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.fileio import expanded
 
@@ -92,7 +92,7 @@ def _folders(incomplete: str) -> list[str]:
 
 if TYPE_CHECKING:
     from antishortcut.config.recipe import Execution
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
 
 MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
@@ -193,10 +193,10 @@ def execution_of(**flags: Any) -> Execution:
         raise UserError(f"--{flag}: {problem['msg'].removeprefix('Value error, ')}") from None
 
 
-def workshop(runs: Path, data_root: Path | None, download: bool, **flags: Any) -> Workshop:
-    from antishortcut.training.pipeline import Workshop
+def workshop(runs: Path, data_root: Path | None, download: bool, **flags: Any) -> Session:
+    from antishortcut.training.pipeline import Session
 
-    return Workshop(runs, data_root, download, execution_of(**flags))
+    return Session(runs, data_root, download, execution_of(**flags))
 
 
 def use_threads(threads: int) -> None:
@@ -221,7 +221,7 @@ def places_of(texts: Sequence[str]) -> dict[str, Path]:
     for text in texts:
         name, found, folder = text.partition("=")
         if not found or not folder or name not in MEASURED:
-            raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{near(name, MEASURED)}")
+            raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{suggest(name, MEASURED)}")
         places[name] = expanded(folder)
         if not places[name].is_dir():  # said now, not after hours of training
             raise UserError(f"--at {name}={folder}: no such folder")

@@ -27,7 +27,7 @@ from antishortcut.cli.options import (
     tell,
     with_execution,
 )
-from antishortcut.errors import UserError, near, printable
+from antishortcut.errors import UserError, printable, suggest
 
 if TYPE_CHECKING:
     from antishortcut.experiments.launcher import Engine, Place
@@ -83,9 +83,11 @@ def show(
     if measure:
         here = measure_suite(opened, runs, execution_of(device=device, precision=precision, threads=threads))
     if as_json:
-        from antishortcut.methods import options_of
+        from antishortcut.methods import method_options
 
-        listed = [job.model_dump(mode="json") | {"resolved": options_of(job.method, _settings(job))} for job in jobs]
+        listed = [
+            job.model_dump(mode="json") | {"resolved": method_options(job.method, _settings(job))} for job in jobs
+        ]
         print_json({"runs": listed, "paper": paper and paper.as_json(), "cost": here.as_json()} if here else listed)
         return
     for suite in dict.fromkeys(job.suite for job in jobs):
@@ -139,7 +141,7 @@ def run(
     from antishortcut.progress import console
 
     if engine not in ENGINES:
-        raise UserError(f"--engine {engine!r}{near(engine, ENGINES)}")
+        raise UserError(f"--engine {engine!r}{suggest(engine, ENGINES)}")
     if engine != "ray":
         _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
@@ -251,10 +253,10 @@ if TYPE_CHECKING:
 def measure_suite(suite: Suite, runs: Path, execution: Execution) -> Cost:
     from antishortcut.experiments.benchmark import Stopwatch
     from antishortcut.experiments.cost import measured_cost
-    from antishortcut.progress import Watch
+    from antishortcut.progress import ProgressBar
 
     clock = Stopwatch(execution)
-    with Watch(f"measuring {suite.name}", 1) as watch:
+    with ProgressBar(f"measuring {suite.name}", 1) as watch:
 
         def progress(done: int, groups: int, problem: str) -> None:
             if done == 0:

@@ -26,10 +26,10 @@ from antishortcut.cli.options import (
     with_execution,
     workshop,
 )
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
 
 
 def demo(
@@ -43,13 +43,15 @@ def demo(
     """The whole story on the embedded images: teacher, four students, table and report."""
     from antishortcut.cli.demo import STORIES, run_demo, show_demo
     from antishortcut.config.recipe import Execution, load_recipe
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
     if task not in STORIES:
-        raise UserError(f"--task {task!r}{near(task, STORIES)}")
+        raise UserError(f"--task {task!r}{suggest(task, STORIES)}")
     check_threads(threads)
-    shop = Workshop(runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=STORIES[task].cached))
-    story = run_demo(load_recipe(STORIES[task].recipe, set_ or ()), STORIES[task], shop, seed)
+    session = Session(
+        runs, execution=Execution(accelerator="cpu", threads=threads, cache_teachers=STORIES[task].cached)
+    )
+    story = run_demo(load_recipe(STORIES[task].recipe, set_ or ()), STORIES[task], session, seed)
     if as_json:
         print_json(story)
     else:
@@ -59,11 +61,11 @@ def demo(
 def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
     """Write a commented recipe for your own data."""
     from antishortcut.config.recipe import recipe_template
-    from antishortcut.run_dir import replacing
+    from antishortcut.fileio import atomic_write
 
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
-    with replacing(path) as file:  # on a full disk there is none, not an empty one
+    with atomic_write(path) as file:  # on a full disk there is none, not an empty one
         file.write(recipe_template().encode())
     tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
@@ -81,12 +83,12 @@ def teach(
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
     from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import teach as teach_it
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
     run = teach_it(settings, workshop(runs, data_root, download, **execution))
-    _show_trajectory(Folder(run.folder(runs)), as_json)
+    _show_trajectory(RunDir(run.folder(runs)), as_json)
 
 
 @with_execution(*TEACHING)
@@ -106,11 +108,11 @@ def rewind(
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
     from antishortcut.config.recipe import rewind_length
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import rewind as rewind_it
 
     by_hash = runs / "teachers" / teacher
-    folder = Folder(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
+    folder = RunDir(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
     run, _ = folder.read()
     if run.kind not in ("teach", "given") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
@@ -120,10 +122,10 @@ def rewind(
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
-    shop = workshop(runs, data_root, False, **execution)
-    new = rewind_it(run, epochs, rate, shop)
-    shop.say(f"Use it with --set teacher.early={new.hash}/final")
-    _show_trajectory(Folder(new.folder(runs)), as_json)
+    session = workshop(runs, data_root, False, **execution)
+    new = rewind_it(run, epochs, rate, session)
+    session.say(f"Use it with --set teacher.early={new.hash}/final")
+    _show_trajectory(RunDir(new.folder(runs)), as_json)
 
 
 @with_execution()
@@ -183,19 +185,19 @@ def distill(
     """
     from antishortcut.cli import auto as own
     from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import Folder
+    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import distill as distill_it
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     parts = execution.pop("parts") or ("auto" if recipe is None else "1")
-    shop = workshop(runs, data_root, download, parts=parts, **execution)
+    session = workshop(runs, data_root, download, parts=parts, **execution)
     words = (data, teacher, student, final, early, epochs, pretrained)
     planned, name = recipe is None, _slug(name)  # before a plan is written
     if recipe is None:
         wanted = own.asked(*words)
         suite = _slug(suite or wanted.name)
         lasting = [text for text in chosen if not text.startswith("methods.")]
-        recipe = str(own.planned(wanted, shop, suite, lasting, method, not dry_run, as_json))
+        recipe = str(own.planned(wanted, session, suite, lasting, method, not dry_run, as_json))
         if dry_run:
             return
     elif dry_run or any(word is not None for word in words):
@@ -203,11 +205,11 @@ def distill(
     settings = load_recipe(recipe, chosen)
     place = {"suite": _slug(suite or own.suite_of(Path(recipe), runs)), "name": name}
     if planned:
-        own.estimate(settings, runs, place["suite"], method, seed, shop.execution)
-    run = distill_it(settings, shop, method=method, seed=seed, via=via or (), generations=generations, **place)
+        own.estimate(settings, runs, place["suite"], method, seed, session.execution)
+    run = distill_it(settings, session, method=method, seed=seed, via=via or (), generations=generations, **place)
     if planned:
         own.measure(run, runs, data_root, execution["device"])
-    folder = Folder(run.folder(runs))
+    folder = RunDir(run.folder(runs))
     result = folder.result()
     where, heads, rows = _ends(folder, result)
     if as_json:
@@ -219,9 +221,9 @@ def distill(
         own.following(run, runs, data_root, Path(recipe))
 
 
-def _ends(folder: Folder, result: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
+def _ends(folder: RunDir, result: dict[str, Any]) -> tuple[str, tuple[str, ...], list[tuple[Any, ...]]]:
     """The set that judged a run, and its last and best scores there as head and rows."""
-    folder.headline()  # says what is damaged, if it is
+    folder.primary_metric()  # says what is damaged, if it is
     try:
         named = [name for name in result["last"] if name not in ("epoch", "images")]
         rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in named)) for kind in ("last", "best")]

@@ -24,7 +24,7 @@ from antishortcut.config.schema import OptimSettings as OptimSettings
 from antishortcut.config.schema import Settings as Settings
 from antishortcut.config.schema import TaskSettings as TaskSettings
 from antishortcut.config.schema import TeacherSettings as TeacherSettings
-from antishortcut.errors import UserError, counted, near, shown
+from antishortcut.errors import UserError, plural, short_repr, suggest
 from antishortcut.fileio import expanded, sha256
 from antishortcut.fileio import text as text_of
 
@@ -64,7 +64,7 @@ class Recipe(Settings):
 
     @property
     def length(self) -> str:
-        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
+        return plural(self.epochs, "epoch") if self.epochs else plural(self.iterations, "iteration")
 
     @property
     def views(self) -> int | None:
@@ -106,7 +106,7 @@ class Run(Settings):
 
     @property
     def length(self) -> str:
-        return counted(self.epochs, "epoch") if self.epochs else counted(self.iterations, "iteration")
+        return plural(self.epochs, "epoch") if self.epochs else plural(self.iterations, "iteration")
 
     def folder(self, runs: Path) -> Path:
         """runs/teachers/<hash> when the trajectory is kept, so that it can teach; else runs/<suite>/<name>-s<seed>."""
@@ -262,9 +262,9 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
         if name not in shipped:
             if path.is_dir():
                 raise UserError(f"{source!r} is a folder, not a recipe; images go with --data, --teacher and --student")
-            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{near(name, shipped)}")
+            raise UserError(f"no recipe {source!r}: neither a file nor a shipped one{suggest(name, shipped)}")
         if protocol and protocol not in PROTOCOLS:
-            raise UserError(f"no protocol {protocol!r}{near(protocol, PROTOCOLS)}")
+            raise UserError(f"no protocol {protocol!r}{suggest(protocol, PROTOCOLS)}")
         path = shipped[name]
     try:
         text = text_of(path)
@@ -336,14 +336,14 @@ def _first(error: ValidationError) -> str:
     problem = error.errors()[0]
     if problem["loc"][:1] == ("methods",) and len(problem["loc"]) > 3:  # methods.asd.queue, then a branch of the union
         setting = ".".join(map(str, problem["loc"][:3]))
-        return f"{setting}: wants one number, word or true/false, not {shown(problem['input'])}"
+        return f"{setting}: wants one number, word or true/false, not {short_repr(problem['input'])}"
     place = ".".join(str(part) for part in problem["loc"]) or "recipe"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if problem["type"] == "extra_forbidden":
-        return f"unknown setting {place!r}{near(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
+        return f"unknown setting {place!r}{suggest(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
     if problem["type"] == "value_error":  # of a whole section, which needs no repeating
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}{more}"
-    return f"{place}: {problem['msg']}, not {shown(problem.get('input'))}{more}"
+    return f"{place}: {problem['msg']}, not {short_repr(problem.get('input'))}{more}"
 
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:

@@ -16,9 +16,9 @@ from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode
 from antishortcut.data.readers import Found as Found
 from antishortcut.data.splits import fingerprint, hold_out, limited
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import expanded
-from antishortcut.types import AnySet, ImageSet, Sets, is_dense
+from antishortcut.types import AnySet, DataSplits, ImageSet, is_dense
 
 WITH_PATH = ("folder", "groups")  # data sets that are named with their place: folder:PATH
 IN_MEMORY = 64  # image sides up to this are decoded once and kept in memory
@@ -68,7 +68,7 @@ def open_sets(
     download: bool = False,
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
-) -> Sets:
+) -> DataSplits:
     """Open a data set: a name in DATASETS, folder:PATH or groups:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and draws the cues):
@@ -83,7 +83,7 @@ def open_sets(
     splits = {"train": train} | ({} if val is None else {"val": val})
     splits |= {f"test {key}": test for key, test in tests.items()}
     mark = fingerprint(f"{found.kind} {found.image_size}", splits, found.base)
-    return Sets(name, found.classes, found.image_size, train, val, tests, mark)
+    return DataSplits(name, found.classes, found.image_size, train, val, tests, mark)
 
 
 def find(
@@ -98,7 +98,7 @@ def find(
     """The data set of that name, nothing decoded yet, and the data root."""
     kind, _, path = name.partition(":")
     if kind not in DATASETS:
-        raise UserError(f"unknown data set {name!r}{near(kind, DATASETS)}")
+        raise UserError(f"unknown data set {name!r}{suggest(kind, DATASETS)}")
     if bool(path) != (kind in WITH_PATH):
         plain = ", ".join(other for other in DATASETS if other not in WITH_PATH)
         raise UserError(f"{name!r} is not a data set; write folder:PATH, groups:PATH, or a plain name: {plain}")
@@ -110,7 +110,7 @@ def find(
     dataset = DATASETS[kind]
     for key in options or {}:
         if key not in dataset.options:
-            hint = near(key, dataset.options) if dataset.options else f"; {kind} takes none"
+            hint = suggest(key, dataset.options) if dataset.options else f"; {kind} takes none"
             raise UserError(f"unknown option {key!r} of the data set {kind}{hint}")
     settings = {**dataset.options, **(options or {})}
     found = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))

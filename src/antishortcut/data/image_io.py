@@ -19,7 +19,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import plain, replacing
+from antishortcut.fileio import atomic_write, plain
 from antishortcut.hardware import cores
 from antishortcut.types import FileSet, ImageSet
 
@@ -148,7 +148,7 @@ def cached(
     array = _cached(store, shape)
     if array is None:
         array = make()
-        with suppress(OSError), replacing(store, parents=False) as file:  # a full or read-only disk, no data folder
+        with suppress(OSError), atomic_write(store, parents=False) as file:  # a full or read-only disk, no data folder
             np.save(file, array, allow_pickle=False)
     return array
 

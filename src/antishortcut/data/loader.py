@@ -25,7 +25,7 @@ from antishortcut.data import transforms as vary
 from antishortcut.data.image_io import fit, read
 from antishortcut.data.rng import order
 from antishortcut.data.transforms import varied
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, Batch, ImageSet, is_dense
 
 AHEAD = 2  # batches that every worker prepares
@@ -113,7 +113,7 @@ class Loader:
         views: int | None = None,
     ) -> None:
         if augment not in vary.AUGMENTS:
-            raise UserError(f"unknown augmentation {augment!r}{near(augment, vary.AUGMENTS)}")
+            raise UserError(f"unknown augmentation {augment!r}{suggest(augment, vary.AUGMENTS)}")
         dense.check(images, augment)
         if batch < world:
             raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from antishortcut.data.readers import class_list, folders, images_below, listed
 from antishortcut.data.splits import fingerprint
-from antishortcut.errors import UserError, first_line, near
+from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import text
 from antishortcut.types import FileSet
 
@@ -46,7 +46,7 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     `folder` may also be the place the release was unpacked in, which holds it as `folder`/`name`.
     """
     if name not in RENDITIONS:
-        raise UserError(f"unknown shifted set {name!r}{near(name, RENDITIONS)}")
+        raise UserError(f"unknown shifted set {name!r}{suggest(name, RENDITIONS)}")
     hint = f"unpack {name} there as {name}/<wnid>/*.jpg"
     folder = folder / name if (folder / name).is_dir() else folder
     present = [entry for entry in folders(folder) if WNID.fullmatch(entry)] if folder.is_dir() else []
@@ -153,13 +153,13 @@ def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...
     owner: dict[str, str] = {}
     for category, names in loaded.items():
         if category not in SIXTEEN:
-            raise UserError(f"{path}: {category!r} is none of the 16 categories{near(category, SIXTEEN)}")
+            raise UserError(f"{path}: {category!r} is none of the 16 categories{suggest(category, SIXTEEN)}")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path}: {category} wants a list of the student's classes, such as {list(classes[:2])}")
         for name in names:
             if name not in classes:
                 close = get_close_matches(name[:80], classes, n=3, cutoff=0.5) or [*classes[:3], "…"]
-                raise UserError(f"{path}: the student has no class {name!r} for {category}{near(name, close)}")
+                raise UserError(f"{path}: the student has no class {name!r} for {category}{suggest(name, close)}")
             if owner.setdefault(name, category) != category:
                 raise UserError(f"{path}: {name!r} is in both {owner[name]} and {category}; it can be in one")
     return _members(owner, classes)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from antishortcut.data.loader import one_thread
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.types import ImageSet
 
 CLASSES: tuple[str, ...] = ("A", "E", "H", "J", "K", "O", "P", "S", "T", "X")  # told apart within ±25° of upright
@@ -69,7 +69,7 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
 def check(split: str, count: int, seed: int, rho: float) -> None:
     """Refuse what no embedded images can be made of."""
     if split not in SPLITS:
-        raise UserError(f"the embedded images have no split {split!r}{near(split, SPLITS)}")
+        raise UserError(f"the embedded images have no split {split!r}{suggest(split, SPLITS)}")
     if not 0 <= rho <= 1:
         raise UserError(f"rho is a probability, so between 0 and 1, not {rho}")
     if count < 1 or seed < 0:

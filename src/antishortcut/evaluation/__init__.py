@@ -12,13 +12,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.errors import UserError, near
-from antishortcut.run_dir import Folder, swept, write_json
+from antishortcut.errors import UserError, suggest
+from antishortcut.fileio import remove_leftovers
+from antishortcut.run_dir import RunDir, write_json
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.context import Bench as Bench
+    from antishortcut.evaluation.context import EvalContext as EvalContext
+    from antishortcut.evaluation.context import EvaluatedRun as EvaluatedRun
     from antishortcut.evaluation.context import Examination
-    from antishortcut.evaluation.context import Subject as Subject
 
 Metric = tuple[str, bool | None]  # its label, and whether higher is better: None where neither is
 
@@ -29,15 +30,15 @@ class Evaluation:
 
     name: str
     help: str
-    run: Callable[[Bench], Iterable[Examination]]
+    run: Callable[[EvalContext], Iterable[Examination]]
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
     needs_folder: bool = False  # of images, from --at or below the data root
 
 
-def _later(function: str, *arguments: str) -> Callable[[Bench], Iterable[Examination]]:
+def _later(function: str, *arguments: str) -> Callable[[EvalContext], Iterable[Examination]]:
     """A function of this package, "module.name", imported when it is called."""
 
-    def run(bench: Bench) -> Iterable[Examination]:
+    def run(bench: EvalContext) -> Iterable[Examination]:
         module, name = function.split(".")
         found = getattr(import_module(f"antishortcut.evaluation.{module}"), name)
         examinations: Iterable[Examination] = partial(found, *arguments)(bench)
@@ -61,13 +62,13 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "clean",
             "every test set of the data, scored as its task says: accuracy, or mean IoU",
-            _later("own.clean"),
+            _later("context.clean"),
             {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
         ),
         Evaluation(
             "corruptions",
             "error on the test images under 15 corruptions at 5 severities, official copies or made here",
-            _later("corrupted.corruptions"),
+            _later("corruption_scores.corruptions"),
             {
                 "mce": ("mCE", False),
                 "mce_all": ("mCE, all severities", False),
@@ -81,7 +82,7 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "stylized",
             "copies made by asd stylize: accuracy, and how often the class of the style is said",
-            _later("shifted.stylized"),
+            _later("shift_scores.stylized"),
             {
                 **_ACCURACY,
                 "clean_accuracy": ("clean accuracy", True),
@@ -93,28 +94,28 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "cue-conflict",
             "images with the shape of one class and the texture of another: how often which is said",
-            _later("shifted.conflict"),
+            _later("shift_scores.conflict"),
             {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
             needs_folder=True,
         ),
         Evaluation(
             "imagenet-r",
             "paintings, toys and cartoons of ImageNet's classes, those that the student has",
-            _later("shifted.renditions", "imagenet-r"),
+            _later("shift_scores.renditions", "imagenet-r"),
             _RENDITIONS,
             needs_folder=True,
         ),
         Evaluation(
             "imagenet-a",
             "photographs that ImageNet's networks got wrong, of the classes that the student has",
-            _later("shifted.renditions", "imagenet-a"),
+            _later("shift_scores.renditions", "imagenet-a"),
             _RENDITIONS,
             needs_folder=True,
         ),
         Evaluation(
             "groups",
             "accuracy of the worst group, where every image has a second fact besides its class",
-            _later("shifted.groups"),
+            _later("shift_scores.groups"),
             {
                 "worst_group": ("worst group", True),
                 "mean_group": ("mean group", True),
@@ -124,13 +125,13 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "attack",
             "accuracy under a small adversarial change, which no method here aims at",
-            _later("shifted.attack"),
+            _later("shift_scores.attack"),
             {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
         ),
         Evaluation(
             "hard",
             "accuracy on the images that the early teacher gets wrong, and on the others",
-            _later("hard.hard"),
+            _later("shift_scores.hard"),
             {
                 "hard_accuracy": ("hard accuracy", True),
                 "easy_accuracy": ("easy accuracy", True),
@@ -141,7 +142,7 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "mechanism",
             "where the student's features stand between early and final teacher, and how sure that is",
-            _later("between.mechanism"),
+            _later("mechanism.mechanism"),
             {
                 "cos_final": ("cosine to T_final", None),
                 "cos_early": ("cosine to T_early", None),
@@ -165,7 +166,7 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "scenes",
             "segmentation to look at: images, truth, predictions; agreement of student and teacher",
-            _later("scenes.scenes"),
+            _later("segmentation_scores.scenes"),
             {"agreement": ("agreement with the teacher", None)},
         ),
         Evaluation(
@@ -184,20 +185,20 @@ EVALUATIONS: dict[str, Evaluation] = {
 
 
 def evaluate(
-    folder: Folder, bench: Bench, on: Iterable[str], state: str = "final", device: str = "cpu"
+    folder: RunDir, bench: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
 ) -> dict[str, dict[str, Any]]:
     """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
 
     Scores of an earlier state of a teacher are kept as <set>@<state>. If some evaluations fail, the others are done
     first.
     """
-    from antishortcut.evaluation.context import Subject
+    from antishortcut.evaluation.context import EvaluatedRun
 
     for name in on:
         if name not in EVALUATIONS:
-            raise UserError(f"unknown evaluation {name!r}{near(name, EVALUATIONS)}")
-    subject, errors = Subject(folder, bench, state, device), list[str]()
-    swept(folder.path)  # what a killed evaluation left half-written
+            raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
+    subject, errors = EvaluatedRun(folder, bench, state, device), list[str]()
+    remove_leftovers(folder.path)  # what a killed evaluation left half-written
     for name in on:
         try:
             for examination in EVALUATIONS[name].run(bench):
@@ -209,7 +210,7 @@ def evaluate(
     return folder.scores()
 
 
-def _examine(subject: Subject, examination: Examination) -> None:
+def _examine(subject: EvaluatedRun, examination: Examination) -> None:
     folder, title = subject.folder, examination.name + subject.mark
     score = folder.score(title)
     if score is not None and score.get("fingerprint") == examination.fingerprint and examination.made(subject):
@@ -219,7 +220,7 @@ def _examine(subject: Subject, examination: Examination) -> None:
     write_json(folder.path / "scores" / f"{title}.json", facts | dict(examination.score(subject)))
 
 
-def _writable(folder: Folder) -> None:
+def _writable(folder: RunDir) -> None:
     """Fail before anything is computed if the folder cannot be written to."""
     place = folder.path / "scores"
     try:
@@ -231,7 +232,7 @@ def _writable(folder: Folder) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Bench and Subject need torch, so they are imported when they are used."""
-    if name in ("Bench", "Subject"):
+    """EvalContext and EvaluatedRun need torch, so they are imported when they are used."""
+    if name in ("EvalContext", "EvaluatedRun"):
         return getattr(import_module("antishortcut.evaluation.context"), name)
     raise AttributeError(name)

@@ -22,19 +22,18 @@ from antishortcut.data.splits import limited, take
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy
 from antishortcut.models import Network
-from antishortcut.models.weights import put
-from antishortcut.models.weights import read as read_weights
-from antishortcut.run_dir import Folder
-from antishortcut.tasks import task_of
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.types import AnySet, Batch, Features, FileSet, ImageSet, Sets
+from antishortcut.models.weights import load_checked, read_weights
+from antishortcut.run_dir import RunDir
+from antishortcut.tasks import build_task
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.types import AnySet, Batch, DataSplits, Features, FileSet, ImageSet
 
 
 @dataclass(frozen=True)
-class Bench:
+class EvalContext:
     """The images a run was trained for, and where others lie."""
 
-    sets: Sets
+    sets: DataSplits
     runs: Path  # where run folders lie; generated copies are kept below it
     root: Path = field(default_factory=lambda: Path(os.environ.get("ANTISHORTCUT_DATA") or "data"))
     at: Mapping[str, Path] = field(default_factory=dict)  # places given by hand, by evaluation
@@ -42,7 +41,7 @@ class Bench:
     limit: int | None = None  # images of a corruption at a severity
 
     @property
-    def headline(self) -> tuple[str, AnySet]:
+    def primary_metric(self) -> tuple[str, AnySet]:
         """Name and images of the first test set."""
         return next(iter(self.sets.tests.items()))
 
@@ -65,7 +64,7 @@ class Bench:
 
         Folders are known by kind alone, for their paths differ by machine; files may be listed in another order.
         """
-        name, images = self.headline
+        name, images = self.primary_metric
         other = str(facts.get("set", self.sets.name))
         if other.partition(":")[0] != self.sets.name.partition(":")[0]:
             raise UserError(f"{place} holds copies of {other}, not of {self.sets.name}")
@@ -81,10 +80,10 @@ class Bench:
         return images
 
 
-class Subject:
+class EvaluatedRun:
     """A finished run, opened to be examined; of a teacher, any state it kept."""
 
-    def __init__(self, folder: Folder, bench: Bench, state: str = "final", device: str = "cpu") -> None:
+    def __init__(self, folder: RunDir, bench: EvalContext, state: str = "final", device: str = "cpu") -> None:
         if not folder.finished:
             raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
         self.folder, self.bench, self.state, self.device = folder, bench, state, device
@@ -110,7 +109,7 @@ class Subject:
     def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
         """Outputs of several networks for a set, batch by batch in its order."""
         sets = self.bench.sets
-        return predict(networks, images, sets.image_size, device=self.device, batch=task_of(sets).together)
+        return predict(networks, images, sets.image_size, device=self.device, batch=build_task(sets).eval_batch_size)
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
@@ -125,7 +124,7 @@ class Subject:
 
     def clean_accuracy(self, of: AnySet | None = None) -> float:
         """On the headline test set, as scored before or now; or on the part of it that copies were made of."""
-        name, images = self.bench.headline
+        name, images = self.bench.primary_metric
         if of is not None and of is not images:
             return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
         known = self.folder.score(name + self.mark)
@@ -149,11 +148,11 @@ class Examination(Protocol):
         """Of the images and of how they are scored: a score that carries it stands."""
         ...
 
-    def made(self, subject: Subject) -> bool:
+    def made(self, subject: EvaluatedRun) -> bool:
         """Whether what belongs to the score besides its file is there."""
         ...
 
-    def score(self, subject: Subject) -> Mapping[str, Any]:
+    def score(self, subject: EvaluatedRun) -> Mapping[str, Any]:
         """`count`, `values` (numbers by name) and what else belongs to the score."""
         ...
 
@@ -164,8 +163,8 @@ class Scored:
 
     name: str
     fingerprint: str
-    score: Callable[[Subject], Mapping[str, Any]]
-    made: Callable[[Subject], bool] = lambda subject: True
+    score: Callable[[EvaluatedRun], Mapping[str, Any]]
+    made: Callable[[EvaluatedRun], bool] = lambda subject: True
 
 
 def part(images: AnySet, count: int) -> AnySet:
@@ -175,23 +174,23 @@ def part(images: AnySet, count: int) -> AnySet:
     return take(images, order(len(images), 0, 0)[:count].sort().values)
 
 
-def _network(run: Run, folder: Folder, sets: Sets, state: str) -> Network:
+def _network(run: Run, folder: RunDir, sets: DataSplits, state: str) -> Network:
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = network_of(blank, len(sets.classes), sets.image_size)
+    network = build_model(blank, len(sets.classes), sets.image_size)
     weights = read_weights(folder.weights()) if state == "final" and not run.keep else Trajectory(folder).weights(state)
-    put(network, weights, folder.path)
+    load_checked(network, weights, folder.path)
     return network
 
 
 # --- The data's own test sets, scored as their task says ---
 
 
-def clean(bench: Bench) -> Iterator[Examination]:
+def clean(bench: EvalContext) -> Iterator[Examination]:
     """Every test set of the data."""
     for name, images in bench.sets.tests.items():
         yield Scored(name, bench.sets.fingerprint, partial(_score, images))
 
 
-def _score(images: AnySet, subject: Subject) -> Mapping[str, Any]:
+def _score(images: AnySet, subject: EvaluatedRun) -> Mapping[str, Any]:
     sets = subject.bench.sets
-    return {"count": len(images)} | task_of(sets).report(subject.stream(images), images, sets.classes)
+    return {"count": len(images)} | build_task(sets).report(subject.stream(images), images, sets.classes)

@@ -14,10 +14,10 @@ from antishortcut.data import corruptions as made
 from antishortcut.data.image_io import decode
 from antishortcut.data.splits import limited, set_mark
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import Bench, Examination, Subject
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination
 from antishortcut.metrics import accuracy, corruption_error
-from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder, write_json
+from antishortcut.progress import ProgressBar
+from antishortcut.run_dir import RunDir, write_json
 from antishortcut.types import AnySet, FileSet
 
 RELEASED = {  # folders below the data root, as the official archives unpack
@@ -28,14 +28,14 @@ RELEASED = {  # folders below the data root, as the official archives unpack
 SEED = 0  # of the copies made here: one set of images for every run
 
 
-def corruptions(bench: Bench) -> Iterator[Examination]:
+def corruptions(bench: EvalContext) -> Iterator[Examination]:
     """The fifteen of CIFAR-C at five severities."""
     yield Corruptions(bench)
 
 
 @dataclass(frozen=True)
 class Corruptions:
-    bench: Bench
+    bench: EvalContext
     name: str = "corruptions"
 
     @cached_property
@@ -44,7 +44,7 @@ class Corruptions:
 
     @cached_property
     def _originals(self) -> AnySet:
-        return limited(self.bench.headline[1], self.bench.limit, SEED, "the number of images to corrupt")
+        return limited(self.bench.primary_metric[1], self.bench.limit, SEED, "the number of images to corrupt")
 
     @cached_property
     def _home(self) -> Path:
@@ -75,16 +75,16 @@ class Corruptions:
         images = self.copies.fingerprint + cut if placed else f"{made.VERSION} {SEED} {self._home.name}"
         return hashlib.sha256(f"{self.bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
 
-    def made(self, subject: Subject) -> bool:
+    def made(self, subject: EvaluatedRun) -> bool:
         return True
 
-    def score(self, subject: Subject) -> Mapping[str, Any]:
+    def score(self, subject: EvaluatedRun) -> Mapping[str, Any]:
         copies = self.copies
         first = self._part(subject, made.CORRUPTIONS[0], 1)
         content = self.bench.content(first, copies.facts, copies.folder)
         errors: dict[str, list[float]] = {}
         total = len(made.CORRUPTIONS) * len(made.SEVERITIES)
-        with Watch("corruptions", total, self.bench.quiet) as watch:
+        with ProgressBar("corruptions", total, self.bench.quiet) as watch:
             for corruption in made.CORRUPTIONS:
                 errors[corruption] = []
                 for severity in made.SEVERITIES:
@@ -96,7 +96,7 @@ class Corruptions:
         facts = {"source": copies.source, "facts": dict(copies.facts)}
         return {"count": len(images), "values": values, "errors": errors} | facts
 
-    def _part(self, subject: Subject, corruption: str, severity: int) -> AnySet:
+    def _part(self, subject: EvaluatedRun, corruption: str, severity: int) -> AnySet:
         """A corruption at a severity, cut as the run's test set was, then to the images wanted."""
         data = subject.run.data
         part = limited(self.copies.part(corruption, severity), data.test_limit, data.seed)
@@ -120,7 +120,7 @@ def _complete(score: Mapping[str, Any]) -> bool:
     )
 
 
-def relate(folder: Folder, reference: Folder) -> None:
+def relate(folder: RunDir, reference: RunDir) -> None:
     """Add to a run's corruption score the error relative to a reference run's, as Hendrycks & Dietterich 2019 do.
 
     mCE = mean over corruptions of Σ_severities error / Σ_severities error of the reference, and the same at severity 5.

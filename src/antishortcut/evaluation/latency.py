@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import Bench, Examination, Scored, Subject
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination, Scored
 from antishortcut.hardware import processor
 from antishortcut.models import Network
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Teachers, Trajectory
 
 NAME, TEACHER = "cost", "teacher_"
@@ -25,7 +25,7 @@ SECONDS = 20.0  # after which few rounds are enough: a DeepLab takes seconds an 
 SYNCHRONIZE: dict[str, Callable[[], None]] = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
 
 
-def cost(bench: Bench) -> Iterator[Examination]:
+def cost(bench: EvalContext) -> Iterator[Examination]:
     """Parameters, bytes of the weights, milliseconds an image. What was measured on another machine is done again."""
     yield Scored(NAME, f"{bench.sets.image_size} pixels", _score, made=_measured_here)
 
@@ -54,7 +54,7 @@ def interleaved(
     return taken
 
 
-def _score(subject: Subject) -> Mapping[str, Any]:
+def _score(subject: EvaluatedRun) -> Mapping[str, Any]:
     sets, device, teachers = subject.bench.sets, subject.device, _teachers(subject)
     side = sets.image_size
     networks = {"": subject.network}
@@ -81,7 +81,7 @@ def _look(network: Network, image: Tensor, device: str) -> None:
     SYNCHRONIZE.get(device, lambda: None)()
 
 
-def _teachers(subject: Subject) -> Teachers | None:
+def _teachers(subject: EvaluatedRun) -> Teachers | None:
     """Those of a student, where their final state is here."""
     sets = subject.bench.sets
     teachers = Teachers(subject.run, subject.bench.runs, len(sets.classes), sets.image_size)
@@ -92,12 +92,12 @@ def _teachers(subject: Subject) -> Teachers | None:
     return teachers
 
 
-def _weights(folder: Folder, state: str) -> Path:
+def _weights(folder: RunDir, state: str) -> Path:
     trajectory = Trajectory(folder)
     return folder.snapshots / trajectory.entry(state)["file"] if trajectory.entries else folder.student
 
 
-def _measured_here(subject: Subject) -> bool:
+def _measured_here(subject: EvaluatedRun) -> bool:
     known = subject.folder.score(NAME + subject.mark) or {"values": {}}
     compared = _teachers(subject) is None or f"{TEACHER}ms" in known["values"]
     return compared and known.get("machine") == _machine(subject.device)

@@ -16,21 +16,20 @@ from antishortcut.analysis import Chunks, Moments, Spread, infonce, leanings, ri
 from antishortcut.analysis.directions import ROBUST, K, describe, geometry, head, kinds, meaning, stability, written
 from antishortcut.analysis.features import tsne
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import Bench, Examination, Scored, Subject, part
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination, Scored, part
 from antishortcut.evaluation.shift_scores import compared
-from antishortcut.methods import make_method
-from antishortcut.models import Network, probe
-from antishortcut.models.weights import put
-from antishortcut.models.weights import read as read_weights
-from antishortcut.run_dir import Folder, read_json, write_json
-from antishortcut.tasks import sizes_of
+from antishortcut.methods import build_method
+from antishortcut.models import Network, feature_shapes
+from antishortcut.models.weights import load_checked, read_weights
+from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.tasks import method_sizes
 from antishortcut.teachers.trajectory import Teachers, Trajectory
 from antishortcut.types import Projects
 
 ARTIFACT = Path("artifacts") / "mechanism.json"
 
 
-def mechanism(bench: Bench) -> Iterator[Examination]:
+def mechanism(bench: EvalContext) -> Iterator[Examination]:
     """Views of the student's features, as far as they exist:
 
     raw        as they are: equal widths only, as the paper does; the student's basis is not the teacher's
@@ -40,16 +39,16 @@ def mechanism(bench: Bench) -> Iterator[Examination]:
     yield Scored("mechanism", f"{bench.sets.fingerprint}-{VERSION}", _score, _made)
 
 
-def _made(subject: Subject) -> bool:
+def _made(subject: EvaluatedRun) -> bool:
     return (subject.folder.path / ARTIFACT).exists() and examined(subject)
 
 
-def _score(subject: Subject) -> Mapping[str, Any]:
+def _score(subject: EvaluatedRun) -> Mapping[str, Any]:
     sets = subject.bench.sets
     if subject.run.teacher is None:
         raise UserError(f"{subject.folder.path} is a teacher; the mechanism is measured on students")
     teachers = compared(subject)
-    pool = part(subject.bench.headline[1], POOL)
+    pool = part(subject.bench.primary_metric[1], POOL)
     final, early = teachers.network("final"), teachers.network("early")
     seen = subject.features({"final": final, "early": early, "student": subject.network}, pool)
     values: dict[str, Any] = {}
@@ -65,7 +64,7 @@ def _score(subject: Subject) -> Mapping[str, Any]:
     return {"count": len(pool), "values": values}
 
 
-def _views(subject: Subject, teachers: Teachers, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _views(subject: EvaluatedRun, teachers: Teachers, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The pool's student features, each (N, D) in the teacher's space."""
     student, final = subject.network, teachers.network("final")
     fitted = subject.features({"student": student, "final": final}, part(subject.bench.sets.train, POOL))
@@ -80,17 +79,17 @@ def _views(subject: Subject, teachers: Teachers, seen: Mapping[str, Tensor]) -> 
     return views
 
 
-def _method(subject: Subject) -> nn.Module | None:
+def _method(subject: EvaluatedRun) -> nn.Module | None:
     """The run's method with what it had learned, in evaluation mode; None when it kept nothing."""
     run, sets = subject.run, subject.bench.sets
     if not subject.folder.method.exists():
         return None
     teachers = Teachers(run, subject.bench.runs, len(sets.classes), sets.image_size)
     shapes = {role: teachers.shapes[role] for role in run.roles}
-    student = probe(subject.network, sets.image_size)
-    sizes = sizes_of(sets, student, shapes)
-    method = make_method(run.method, sizes, run.options)
-    put(method, read_weights(subject.folder.weights(subject.folder.method)), subject.folder.method)
+    student = feature_shapes(subject.network, sets.image_size)
+    sizes = method_sizes(sets, student, shapes)
+    method = build_method(run.method, sizes, run.options)
+    load_checked(method, read_weights(subject.folder.weights(subject.folder.method)), subject.folder.method)
     return method.eval()
 
 
@@ -114,15 +113,15 @@ POOL = 5_000  # images the mechanism is measured on (S-Sec. A.3)
 VERSION = 2  # of what is measured; scores of another version are made again
 
 
-def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
+def examine_teacher(teachers: Teachers, subject: EvaluatedRun) -> Path:
     """Write the teacher's artifacts for the run's early state, unless they are there for these images."""
     bench, path = subject.bench, _path(subject)
     if examined(subject):
         return path
-    trajectory = Trajectory(Folder(path.parent.parent))
+    trajectory = Trajectory(RunDir(path.parent.parent))
     course = {entry["labels"][0]: entry for entry in trajectory.entries}
     ends = {"early": teachers.network("early"), "final": teachers.network("final")}
-    pool = part(bench.headline[1], POOL)
+    pool = part(bench.primary_metric[1], POOL)
     seen = subject.features(ends | {name: teachers.network(name) for name in course}, pool, "teacher's states")
     folder = path.parent / path.stem
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +141,7 @@ def examine_teacher(teachers: Teachers, subject: Subject) -> Path:
     return path
 
 
-def examined(subject: Subject) -> bool:
+def examined(subject: EvaluatedRun) -> bool:
     """Whether the teacher's artifacts are there for these images; a damaged file is as good as none."""
     try:
         known = read_json(_path(subject)) if _path(subject).exists() else None
@@ -151,20 +150,22 @@ def examined(subject: Subject) -> bool:
     return isinstance(known, dict) and known.get("fingerprint") == _mark(subject)
 
 
-def _state(subject: Subject) -> str:
+def _state(subject: EvaluatedRun) -> str:
     return subject.run.roles.get("early", subject.run.early)
 
 
-def _path(subject: Subject) -> Path:
+def _path(subject: EvaluatedRun) -> Path:
     name = _state(subject).replace("/", "-").removesuffix("%")
     return subject.bench.runs / "teachers" / str(subject.run.teacher) / "artifacts" / f"directions-{name}.json"
 
 
-def _mark(subject: Subject) -> str:
+def _mark(subject: EvaluatedRun) -> str:
     return f"{subject.bench.sets.fingerprint}-{VERSION}"
 
 
-def _explain(found: dict[str, Any], seen: Mapping[str, Tensor], ends: Mapping[str, Network], subject: Subject) -> None:
+def _explain(
+    found: dict[str, Any], seen: Mapping[str, Tensor], ends: Mapping[str, Network], subject: EvaluatedRun
+) -> None:
     """Where texture and shape are known and independent: what each direction encodes, early and final."""
     images = subject.bench.sets.tests.get("uncorrelated")
     if images is None or "texture" not in images.cues:

@@ -24,11 +24,12 @@ from antishortcut.analysis.features import places, tsne
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import take
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import Bench, Examination, Scored, Subject
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination, Scored
 from antishortcut.evaluation.shift_scores import compared
+from antishortcut.fileio import atomic_write
 from antishortcut.models import Network
-from antishortcut.run_dir import replacing, write_json
-from antishortcut.tasks import resized, task_of
+from antishortcut.run_dir import write_json
+from antishortcut.tasks import build_task, resized
 from antishortcut.types import VOID, AnySet, Batch, Features
 
 ARTIFACT = Path("artifacts") / "scenes.json"
@@ -58,7 +59,7 @@ _OPPONENTS = np.array(
 )
 
 
-def scenes(bench: Bench) -> Iterator[Examination]:
+def scenes(bench: EvalContext) -> Iterator[Examination]:
     """Sixteen images spread over the test set, and the agreement of student and teacher on all of it.
 
     Likewise of the set "conflict", where there is one: on the first, a shortcut may well help.
@@ -66,20 +67,20 @@ def scenes(bench: Bench) -> Iterator[Examination]:
     yield Scored("scenes", f"{bench.sets.fingerprint}-{VERSION}", _score, _made)
 
 
-def artifacts(bench: Bench) -> dict[str, Path]:
+def artifacts(bench: EvalContext) -> dict[str, Path]:
     """Where the scenes of a set are kept, by its name: of the headline, and of "conflict"."""
-    kept = {bench.headline[0]: ARTIFACT}
+    kept = {bench.primary_metric[0]: ARTIFACT}
     if LYING in bench.sets.tests:
         kept.setdefault(LYING, ARTIFACT.with_stem(f"scenes-{LYING}"))
     return kept
 
 
-def _made(subject: Subject) -> bool:
+def _made(subject: EvaluatedRun) -> bool:
     return all((subject.folder.path / place).exists() for place in artifacts(subject.bench).values())
 
 
-def _score(subject: Subject) -> Mapping[str, Any]:
-    bench, (name, images) = subject.bench, subject.bench.headline
+def _score(subject: EvaluatedRun) -> Mapping[str, Any]:
+    bench, (name, images) = subject.bench, subject.bench.primary_metric
     wants_labels("scenes", images, of="pixel")
     if subject.run.teacher is None:
         raise UserError(f"{subject.folder.path} is a teacher; scenes compare a student with its teacher")
@@ -89,7 +90,7 @@ def _score(subject: Subject) -> Mapping[str, Any]:
     return {"count": len(images), "values": values, "of": name}
 
 
-def _shown(subject: Subject, teacher: Network, name: str, place: Path) -> float:
+def _shown(subject: EvaluatedRun, teacher: Network, name: str, place: Path) -> float:
     """Draw the scenes of a set; the share of its pixels that student and teacher call the same."""
     sets, images = subject.bench.sets, subject.bench.sets.tests[name]
     shown = set(torch.linspace(0, len(images) - 1, min(SCENES, len(images))).round().long().tolist())
@@ -120,19 +121,19 @@ def _classes(seen: Features, batch: Batch) -> Tensor:
     return resized(seen.logits.float(), batch.label.shape[1:]).argmax(dim=1)
 
 
-def _plane(subject: Subject, teacher: Network, pool: AnySet) -> dict[str, Any] | None:
+def _plane(subject: EvaluatedRun, teacher: Network, pool: AnySet) -> dict[str, Any] | None:
     """Locations of the first fifty classes, the same in both networks."""
     rows = locations(subject, teacher, pool)
     label, _ = rows.pop("label"), rows.pop("image")
     return tsne(rows, label, subject.bench.sets.classes, SHOWN, EACH)
 
 
-def locations(subject: Subject, teacher: Network, pool: AnySet) -> dict[str, Tensor]:
+def locations(subject: EvaluatedRun, teacher: Network, pool: AnySet) -> dict[str, Tensor]:
     """Features of both networks (R, D), labels and numbers of images (R,), in an order drawn once.
 
     Locations are drawn in every image alone, whatever the length of a batch, and at most SAME of a class are kept.
     """
-    task = task_of(subject.bench.sets)
+    task = build_task(subject.bench.sets)
     kept: dict[str, list[Tensor]] = {"teacher": [], "student": [], "label": [], "image": []}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -183,7 +184,7 @@ def _draw(folder: Path, number: int, image: Tensor, colours: list[str], *labels:
     size = (max(round(image.shape[1] * scale), 1), max(round(image.shape[2] * scale), 1))
     small = image if scale == 1 else F.interpolate(image[None], size=size, mode="bilinear", antialias=True)[0]
     picture = Image.fromarray((small.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
-    with replacing(folder / f"{number:02d}-input.jpg") as file:
+    with atomic_write(folder / f"{number:02d}-input.jpg") as file:
         picture.save(file, format="JPEG", quality=88)
     table = np.zeros((256, 3), dtype=np.uint8)  # void is black
     table[: len(colours)] = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in colours]
@@ -191,5 +192,5 @@ def _draw(folder: Path, number: int, image: Tensor, colours: list[str], *labels:
         there = F.interpolate(label[None, None].float(), size=size, mode="nearest")[0, 0].byte().numpy()
         mask = Image.fromarray(there, mode="P")
         mask.putpalette(table.flatten().tolist())
-        with replacing(folder / f"{number:02d}-{role}.png") as file:
+        with atomic_write(folder / f"{number:02d}-{role}.png") as file:
             mask.save(file, format="PNG", optimize=True)

@@ -25,17 +25,17 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import DataSettings, Execution, ModelSettings, TaskSettings
 from antishortcut.data import Loader
 from antishortcut.data.datasets import WITH_PATH, find
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.experiments.cost import KNOWN, Group, Size
 from antishortcut.hardware import cores, processor
-from antishortcut.methods import METHODS, make_method, options_of, roles_of
-from antishortcut.models import Network, probe
+from antishortcut.methods import METHODS, build_method, method_options, method_roles
+from antishortcut.models import Network, feature_shapes
 from antishortcut.tasks import Classification, Segmentation
-from antishortcut.teachers.cache import Rows
-from antishortcut.teachers.frozen import Form, Frozen, compiled, fastest, quicker
-from antishortcut.teachers.trajectory import network_of
-from antishortcut.training.fabric import make_fabric, resolved
-from antishortcut.training.step import Step
+from antishortcut.teachers.cache import CachedOutputs
+from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all, compile_if_faster, fastest_precision
+from antishortcut.teachers.trajectory import build_model
+from antishortcut.training.fabric import build_fabric, resolve_execution
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task, is_dense
 
 WARM = 2  # rounds that are not counted
@@ -66,7 +66,7 @@ class Bench:
     task: Task = field(default_factory=Classification)
 
     def __post_init__(self) -> None:
-        self.step = Step(self.student, self.method, self.task)
+        self.step = DistillationStep(self.student, self.method, self.task)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
         )
@@ -124,7 +124,7 @@ def asking(network: nn.Module) -> Ask:
 
 def _reading(path: Path, size: Size, width: int) -> Ask:
     """A teacher whose outputs lie on disk, as the trainer's cache keeps them."""
-    rows = Rows(path, {"bench": 1}, size.images, width)
+    rows = CachedOutputs(path, {"bench": 1}, size.images, width)
     rows.begin()
     noise = np.random.default_rng(list(path.name.encode()))
     for part in np.array_split(np.arange(size.images), -(-size.images // 10_000)):
@@ -179,7 +179,7 @@ def bench(
     """
     for name in methods:
         if name not in METHODS:
-            raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
+            raise UserError(f"unknown method {name!r}{suggest(name, METHODS)}")
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
         maker = Maker(pair, images, batch, torch.device(device), compile, Path(place))
@@ -234,13 +234,14 @@ class Maker:
         self.teachers = {role: self._network(self.first, torch.channels_last).eval() for role in ("final", "early")}
         image = torch.rand(batch, 3, size.side, size.side, device=device)
         self.frozen = {
-            role: Frozen(network, Form(fastest(device)), size.side) for role, network in self.teachers.items()
+            role: FrozenModel(network, InferenceForm(fastest_precision(device)), size.side)
+            for role, network in self.teachers.items()
         }
         if compile == "auto":
-            self.frozen = quicker(self.frozen, image, self.teachers, 10**9, lambda text: None)
+            self.frozen = compile_if_faster(self.frozen, image, self.teachers, 10**9, lambda text: None)
         elif compile == "on":
-            self.frozen = compiled(self.frozen, image, self.teachers)
-        self.mixed = fastest(device) == "bfloat16"
+            self.frozen = compile_all(self.frozen, image, self.teachers)
+        self.mixed = fastest_precision(device) == "bfloat16"
         self.how = {"teacher": str(self.frozen["final"].form), "student": "bf16-mixed" if self.mixed else "32-true"}
 
     def batches(self) -> Iterator[Batch]:
@@ -248,16 +249,16 @@ class Maker:
 
     def plain(self) -> Bench:
         teacher, student = (self._network(model, torch.contiguous_format) for model in (self.first, self.second))
-        method = _method("kd", options_of("kd", {}), {"final": teacher}, student, self.size, Classification())
+        method = _method("kd", method_options("kd", {}), {"final": teacher}, student, self.size, Classification())
         asks = {"final": asking(_DefaultLayout(teacher.eval()))}
         return Bench(asks, _DefaultLayout(student), method.to(self.device), passes=1)
 
     def ours(self, name: str, cached: bool = False) -> Bench:
-        student, options = self._network(self.second, torch.channels_last), options_of(name, {})
-        states = {role: "final" if role == "final" else "early" for role in roles_of(name, options)}
+        student, options = self._network(self.second, torch.channels_last), method_options(name, {})
+        states = {role: "final" if role == "final" else "early" for role in method_roles(name, options)}
         networks = {role: self.teachers[state] for role, state in states.items()}
         if cached:
-            width = probe(self.teachers["final"], self.size.side).embedding + self.size.classes
+            width = feature_shapes(self.teachers["final"], self.size.side).embedding + self.size.classes
             asks = {role: _reading(self.place / role, self.size, width) for role in states}
         else:
             asks = {role: asking(self.frozen[state]) for role, state in states.items()}
@@ -268,7 +269,7 @@ class Maker:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
     def _network(self, model: ModelSettings, layout: torch.memory_format) -> Network:
-        network = network_of(model, self.size.classes, self.size.side)
+        network = build_model(model, self.size.classes, self.size.side)
         return network.to(device=self.device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
 
@@ -276,11 +277,13 @@ class Stopwatch:
     """Measures steps on this machine. Threads default to all cores, as when `asd suite run` does one run at a time."""
 
     def __init__(self, execution: Execution) -> None:
-        self.fabric = make_fabric(execution.model_copy(update={"threads": execution.threads or cores()}))
+        self.fabric = build_fabric(execution.model_copy(update={"threads": execution.threads or cores()}))
         self.device = self.fabric.device
         facts = machine(self.device.type)
         name = facts["processor"] if self.device.type == "cpu" else facts["device"]
-        self.machine = f"{name}, threads {facts['threads']}, {resolved(execution).precision}, torch {facts['torch']}"
+        self.machine = (
+            f"{name}, threads {facts['threads']}, {resolve_execution(execution).precision}, torch {facts['torch']}"
+        )
 
     def seconds(self, group: Group) -> float:
         """Of a step: the median, with the batch's augmentation and its way to the device."""
@@ -315,19 +318,19 @@ class Stopwatch:
         return Size(images=len(sets.train), classes=len(sets.classes), side=sets.image_size, dense=dense)
 
     def _bench(self, group: Group, batch: Batch, task: Task) -> Bench:
-        size, options = group.size, options_of(group.method, group.options)
+        size, options = group.size, method_options(group.method, group.options)
         teachers = dict[str, Network]()
-        for role in roles_of(group.method, options):
+        for role in method_roles(group.method, options):
             model = cast(ModelSettings, group.other or group.teacher if role == "early" else group.teacher)
-            teachers[role] = network_of(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
-        student = network_of(group.network, size.classes, size.side).to(self.device)
+            teachers[role] = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
+        student = build_model(group.network, size.classes, size.side).to(self.device)
         method = _method(group.method, options, teachers, student, size, task).to(self.device)
         if isinstance(method, Prepares) and teachers:
             with torch.no_grad():
                 outputs = {role: network(batch.image) for role, network in teachers.items()}
                 method.prepare([task.rows(next(iter(outputs.values())), outputs, batch)[1]])
-        form = Form(fastest(self.device))
-        asks = {role: asking(Frozen(network, form, size.side)) for role, network in teachers.items()}
+        form = InferenceForm(fastest_precision(self.device))
+        asks = {role: asking(FrozenModel(network, form, size.side)) for role, network in teachers.items()}
         run = Bench(asks, student, method, autocast=self.fabric.autocast, task=task)
         if group.optimizer == "adamw":
             run.optimizer = torch.optim.AdamW(run.step.parameters(), lr=0.001)
@@ -337,10 +340,10 @@ class Stopwatch:
 def _method(
     name: str, options: dict[str, Any], teachers: Mapping[str, Network], student: Network, size: Size, task: Task
 ) -> nn.Module:
-    shapes = {role: probe(network, size.side) for role, network in teachers.items()}
+    shapes = {role: feature_shapes(network, size.side) for role, network in teachers.items()}
     labels = _labels(size) if task.vectors else None
-    sizes = Sizes(size.classes, task.samples(size.images), probe(student, size.side), shapes, labels)
-    return make_method(name, sizes, options)
+    sizes = Sizes(size.classes, task.samples(size.images), feature_shapes(student, size.side), shapes, labels)
+    return build_method(name, sizes, options)
 
 
 def _batches(size: Size, images: int, augment: str, device: torch.device) -> Iterator[Batch]:

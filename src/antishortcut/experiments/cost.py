@@ -26,7 +26,7 @@ from antishortcut.config.recipe import (
 from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.launcher import state
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 
 Progress = Callable[[int, int, str], None]  # kinds of steps measured, of how many, what was wrong with the last
 
@@ -213,7 +213,7 @@ def _network(model: ModelSettings) -> ModelSettings:
 
 def _rewound(recipe: Recipe, teacher: Run | None, runs: Path) -> bool:
     own = recipe.teacher
-    return teacher is not None and Folder(rewind_run(teacher, own.rewind_epochs, own.rewind_rate).folder(runs)).finished
+    return teacher is not None and RunDir(rewind_run(teacher, own.rewind_epochs, own.rewind_rate).folder(runs)).finished
 
 
 def _teachers(runs: Path) -> dict[str, Run]:
@@ -221,7 +221,7 @@ def _teachers(runs: Path) -> dict[str, Run]:
     found = dict[str, Run]()
     for path in runs.glob("teachers/*/result.json"):
         try:
-            run, _ = Folder(path.parent).read()
+            run, _ = RunDir(path.parent).read()
         except UserError:  # damaged: not finished
             continue
         found[run.model_copy(update={"fingerprint": ""}).hash] = run

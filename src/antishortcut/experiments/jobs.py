@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from antishortcut.config.recipe import Recipe, Settings, TeacherSettings, Value, with_settings
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 
 
 class Job(Settings):
@@ -62,7 +62,7 @@ class Suite:
         for pattern in wanted:
             if not any(_fits(job, pattern) for job in self.jobs):
                 names = dict.fromkeys(job.name for job in self.jobs)
-                raise UserError(f"suite {self.name}: nothing fits --only {pattern}{near(pattern, names)}")
+                raise UserError(f"suite {self.name}: nothing fits --only {pattern}{suggest(pattern, names)}")
         for seed in numbers.difference(there):
             raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, there))}")
         kept = tuple(

@@ -24,14 +24,14 @@ from typing import Any, Protocol
 import torch
 
 from antishortcut.config.recipe import Execution, Recipe, Run, rewind_run, teach_run
-from antishortcut.distributed import own_code
+from antishortcut.distributed import own_exit_code
 from antishortcut.errors import UserError, first_line, of_disk, one_line
-from antishortcut.evaluation import Bench, evaluate
+from antishortcut.evaluation import EvalContext, evaluate
 from antishortcut.experiments.suites import Job, folder_of, teacher_key
 from antishortcut.progress import first_process
-from antishortcut.run_dir import Folder, InUse, read_json, write_json
-from antishortcut.training.pipeline import Workshop, distill, teach
-from antishortcut.training.signals import AGAIN, Asked, Ended, Stopped, ending, handled
+from antishortcut.run_dir import InUse, RunDir, read_json, write_json
+from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.training.signals import AGAIN, Ended, Stopped, StopRequest, ending, handled
 
 __all__ = ["Engine", "Outcome", "Place", "another", "carry_out", "check_images", "finished", "scored", "state"]
 
@@ -178,7 +178,7 @@ def state(job: Job, runs: Path) -> str:
 
 def another(job: Job, runs: Path) -> str:
     """Why the run in a job's folder is not this job's, as far as can be told without its images; else nothing."""
-    folder, recipe = Folder(folder_of(job, runs)), job.recipe
+    folder, recipe = RunDir(folder_of(job, runs)), job.recipe
     if not (folder.path / "run.json").exists():
         return ""
     try:
@@ -210,10 +210,10 @@ def _options(run: Run, job: Job) -> Pairs:
     """The method's, with the defaults of what nobody set."""
     options = job.recipe.methods.get(job.method, {}) | job.options
     if options.keys() != run.options.keys():
-        from antishortcut.methods import options_of  # torch, and only where a run is to be compared with
+        from antishortcut.methods import method_options  # torch, and only where a run is to be compared with
 
         try:
-            options = options_of(job.method, options)
+            options = method_options(job.method, options)
         except UserError:  # reported when it is carried out
             return {}
     return {f"method.{key}": (run.options.get(key), options.get(key)) for key in run.options | options}
@@ -260,10 +260,10 @@ MARKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "M
 
 def open_worker(place: Place) -> Callable[[Item], Result]:
     """What trains and scores in this process. Torch is imported here."""
-    from antishortcut.training.pipeline import Workshop
+    from antishortcut.training.pipeline import Session
 
-    shop = Workshop(place.runs, place.root, place.download, place.execution, quiet=True, reuse=True)
-    worker = Worker(shop, place.at)
+    session = Session(place.runs, place.root, place.download, place.execution, quiet=True, reuse=True)
+    worker = Worker(session, place.at)
     return lambda item: worker.teach(item) if isinstance(item, Recipe) else worker.learn(item)
 
 
@@ -336,7 +336,7 @@ def main(folder: Path) -> None:
         threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()
 
     def work() -> Result:
-        with ending(Asked()):  # before and after training, which has its own way to stop
+        with ending(StopRequest()):  # before and after training, which has its own way to stop
             return open_worker(place)(item)
 
     result = guarded(work)
@@ -352,7 +352,7 @@ def _stop_without(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    with own_code():
+    with own_exit_code():
         main(Path(sys.argv[1]))
 
 
@@ -363,18 +363,18 @@ if __name__ == "__main__":
 class Worker:
     """Where a job's evaluations find their images, beside what training needs."""
 
-    shop: Workshop
+    session: Session
     at: dict[str, Path]
 
     def teach(self, recipe: Recipe) -> dict[str, Any]:
-        return self._result(Folder(teach(recipe, self.shop).folder(self.shop.runs)))
+        return self._result(RunDir(teach(recipe, self.session).folder(self.session.runs)))
 
     def learn(self, job: Job) -> dict[str, Any]:
-        *_, source = [teach(recipe, self.shop) for recipe in job.teachers]
+        *_, source = [teach(recipe, self.session) for recipe in job.teachers]
         early = job.early if job.early is None or job.other is None else f"{source.hash}/{job.early}"
         run = distill(
             job.recipe,
-            self.shop,
+            self.session,
             method=job.method,
             options=job.options,
             seed=job.seed,
@@ -382,7 +382,7 @@ class Worker:
             name=job.name,
             early=early,
         )
-        folder = Folder(run.folder(self.shop.runs))
+        folder = RunDir(run.folder(self.session.runs))
         if first_process():  # where several share a run, one of them scores it
             evaluate(folder, self._bench(job), job.on, device=self.device)
         return self._result(folder)
@@ -390,15 +390,15 @@ class Worker:
     @property
     def device(self) -> str:
         """Where students are scored: where they are trained, as far as that is known beforehand."""
-        wanted = self.shop.execution.accelerator
+        wanted = self.session.execution.accelerator
         return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
-    def _bench(self, job: Job) -> Bench:
-        sets, shop = self.shop.sets(job.recipe.data), self.shop
-        bench = Bench(sets, shop.runs, at=self.at, limit=job.images)
-        return bench if shop.root is None else replace(bench, root=shop.root)
+    def _bench(self, job: Job) -> EvalContext:
+        sets, session = self.session.sets(job.recipe.data), self.session
+        bench = EvalContext(sets, session.runs, at=self.at, limit=job.images)
+        return bench if session.root is None else replace(bench, root=session.root)
 
-    def _result(self, folder: Folder) -> dict[str, Any]:
-        result, (name, value) = folder.result(), folder.headline()
+    def _result(self, folder: RunDir) -> dict[str, Any]:
+        result, (name, value) = folder.result(), folder.primary_metric()
         score = f"{result.get('set', '?')} {name} {value:.3f}"
         return {"run": str(folder.path), "score": score, "seconds": result.get("seconds", 0.0)}

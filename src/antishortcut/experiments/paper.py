@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from antishortcut.config.recipe import Recipe, Value, load_recipe
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.experiments.jobs import BaseRow, Job, Suite
 
 # --- The paper's teacher–student pairs. Their settings are the shipped recipes' ---
@@ -295,7 +295,7 @@ STAND_INS = {
 def scaled(suite: Suite, scale: str) -> Suite:
     """A suite of the paper at a scale."""
     if scale not in SCALES:
-        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+        raise UserError(f"--scale {scale!r}{suggest(scale, SCALES)}")
     if scale == "paper":
         return suite
     made: dict[int, Recipe] = {}  # jobs share their recipes

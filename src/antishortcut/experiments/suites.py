@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from antishortcut.config.recipe import Recipe, TeacherSettings, Value, load_recipe
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.experiments.jobs import BaseRow, Job, Suite, folder_of, teacher_key
 from antishortcut.experiments.paper import (
     MARK,
@@ -240,7 +240,7 @@ def open_suite(
     _check_scale(scale)
     known = NAMES.get(name, name)
     if known not in SUITES:
-        raise UserError(f"no suite {name!r}{near(name, [*SUITES, *NAMES])}")
+        raise UserError(f"no suite {name!r}{suggest(name, [*SUITES, *NAMES])}")
     if known not in TABLES and scale != "paper":
         raise UserError(f"suite {name} has one size only; --scale {scale} is for the tables of the paper")
     suite = _printed(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
@@ -252,7 +252,7 @@ def open_suite(
 
 def _check_scale(scale: str) -> None:
     if scale not in SCALES:
-        raise UserError(f"--scale {scale!r}{near(scale, SCALES)}")
+        raise UserError(f"--scale {scale!r}{suggest(scale, SCALES)}")
 
 
 def _check_rows(name: str, overrides: Sequence[str], kept: Suite) -> None:

@@ -7,15 +7,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.export.atomic_dir import clean_up, placing
 from antishortcut.export.formats import FORMATS, Written, channels, outputs, require
 from antishortcut.export.model_card import Teacher, find_teacher, model_card
 from antishortcut.export.verify import Opened, check, open_run
 from antishortcut.fileio import expanded
-from antishortcut.models import probe
-from antishortcut.run_dir import Folder, read_json, write_json
-from antishortcut.types import Sets
+from antishortcut.models import feature_shapes
+from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.types import DataSplits
 
 __all__ = ["FORMATS", "Export", "destination", "export"]
 
@@ -33,9 +33,9 @@ class Export:
 
 
 def export(
-    folder: Folder,
+    folder: RunDir,
     form: str,
-    sets: Sets | None,
+    sets: DataSplits | None,
     *,
     state: str = "final",
     out: Path | None = None,
@@ -64,7 +64,7 @@ def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
     """Everything needed to use the files without this package."""
     run, network = opened.run, opened.network
     sides = ["height", "width"] if opened.maps and not written.note else list(opened.traced().shape[2:])
-    widths = {"logits": opened.classes, "embedding": probe(network, opened.side).embedding}
+    widths = {"logits": opened.classes, "embedding": feature_shapes(network, opened.side).embedding}
     after = ["rows", "columns"] if opened.maps else []
     return {
         "model": run.model.name,
@@ -89,10 +89,10 @@ def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
     }
 
 
-def destination(folder: Folder, form: str, state: str, out: Path | None, force: bool) -> Path:
+def destination(folder: RunDir, form: str, state: str, out: Path | None, force: bool) -> Path:
     """Where an export goes, checked before anything is opened. Only an earlier export is ever replaced."""
     if form not in FORMATS:
-        raise UserError(f"--to {form!r}{near(form, FORMATS)}")
+        raise UserError(f"--to {form!r}{suggest(form, FORMATS)}")
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
     require(form)

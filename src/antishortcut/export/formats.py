@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.export.verify import SMALLEST, Exported, Opened, Outputs, as_tuple, reworded
 from antishortcut.models import FeatureExtractor, build, load_weights
-from antishortcut.teachers.trajectory import tensors_of
+from antishortcut.teachers.trajectory import cpu_tensors
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # modules of antishortcut[export], by format
 Shapes = dict[str, dict[int, Any]]  # which dimensions of the input are free
@@ -117,7 +117,7 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
     """model.safetensors: the bare network's weights under its own names, as timm or torchvision have them."""
     _no_embedding(embedding, "safetensors", "the network loaded gives both")
     with reworded(f"safetensors does not keep {opened.run.model.name}", "nothing was written"):
-        data = save(tensors_of(_bare(opened)), metadata={"format": "pt"})
+        data = save(cpu_tensors(_bare(opened)), metadata={"format": "pt"})
     (place / "model.safetensors").write_bytes(data)  # the library's own writer hides errors of the disk
     model = opened.run.model
     network = build(model.name, opened.classes, image_size=opened.side, **model.given).eval()

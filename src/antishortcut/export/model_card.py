@@ -16,7 +16,7 @@ from antishortcut.errors import UserError, one_line
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.export.formats import Written
 from antishortcut.export.verify import Opened, short
-from antishortcut.run_dir import Folder
+from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
 
 COST = "cost"  # the evaluation of latency
@@ -43,11 +43,11 @@ class Teacher:
     size: int  # bytes of its final weights
 
 
-def find_teacher(folder: Folder, run: Run, runs: Path | None = None) -> Teacher | None:
+def find_teacher(folder: RunDir, run: Run, runs: Path | None = None) -> Teacher | None:
     """`runs`: the folder that has teachers/, by default two levels above the run."""
     if run.teacher is None:
         return None
-    home = Folder((runs or folder.path.resolve().parent.parent) / "teachers" / run.teacher)
+    home = RunDir((runs or folder.path.resolve().parent.parent) / "teachers" / run.teacher)
     try:
         teacher, _ = home.read()
         size = (home.snapshots / Trajectory(home).entry("final")["file"]).stat().st_size
@@ -178,7 +178,7 @@ def _rows(opened: Opened, scores: Scores) -> Iterator[Row]:
                 yield Row("judged", name, entry[name], entry.get("images"), "while training")
     else:
         try:
-            name, value = opened.folder.headline()
+            name, value = opened.folder.primary_metric()
             result = opened.folder.result()
             yield Row(
                 str(result.get("set", "test")), name, value, result["last"].get("images"), "at the end of training"

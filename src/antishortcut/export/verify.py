@@ -17,14 +17,13 @@ from antishortcut.data import Loader, order
 from antishortcut.data.datasets import IN_MEMORY
 from antishortcut.data.loader import MARGIN
 from antishortcut.data.splits import take
-from antishortcut.errors import UserError, counted
+from antishortcut.errors import UserError, plural
 from antishortcut.experiments.cost import size_of
-from antishortcut.models import Network, probe
-from antishortcut.models.weights import put
-from antishortcut.models.weights import read as read_weights
-from antishortcut.run_dir import Folder
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.types import ImageSet, Sets
+from antishortcut.models import Network, feature_shapes
+from antishortcut.models.weights import load_checked, read_weights
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.types import DataSplits, ImageSet
 
 TOLERANCE = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
 Exported = Callable[[Tensor], Sequence[Tensor]]  # a batch of raw images → outputs
@@ -110,7 +109,7 @@ USUAL = 224  # the side of images in a folder, unless a recipe says another
 
 @dataclass(frozen=True)
 class Opened:
-    folder: Folder
+    folder: RunDir
     run: Run
     state: str  # "final", or one that a teacher kept
     network: Network  # in evaluation mode
@@ -138,7 +137,7 @@ class Opened:
         return batches
 
 
-def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
+def open_run(folder: RunDir, sets: DataSplits | None, state: str = "final") -> Opened:
     """A finished run's student, or a state of a teacher. `sets`: its data; None if they are not available."""
     run, _ = folder.read()
     if sets is not None and sets.fingerprint != run.fingerprint:
@@ -155,10 +154,10 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
     side = sets.image_size if sets else run.data.image_size or (known.side if known else USUAL)
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     classes = len(sets.classes) if sets else _count_classes(blank, weights, side)
-    network = network_of(blank, classes, side)
-    put(network, weights, path)
+    network = build_model(blank, classes, side)
+    load_checked(network, weights, path)
     network.requires_grad_(False).eval()
-    maps = probe(network, side).maps
+    maps = feature_shapes(network, side).maps
     in_memory = isinstance(next(iter(sets.tests.values())), ImageSet) if sets else side <= IN_MEMORY
     images, source = _images(sets, maps) if sets else _noise(side, maps)
     return Opened(
@@ -178,7 +177,7 @@ def open_run(folder: Folder, sets: Sets | None, state: str = "final") -> Opened:
 
 def _count_classes(model: ModelSettings, weights: dict[str, Tensor], side: int) -> int:
     """From the weights: those whose shape would differ if there were two classes."""
-    two = network_of(model, 2, side).state_dict()
+    two = build_model(model, 2, side).state_dict()
     heads = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
     counts = {len(weight) if weight.ndim else 0 for weight in heads}
     if len(counts) > 1 or 0 in counts:
@@ -186,7 +185,7 @@ def _count_classes(model: ModelSettings, weights: dict[str, Tensor], side: int) 
     return counts.pop() if counts else 2
 
 
-def _images(sets: Sets, maps: bool) -> tuple[Tensor, str]:
+def _images(sets: DataSplits, maps: bool) -> tuple[Tensor, str]:
     """A few of the first test set, the same every time, cropped to their common size; of large scenes a part."""
     name, images = next(iter(sets.tests.items()))
     few = take(images, order(len(images), 0, 0)[:COUNT].sort().values)
@@ -195,7 +194,7 @@ def _images(sets: Sets, maps: bool) -> tuple[Tensor, str]:
     loaded = [batch.image[0, :, :most, :most] for batch in loader.epoch(0)]
     height, width = (min(image.shape[side] for image in loaded) for side in (1, 2))
     stacked = torch.stack([loaded[at % len(loaded)][:, :height, :width] for at in range(COUNT)])
-    return stacked, f"{counted(len(loaded), 'image')} of the {name} set of {short(sets.name)}"
+    return stacked, f"{plural(len(loaded), 'image')} of the {name} set of {short(sets.name)}"
 
 
 def _noise(side: int, maps: bool) -> tuple[Tensor, str]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import arange, nn
 
-from antishortcut.errors import UserError, near, shown
+from antishortcut.errors import UserError, short_repr, suggest
 from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
@@ -68,9 +68,9 @@ INTEGERS, NUMBERS = 10**9, 1e6  # larger ones are of no use, and torch has no ro
 SIZES = {"width": 2**14, "directions": 2**14, "pool": 2**14, "patch": 2**8}  # of tensors, and of windows over maps
 
 
-def make_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Module:
+def build_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Module:
     """Build a method; settings or networks it cannot work with are told to the person."""
-    options = options_of(name, options)  # which may come out of a file
+    options = method_options(name, options)  # which may come out of a file
     try:
         return METHODS[name](sizes, **options)
     except ValueError as error:
@@ -89,11 +89,11 @@ def _without_maps(name: str, sizes: Sizes) -> str:
     return f"; name modules that give maps ({which}.stages = …), or take a method that needs none, like asd"
 
 
-def roles_of(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+def method_roles(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Which teacher states a method with these settings wants, found by building a tiny one."""
     shapes = _AnyShape()
     sizes = Sizes(classes=4, examples=16, student=shapes["student"], teachers=shapes, labels=arange(16) % 4)
-    return cast(Method, make_method(name, sizes, options)).roles
+    return cast(Method, build_method(name, sizes, options)).roles
 
 
 def _defaults(method: Callable[..., nn.Module]) -> dict[str, Any]:
@@ -105,14 +105,14 @@ def _defaults(method: Callable[..., nn.Module]) -> dict[str, Any]:
     return {key: value for key, value in (inner | own).items() if key not in ("examples", "sync")}
 
 
-def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def method_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting of a method: the given ones, and the defaults of the rest. A wrong name or type is an error."""
     if name not in METHODS:
-        raise UserError(f"unknown method {name!r}{near(name, METHODS)}")
+        raise UserError(f"unknown method {name!r}{suggest(name, METHODS)}")
     defaults = _defaults(METHODS[name])
     for key, value in given.items():
         if key not in defaults:
-            raise UserError(f"method {name!r} has no setting {key!r}{near(key, defaults)}")
+            raise UserError(f"method {name!r} has no setting {key!r}{suggest(key, defaults)}")
         kind = type(defaults[key])
         if kind is float and type(value) is int and abs(value) <= INTEGERS:
             value = float(value)
@@ -122,6 +122,6 @@ def options_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             )
         most = SIZES.get(key, INTEGERS) if kind is int else NUMBERS
         if kind in (int, float) and not abs(value) <= most:  # nor what is no number
-            raise UserError(f"method {name!r}: {key} is {shown(value)}; it must not be beyond {most:,g}")
+            raise UserError(f"method {name!r}: {key} is {short_repr(value)}; it must not be beyond {most:,g}")
         defaults[key] = value
     return defaults

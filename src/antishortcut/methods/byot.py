@@ -83,7 +83,7 @@ class BYOT(nn.Module):
 
     roles: tuple[str, ...] = ()
     taps: tuple[str, ...] = ("stages",)
-    unmixed = "its branches learn one class for each"
+    no_mixup = "its branches learn one class for each"
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class CRD(nn.Module):
 
     roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ()
-    unmixed = "it compares images by their class and keeps what it saw of each"
+    no_mixup = "it compares images by their class and keeps what it saw of each"
     student_bank: Tensor
     teacher_bank: Tensor
     bank_label: Tensor

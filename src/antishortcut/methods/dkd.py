@@ -49,7 +49,7 @@ class DKD(nn.Module):
 
     roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ()
-    unmixed = "it treats the one true class apart"
+    no_mixup = "it treats the one true class apart"
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class Reweight(nn.Module):
 
     taps: tuple[str, ...] = ()
     roles: tuple[str, ...] = ("final", "early")
-    unmixed = "it weighs each by whether the early teacher knows its class"
+    no_mixup = "it weighs each by whether the early teacher knows its class"
 
     def __init__(
         self,

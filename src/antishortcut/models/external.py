@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.user_models import from_own
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour
@@ -111,7 +111,7 @@ def from_import(place: str, classes: int, pretrained: bool, size: int | None = N
 
 def _near(name: str, known: Iterable[str], listing: str) -> str:
     """Near names, or where to look when none is near: the whole list would fill the screen."""
-    hint = near(name, known)
+    hint = suggest(name, known)
     return hint if hint.startswith("; did") else f"; see {listing}"
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.types import Features
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)  # what may make logits, with nn.Module heads of others
@@ -92,9 +92,9 @@ class FeatureExtractor(nn.Module):
         paths = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
         for path in (embedding, *(stages or ())):
             if path is not None and path not in paths:
-                hint = near(path, paths)
+                hint = suggest(path, paths)
                 if not hint.startswith("; did"):  # nothing is near: list the outermost modules only
-                    hint = near(path, [name for name, _ in module.named_children()])
+                    hint = suggest(path, [name for name, _ in module.named_children()])
                 raise UserError(f"the network has no module {path!r}{hint}")
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.models import deeplab as segmentation
 from antishortcut.models import mobilenet, resnet, shufflenet, vgg, wrn
 from antishortcut.models import simple_cnn as plain
@@ -17,9 +17,9 @@ from antishortcut.models.external import Foreign, elsewhere, source_of
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.user_models import try_out
 from antishortcut.models.weights import load_weights
-from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network, probe
+from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network
 
-__all__ = ["NAMES", "Network", "build", "describe", "load_weights", "probe"]
+__all__ = ["NAMES", "Network", "build", "describe", "load_weights"]
 
 FAMILIES = {
     "resnet8x4": "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2",
@@ -117,7 +117,7 @@ def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     for family in (wrn, vgg, shufflenet, mobilenet, plain, dense):
         net = net or family.from_name(name, classes)
     if net is None:
-        raise UserError(f"unknown model {name!r}{elsewhere(name) or near(name, (*NAMES, *IMAGENET))}")
+        raise UserError(f"unknown model {name!r}{elsewhere(name) or suggest(name, (*NAMES, *IMAGENET))}")
     return net
 
 

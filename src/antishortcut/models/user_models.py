@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError, first_line, near
+from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.models.feature_extractor import silent
 from antishortcut.models.wrapper import Network
-from antishortcut.types import Features, Sets
+from antishortcut.types import DataSplits, Features
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
@@ -46,7 +46,7 @@ def from_own(place: str, classes: int) -> nn.Module:
             owner, factory = factory, getattr(factory, part, None)
             if factory is None:
                 public = [word for word, value in vars(owner).items() if not word.startswith("_") and callable(value)]
-                raise UserError(f"{where!r} has no function {name!r}{near(part, public)}")
+                raise UserError(f"{where!r} has no function {name!r}{suggest(part, public)}")
         if isinstance(factory, nn.Module):
             module: Any = copy.deepcopy(factory)
         elif callable(factory):
@@ -202,7 +202,7 @@ def training_mode(network: nn.Module) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-def check_single_image(network: Network, name: str, sets: Sets) -> None:
+def check_single_image(network: Network, name: str, sets: DataSplits) -> None:
     """Raise if the network cannot train on a batch of one image: batch norm of a 1 × 1 map needs two values."""
     image = torch.full((1, 3, sets.image_size, sets.image_size), 0.5, device=network.mean.device)
     try:

@@ -20,7 +20,7 @@ from antishortcut.errors import UserError, first_line
 from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
 
-__all__ = ["complain", "load_weights", "put", "read", "strip"]
+__all__ = ["complain", "load_checked", "load_weights", "read_weights", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
@@ -40,7 +40,7 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     Weights with NaN are refused, as any that do not fit, before the network is changed.
     """
     path = Path(path)
-    state = strip(read(path))
+    state = strip(read_weights(path))
     body = getattr(network, "body", network)
     # a Network holds a body, a FeatureExtractor holds somebody's module: whose keys are these?
     targets: list[nn.Module] = [network, body, getattr(body, "module", body)]
@@ -76,7 +76,7 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
 
 
-def put(network: nn.Module, state: State, where: str | Path) -> None:
+def load_checked(network: nn.Module, state: State, where: str | Path) -> None:
     """Weights that were read from `where` into a network of exactly their kind."""
     complain(Path(where), network.state_dict(), state)
     network.load_state_dict(state, strict=False)  # complain() was strict
@@ -226,7 +226,7 @@ NESTED = 8  # dicts around the weights
 REMEDY = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
 
 
-def read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors in a file by name, out of whatever they are packed in."""
     if not os.path.exists(path):  # False as well for a name that is none
         raise UserError(f"no weights at {path}")

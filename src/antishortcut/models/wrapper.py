@@ -55,7 +55,7 @@ class Network(nn.Module):
         return head if isinstance(head, nn.Linear) else None
 
 
-def probe(network: nn.Module, image_size: int) -> Shape:
+def feature_shapes(network: nn.Module, image_size: int) -> Shape:
     """Sizes of the network's features for square images, found by a silent pass."""
     weight = next(network.parameters(), torch.empty(0))
     image = torch.zeros(2, 3, image_size, image_size, device=weight.device)

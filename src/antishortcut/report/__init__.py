@@ -81,6 +81,7 @@ def make_report(
 def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
     """Collect, draw, write."""
     try:
+        from antishortcut.fileio import atomic_write
         from antishortcut.report.charts import draw_all
         from antishortcut.report.collect import collect
         from antishortcut.report.figures import figures
@@ -90,7 +91,6 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         from antishortcut.report.sweep import Sweep, sweep_figure, usual
         from antishortcut.report.table import Table
         from antishortcut.report.text import write_texts
-        from antishortcut.run_dir import replacing
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -113,7 +113,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
     write_texts(found, short, drawn)
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
-    with replacing(folder / "report.html") as file:
+    with atomic_write(folder / "report.html") as file:
         file.write(render(found, table, drawn).encode(errors="replace"))
     return Report(found, table, drawn)
 

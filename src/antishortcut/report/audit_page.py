@@ -14,6 +14,7 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from antishortcut.fileio import atomic_write
 from antishortcut.report.charts import (
     GREY,
     ONE,
@@ -32,7 +33,6 @@ from antishortcut.report.direction_reader import Directions, Picture
 from antishortcut.report.page import libraries
 from antishortcut.report.reader import readable
 from antishortcut.report.trajectory_figures import bar_chart, first_to_last, line_chart, trajectory, used
-from antishortcut.run_dir import replacing
 
 Tree = Mapping[str, Any]
 ENDS = {"high": "one end", "low": "the opposite end"}
@@ -52,7 +52,7 @@ def write_page(found: Tree, folder: Path) -> None:
     figures = drawn(found)
     for figure in figures.values():
         draw(figure, folder / "figures")
-    with replacing(folder / "audit.html") as file:
+    with atomic_write(folder / "audit.html") as file:
         file.write(render(found, figures, folder).encode(errors="replace"))
 
 

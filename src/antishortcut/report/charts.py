@@ -15,8 +15,8 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from antishortcut.fileio import atomic_write, remove_leftovers
 from antishortcut.report.reader import readable
-from antishortcut.run_dir import replacing, swept
 
 # Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
@@ -94,7 +94,7 @@ def draw(figure: Figure, folder: Path) -> None:
 
 def draw_all(figures: Iterable[Figure], folder: Path) -> None:
     """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
-    swept(folder)
+    remove_leftovers(folder)
     due = []
     for figure in figures:
         spec = readable(_whole(figure))  # a letter that XML has no place for would end the process
@@ -105,9 +105,9 @@ def draw_all(figures: Iterable[Figure], folder: Path) -> None:
     with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one makes a picture of the last
         drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
         for (place, _, mark), svg in zip(due, drawings, strict=True):
-            with replacing(place.with_name(place.name + ".png")) as file:
+            with atomic_write(place.with_name(place.name + ".png")) as file:
                 file.write(vl_convert.svg_to_png(svg, scale=2))
-            with replacing(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
+            with atomic_write(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
                 file.write(svg.encode() + b"\n" + mark)
 
 

@@ -31,7 +31,7 @@ from antishortcut.report.reader import (
     said,
     terms,
 )
-from antishortcut.run_dir import Folder, read_json
+from antishortcut.run_dir import RunDir, read_json
 
 BASELINE = "kd"  # the run that others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name
@@ -47,8 +47,8 @@ class Student(Scores):
     place: Path
     method: str  # the run's name, with its suite where there are several
     run: Run
-    judge: str  # the set that was scored during training
-    headline: str  # the score it was judged by, "last" and "best" below
+    eval_split: str  # the set that was scored during training
+    primary_metric: str  # the score it was judged by, "last" and "best" below
     histograms: dict[str, dict[str, Histogram]]  # view → measure
     seconds: float | None
     execution: dict[str, Any]
@@ -66,7 +66,7 @@ class Progress:
     unit: str  # epoch or iteration, whichever the run is counted in
     at: float
     whole: int
-    headline: str  # the score it is judged by
+    primary_metric: str  # the score it is judged by
     curve: Curve
     when: float | None  # seconds since 1970 of the last logged line
 
@@ -129,7 +129,7 @@ def collect(folder: Path) -> Found:
     notes = Notes()
     for place in here:
         name = readable(str(place.relative_to(folder)) if place != folder else place.resolve().name)
-        result = _open(Folder(place), name, notes)
+        result = _open(RunDir(place), name, notes)
         if isinstance(result, Aside):
             aside.append(result)
         elif isinstance(result, Progress):
@@ -152,7 +152,7 @@ def _taught(students: Iterable[Student], here: Iterable[Student]) -> dict[str, S
     taught = {teacher.place.name: teacher for teacher in here}
     for home in dict.fromkeys(home for s in students if (home := home_of(s.place, s.run))):
         if home.name not in taught and os.path.isfile(home / "run.json"):
-            teacher = _open(Folder(home), f"teachers/{home.name}", Notes())
+            teacher = _open(RunDir(home), f"teachers/{home.name}", Notes())
             if isinstance(teacher, Student):
                 taught[home.name] = teacher
     return taught
@@ -185,7 +185,7 @@ def _add_changes(students: Iterable[Student]) -> None:
                 s.values[f"{name}_change"] = s.values[name] / theirs[name] - 1
 
 
-def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside:
+def _open(folder: RunDir, name: str, notes: Notes) -> Student | Progress | Aside:
     try:
         run, execution = folder.read()
         dumped = run.model_dump_json()
@@ -199,44 +199,44 @@ def _open(folder: Folder, name: str, notes: Notes) -> Student | Progress | Aside
         return Aside(name, readable(f"damaged: {message}"))
 
 
-def _progress(folder: Folder, name: str, run: Run) -> Progress:
+def _progress(folder: RunDir, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
     judged = next((row for row in reversed(rows) if "set" in row), {})
-    headline = readable(str(judged.get("headline", "accuracy")))[:WORD]
+    primary_metric = readable(str(judged.get("headline", "accuracy")))[:WORD]
     return Progress(
         path=name,
         unit="epoch" if run.epochs else "iteration",
         at=float(f"{reached(rows, 'epoch'):.3g}") if run.epochs else reached(rows, "step"),
         whole=run.epochs or run.iterations,
-        headline=headline,
-        curve=curve(rows, judged.get("set"), headline),
+        primary_metric=primary_metric,
+        curve=curve(rows, judged.get("set"), primary_metric),
         when=folder.metrics.stat().st_mtime if rows else None,
     )
 
 
-def _student(folder: Folder, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
+def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
     result = readable(folder.result())
     rows = history(folder.metrics)
     scores = read_scores(folder.path, name, notes)
-    headline = str(result.get("headline", "accuracy"))[:WORD]
+    primary_metric = str(result.get("headline", "accuracy"))[:WORD]
     values = {}
     for kind in ("last", "best"):
-        value = number(result[kind][headline])
+        value = number(result[kind][primary_metric])
         if value is None:
-            raise UserError(f"result.json: {kind} {headline} is {result[kind][headline]!r}, not a number")
+            raise UserError(f"result.json: {kind} {primary_metric} is {result[kind][primary_metric]!r}, not a number")
         values[kind] = value
     return Student(
         path=name,
         place=folder.path,
         method=run.name,
         run=run,
-        judge=str(result["set"]),
-        headline=headline,
+        eval_split=str(result["set"]),
+        primary_metric=primary_metric,
         histograms=read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=readable(execution),
         versions=dict(readable(read_json(folder.path / "run.json").get("versions", {}))),
-        curve=curve(rows, result["set"], headline),
+        curve=curve(rows, result["set"], primary_metric),
         terms=terms(rows, run.epochs or reached(rows, "epoch") or 1.0),  # those counted in iterations log epochs too
         parameters=number(result.get("parameters")),
         **(vars(scores) | {"values": values | scores.values}),

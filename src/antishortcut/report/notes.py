@@ -85,13 +85,13 @@ def warnings(found: Found) -> list[str]:
     ]
     headlines: dict[str, dict[str, None]] = {}  # score → suites
     for student in found.students:
-        headlines.setdefault(words(student.headline), {})[student.run.suite] = None
+        headlines.setdefault(words(student.primary_metric), {})[student.run.suite] = None
     if len(headlines) > 1:
         scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
         notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
     if different := _computed_differently(found):
         notes.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
-    judges = sorted({student.judge for student in found.students})
+    judges = sorted({student.eval_split for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
     for kind, told in (("sources", "come from different places"), ("marks", "are not the same")):
@@ -137,7 +137,7 @@ def informed(found: Found) -> list[str]:
         teacher = found.taught.get(student.run.teacher or "")
         if teacher is None or student.run.roles:
             continue
-        if (teacher.judge, teacher.headline) == (student.judge, student.headline):
+        if (teacher.eval_split, teacher.primary_metric) == (student.eval_split, student.primary_metric):
             suites.setdefault(student.run.suite, []).append((teacher, student))
     lines = []
     for suite, pairs in suites.items():
@@ -147,7 +147,7 @@ def informed(found: Found) -> list[str]:
         ahead, first = paired(above, below), pairs[0][1]
         teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
         line = (
-            f"{suite}: the {teachers} {words(first.headline)} {fmean(above):.3f} on {first.judge}, students by labels "
+            f"{suite}: the {teachers} {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, students by labels "
             f"alone {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval {interval(ahead)}."
         )
         if ahead.low is not None and ahead.low <= 0:

@@ -18,6 +18,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from antishortcut.fileio import atomic_write
 from antishortcut.report.charts import style
 from antishortcut.report.collect import BASELINE, Curve, Found
 from antishortcut.report.figures import Drawn
@@ -29,7 +30,6 @@ from antishortcut.report.robustness import corruption_table
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
 from antishortcut.report.table import Differences, Table, arrow, better, interval, legend, parts, signed, view_of, words
-from antishortcut.run_dir import replacing
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
 
@@ -91,7 +91,7 @@ def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
         "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         "view": view_of(table.every),
         "classes": classes,
-        "judged": " / ".join(dict.fromkeys(words(one.headline) for one in found.progress)),
+        "judged": " / ".join(dict.fromkeys(words(one.primary_metric) for one in found.progress)),
         "corruptions": corruptions,
         "errors": errors,
         "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
@@ -149,7 +149,7 @@ def libraries() -> str:
     except (OSError, ValueError):
         bundle = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
     try:
-        with replacing(cached) as file:
+        with atomic_write(cached) as file:
             file.write(bundle.encode())
     except OSError:
         pass  # without a cache every report bundles anew

@@ -238,7 +238,7 @@ class _Suite:
     def _column(self, measure: Measure) -> str | None:
         """The first of a measure's columns that any row has; accuracy is never that of held-out images."""
         students = [s for group in self.groups.values() for s in group]
-        held_out = any(s.judge == "val" for s in students)
+        held_out = any(s.eval_split == "val" for s in students)
         if measure.columns == (SECONDS,):
             return SECONDS if any(self._overheads(row, measure) for row in self.groups) else None
         names = [name for name in measure.columns if name != HEADLINE or not held_out]
@@ -535,7 +535,7 @@ class School:
         """On the test set: while training, unless images were held out for that, or by an evaluation."""
         teacher, held_out = self.teacher, self.teacher.run.data.val_fraction
         columns = [f"{name} {score}" for name in (("test",) if held_out else ("test", "val"))]
-        columns += ["last"] if teacher.headline == score and not held_out else []
+        columns += ["last"] if teacher.primary_metric == score and not held_out else []
         return next((100 * teacher.values[column] for column in columns if column in teacher.values), None)
 
 

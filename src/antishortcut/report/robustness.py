@@ -113,7 +113,7 @@ def _sets(found: Found, table: Table) -> list[Figure]:
         shown = {name: titled(table, parts(name)[0]) for name in columns}
         label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
         figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, shown)] if shown else []
-    return figures or [figure("scores", table.headline, {"last": judges(found.students)})]
+    return figures or [figure("scores", table.primary_metric, {"last": judges(found.students)})]
 
 
 def bar_panels(found: Found, name: str, titles: Mapping[str, str], score: str) -> tuple[Panel, ...]:

@@ -16,6 +16,7 @@ from unicodedata import normalize
 
 from PIL import Image, ImageDraw, ImageFont
 
+from antishortcut.fileio import atomic_write
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.reader import (
     ODD,
@@ -33,7 +34,6 @@ from antishortcut.report.reader import (
 )
 from antishortcut.report.stats import summary
 from antishortcut.report.table import HEADLINE, Table
-from antishortcut.run_dir import replacing
 
 MOST, TOGETHER = 16, 4  # scenes of a gallery, and of one picture, as S-Figures 2–5
 ROWS = 6  # methods above which only a few are shown at first
@@ -247,7 +247,7 @@ def stills(galleries: Sequence[Gallery]) -> Iterator[tuple[str, Gallery, list[in
 def draw_scenes(galleries: Sequence[Gallery], folder: Path) -> None:
     """figures/<name>.png."""
     for name, gallery, scenes in stills(galleries):
-        with replacing(folder / f"{name}.png") as file:
+        with atomic_write(folder / f"{name}.png") as file:
             draw_still(gallery, scenes).save(file, format="PNG")
 
 
@@ -356,7 +356,7 @@ def class_tables(found: Found) -> list[ClassTable]:
     held: dict[tuple[str, tuple[str, ...]], dict[str, list[Student]]] = {}
     for student in found.students:
         if student.classes:
-            usual = (name for name in (student.judge, *USUAL) if name in student.classes)
+            usual = (name for name in (student.eval_split, *USUAL) if name in student.classes)
             name = next(usual, next(iter(student.classes)))
             key = name, tuple(student.classes[name])
             held.setdefault(key, {}).setdefault(student.method, []).append(student)

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.report.charts import GREY, Figure, Panel, Rows, base, colour, style
 from antishortcut.report.collect import BASELINE, DRAWN, Found, Student, natural
 from antishortcut.report.notes import flat
@@ -204,7 +204,7 @@ def _field(key: str, settings: Sequence[Fields]) -> str:
     known = {name.removeprefix(OPTIONS): len(each) for name, each in values.items()}
     ends = [name for name in known if name.endswith(f".{key}")]
     varying = [name for name, count in known.items() if count > 1]
-    hint = f"; did you mean {' or '.join(map(repr, ends))}?" if ends else near(key, varying or known)
+    hint = f"; did you mean {' or '.join(map(repr, ends))}?" if ends else suggest(key, varying or known)
     raise UserError(f"--sweep: no run here has {key!r} as a number{hint}")
 
 

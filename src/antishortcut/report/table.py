@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.experiments.printed import find
 from antishortcut.report.collect import BASELINE, Found, Student
 from antishortcut.report.paper_pairs import labels, pair_of, row_labels
@@ -35,7 +35,7 @@ class Table:
     signs: dict[str, dict[str, float]]  # ASD on P12 → column → p of the paper's sign test against CRD
     labels: dict[str, str]  # method → in what its runs are not the paper's
     told: tuple[str, ...]  # the same by suite, in sentences
-    headline: str = "accuracy"  # what `last` and `best` are, in words
+    primary_metric: str = "accuracy"  # what `last` and `best` are, in words
     asked: bool = False  # the columns were chosen by a person
 
     @classmethod
@@ -65,7 +65,7 @@ class Table:
             signs=_signs(rivals, every),
             labels=row_labels(found),
             told=tuple(f"{suite}: {label}." for suite, each in labels(found).items() for label in each),
-            headline=" / ".join(dict.fromkeys(words(student.headline) for student in found.students)),
+            primary_metric=" / ".join(dict.fromkeys(words(student.primary_metric) for student in found.students)),
         )
 
     def choose(self, wanted: str) -> Table:
@@ -407,8 +407,8 @@ def chosen(wanted: str, names: Sequence[str], flag: str = "--columns") -> list[s
     for word in (word for part in wanted.split(",") if (word := " ".join(part.split()))):
         matches = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
         if not matches:
-            ends = near(word, dict.fromkeys(parts(name)[1] for name in names))
-            hint = near(word, names)
+            ends = suggest(word, dict.fromkeys(parts(name)[1] for name in names))
+            hint = suggest(word, names)
             hint = ends if ends.startswith("; did") and not hint.startswith("; did") else hint
             raise UserError(f"{flag}: no column {word!r} here{hint}")
         if len(matches) > 1:

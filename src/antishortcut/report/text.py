@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antishortcut.errors import printable
+from antishortcut.fileio import atomic_write
 from antishortcut.report.collect import Found
 from antishortcut.report.figures import Drawn
 from antishortcut.report.model_cost import size_table
@@ -18,7 +19,6 @@ from antishortcut.report.paper_comparison import HEAD, beside, told
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
 from antishortcut.report.table import HEADLINE, Differences, Table, arrow, legend, opening, parts, words
-from antishortcut.run_dir import replacing
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -86,7 +86,7 @@ def terminal_tables(found: Found, table: Table, width: int | None = None) -> Ite
         from rich.console import Console
 
         width = Console().width
-    judged = [] if table.headline == "accuracy" else [f"last, best: {table.headline}."]
+    judged = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
     marks = legend(bool(table.differences), len(set(table.suites.values())))
     *first, last = fit(*_results(table), width)
     yield from (Shown(str(found.folder), *grid, []) for grid in first)
@@ -122,7 +122,7 @@ def write_markdown(found: Found, table: Table, path: Path) -> None:
     lines += [line for label in table.told for line in (f"**{plain(label)}**", "")]
     if table.cells:
         marks = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
-        score = "" if table.headline == "accuracy" else f"{table.headline} "
+        score = "" if table.primary_metric == "accuracy" else f"{table.primary_metric} "
         lines += grid(*_results(table, bold=True))
         lines += [f"Mean ± standard deviation over seeds (ddof 1); last: {score}after the last epoch; {marks}"]
         lines += [plain(note) for note in _notes(found, table)]
@@ -161,7 +161,7 @@ def write_texts(found: Found, table: Table, drawn: Drawn) -> None:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
 
 
@@ -181,7 +181,9 @@ def write_latex(table: Table, path: Path) -> None:
     heads, rules, at = ["", ""], [], 3
     for group, columns in groupby(table.columns, key=lambda name: parts(name)[0]):
         count = len(list(columns))
-        source = table.headline if group == "training" and table.headline != "accuracy" else table.source(group)
+        source = (
+            table.primary_metric if group == "training" and table.primary_metric != "accuracy" else table.source(group)
+        )
         heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(f'{group} ({source})' if source else group)}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
         at += count

@@ -18,13 +18,13 @@ def training(found: Found) -> list[Figure]:
     methods = list(found.groups)
     headlines: dict[str, list[Student]] = {}
     for student in found.students:
-        headlines.setdefault(student.headline, []).append(student)
+        headlines.setdefault(student.primary_metric, []).append(student)
     scores = [_score(students, score, methods) for score, students in headlines.items()]
     return [*scores, _losses(found, methods)]
 
 
 def judges(students: Sequence[Student]) -> str:
-    return " / ".join(dict.fromkeys(student.judge for student in students))
+    return " / ".join(dict.fromkeys(student.eval_split for student in students))
 
 
 def _score(students: Sequence[Student], score: str, methods: list[str]) -> Figure:

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
-from antishortcut.run_dir import Folder, read_json, replacing, write_json
+from antishortcut.fileio import atomic_write
+from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, Features
 
@@ -39,7 +40,7 @@ class NoRoom(UserError):
     """The disk has less than asked for."""
 
 
-class Rows:
+class CachedOutputs:
     """What one state says of N training images, view by view. A disk that fails ends the keeping, not the run."""
 
     def __init__(self, above: Path, made: dict[str, Any], images: int, width: int) -> None:
@@ -54,7 +55,7 @@ class Rows:
     def begin(self) -> None:
         """Say in key.json what the rows are of. Rows beside another key, or an unreadable one, are let go."""
         try:
-            with Folder(self.path).locked(wait=True):
+            with RunDir(self.path).locked(wait=True):
                 if not self._known():
                     for path in self.path.glob("view-*.rows"):
                         path.unlink()
@@ -93,10 +94,10 @@ class Rows:
             try:
                 if not (self.path / "key.json").exists():  # never made anew where a disk was mounted before
                     raise OSError(f"{self.path} is not there any more")
-                with Folder(self.path).locked(wait=True):
+                with RunDir(self.path).locked(wait=True):
                     if not self._whole(file):  # a new file, not the old one at length: others may have that mapped
                         self._leave()
-                        with replacing(file) as new:
+                        with atomic_write(file) as new:
                             if hasattr(os, "posix_fallocate"):
                                 os.posix_fallocate(new.fileno(), 0, self._size)
                             new.truncate(self._size)
@@ -135,11 +136,11 @@ class TeacherCache:
 
     def __init__(self, teachers: Teachers, roles: Iterable[str], made: dict[str, Any], images: int) -> None:
         self.teachers = teachers
-        self.rows: dict[str, Rows] = {}  # by role
+        self.rows: dict[str, CachedOutputs] = {}  # by role
         for role in roles:
             folder, entry = teachers.state(role)
             width = teachers.classes + teachers.shapes[role].embedding
-            self.rows[role] = Rows(folder.path / "cache", made | {"state": entry["sha256"]}, images, width)
+            self.rows[role] = CachedOutputs(folder.path / "cache", made | {"state": entry["sha256"]}, images, width)
         self._news: list[str] = []
         self._said: set[str] = set()
 
@@ -171,7 +172,7 @@ class TeacherCache:
 
         A batch that lacks a row is computed whole, since the last bits of a row depend on the rows beside it.
         """
-        index = (batch.index.cpu() if batch.host is None else batch.host).numpy()  # (B,)
+        index = (batch.index.cpu() if batch.index_cpu is None else batch.index_cpu).numpy()  # (B,)
         known = {role: rows.read(view, index) for role, rows in self.rows.items()}  # (B, W) each, or None
         asked = self.teachers.features([role for role in known if known[role] is None], batch.image)
         for role, seen in asked.items():
@@ -198,7 +199,7 @@ class TeacherCache:
             self._say(f"teacher cache: {text}")
 
 
-def made_of(run: Run, device: torch.device, world: int, form: str, parts: int) -> dict[str, Any]:
+def cache_key(run: Run, device: torch.device, world: int, form: str, parts: int) -> dict[str, Any]:
     """What rows depend on besides the state: images, augmentation, seed, and how they are computed.
 
     A network's last bits depend on batch, device and threads; only runs that compute alike share rows.

@@ -36,7 +36,7 @@ FASTER = 0.95  # of the time uncompiled that compiled must stay below to be take
 
 
 @dataclass(frozen=True)
-class Form:
+class InferenceForm:
     """How a network answers."""
 
     precision: str  # one of DTYPES
@@ -46,7 +46,7 @@ class Form:
         return self.precision + ", compiled" * self.compiled
 
 
-def fastest(device: torch.device) -> str:
+def fastest_precision(device: torch.device) -> str:
     """The precision that the device has instructions for; without them bfloat16 is slower than float32.
 
     ANTISHORTCUT_NATIVE says it for machines that differ and are to compute alike.
@@ -67,14 +67,14 @@ def _has(name: str) -> bool:
     return bool(getattr(torch.cpu, name, lambda: False)())
 
 
-class Frozen(nn.Module):
+class FrozenModel(nn.Module):
     """Raw images in, Features out, without gradient; logits and embeddings in float32, stages as they come.
 
     side: of the images it will see. shape: of the batches a compiled form is made for; others go the other way, so that
     what a batch is answered with does not depend on those before it.
     """
 
-    def __init__(self, network: Network, form: Form, side: int = 32, shape: torch.Size | None = None) -> None:
+    def __init__(self, network: Network, form: InferenceForm, side: int = 32, shape: torch.Size | None = None) -> None:
         super().__init__()
         self.network = fold(network, side)
         self.form, self.side, self.shape = form, side, shape
@@ -223,7 +223,7 @@ SAME = Agreement(1.0, 1.0)
 
 
 @torch.no_grad()
-def agreement(network: Network, frozen: Frozen, images: Sequence[Tensor]) -> Agreement:
+def agreement(network: Network, frozen: FrozenModel, images: Sequence[Tensor]) -> Agreement:
     """On batches of real images."""
     cosines, same = [], []
     for image in images:
@@ -238,16 +238,16 @@ def _rows(values: Tensor) -> Tensor:
     return values if values.ndim == 2 else values.movedim(1, -1).flatten(0, -2)
 
 
-def settle(
+def freeze_all(
     networks: Mapping[str, Network], asked: str, images: Sequence[Tensor], tell: Callable[[str], None], side: int = 32
-) -> dict[str, Frozen]:
+) -> dict[str, FrozenModel]:
     """Networks in the precision asked for ("auto": the device's own), if all of them give the same answers there.
 
     images: batches of real ones, on which answers are compared; none when they have been before. side: theirs.
     """
     device = next(next(iter(networks.values())).parameters()).device
-    precision = fastest(device) if asked == "auto" else asked
-    made = {role: Frozen(network, Form(precision), side) for role, network in networks.items()}
+    precision = fastest_precision(device) if asked == "auto" else asked
+    made = {role: FrozenModel(network, InferenceForm(precision), side) for role, network in networks.items()}
     if precision == "float32":
         return made
     for role, network in networks.items():
@@ -260,16 +260,18 @@ def settle(
                 "leave it out or use float32"
             )
         tell(f"teachers stay in float32: in {precision} {role!r} gives other answers, {found}")
-        return settle(networks, "float32", (), tell, side)
+        return freeze_all(networks, "float32", (), tell, side)
     return made
 
 
-def compiled(made: Mapping[str, Frozen], image: Tensor, networks: Mapping[str, Network]) -> dict[str, Frozen]:
+def compile_all(
+    made: Mapping[str, FrozenModel], image: Tensor, networks: Mapping[str, Network]
+) -> dict[str, FrozenModel]:
     """The same networks compiled for batches like this one; of those also given as they were, answers are compared."""
-    every: dict[str, Frozen] = {}
+    every: dict[str, FrozenModel] = {}
     for role, frozen in made.items():
         form = replace(frozen.form, compiled=True)
-        every[role] = Frozen(frozen.network, form, frozen.side, image.shape)
+        every[role] = FrozenModel(frozen.network, form, frozen.side, image.shape)
         try:
             every[role](image)
         except Exception as error:  # whatever a compiler may raise
@@ -283,9 +285,13 @@ def compiled(made: Mapping[str, Frozen], image: Tensor, networks: Mapping[str, N
     return every
 
 
-def quicker(
-    made: dict[str, Frozen], image: Tensor, networks: Mapping[str, Network], batches: int, tell: Callable[[str], None]
-) -> dict[str, Frozen]:
+def compile_if_faster(
+    made: dict[str, FrozenModel],
+    image: Tensor,
+    networks: Mapping[str, Network],
+    batches: int,
+    tell: Callable[[str], None],
+) -> dict[str, FrozenModel]:
     """The same networks compiled, when a run that asks so many batches of each is long enough and it is faster."""
     first = next(iter(made.values()))
     before = _seconds(first, image, 1)
@@ -293,7 +299,7 @@ def quicker(
         return made
     tell(f"teachers: compiling, since {batches:,} batches of about {1000 * before:.0f} ms each are to come")
     try:
-        every = compiled(made, image, networks)
+        every = compile_all(made, image, networks)
     except UserError as error:
         tell(f"teachers: not compiled ({error})")
         return made
@@ -307,7 +313,7 @@ def has_compiler(device: torch.device) -> bool:
     return device.type == "cuda" or any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 
 
-def _seconds(frozen: Frozen, image: Tensor, rounds: int = ROUNDS) -> float:
+def _seconds(frozen: FrozenModel, image: Tensor, rounds: int = ROUNDS) -> float:
     times = []
     for _ in range(rounds):
         start = time.perf_counter()

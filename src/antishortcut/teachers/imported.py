@@ -20,16 +20,16 @@ from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded, sha256
 from antishortcut.models import Network, load_weights
-from antishortcut.run_dir import Folder, read_json
-from antishortcut.tasks import task_of
+from antishortcut.run_dir import RunDir, read_json
+from antishortcut.tasks import build_task
 from antishortcut.teachers.snapshots import check_entries
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.types import Sets
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.types import DataSplits
 
 IMAGES = 2_000  # that say how good a state is
 
 
-class State(NamedTuple):
+class ImportedState(NamedTuple):
     labels: list[str]
     step: int  # of training; of files, which do not tell, their place
     file: Path
@@ -37,7 +37,7 @@ class State(NamedTuple):
     sha256: str | None = None  # of the file when it was written
 
 
-def states_of(teacher: TeacherSettings) -> list[State]:
+def imported_states(teacher: TeacherSettings) -> list[ImportedState]:
     """The states a teacher was given with, in the order they were reached; the last is final."""
     assert teacher.final is not None
     path = expanded(teacher.final)
@@ -49,11 +49,11 @@ def states_of(teacher: TeacherSettings) -> list[State]:
             there = ", ".join(kept[-1].labels) if kept else "none"
             raise UserError(f"{path} has no final state (the last one: {there}); Snapshots.finish keeps where it ended")
         return kept
-    early = [State(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
-    return [*early, State(["final"], 2, path)]
+    early = [ImportedState(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
+    return [*early, ImportedState(["final"], 2, path)]
 
 
-def _kept(folder: Path) -> Iterator[State]:
+def _kept(folder: Path) -> Iterator[ImportedState]:
     """As Snapshots and `asd teach` lay them out."""
     manifest = folder / "manifest.json"
     tree = read_json(manifest)
@@ -62,16 +62,18 @@ def _kept(folder: Path) -> Iterator[State]:
             share = float(entry["fraction"])
             if not 0 <= share <= 1 or (entry["step"] == 0 and {"final", "100%"} & set(entry["labels"])):
                 raise ValueError("a share of training that is none, or an end before the first step")
-            yield State(entry["labels"], entry["step"], folder / "snapshots" / entry["file"], share, entry["sha256"])
+            yield ImportedState(
+                entry["labels"], entry["step"], folder / "snapshots" / entry["file"], share, entry["sha256"]
+            )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         told = first_line(error) if type(error) is ValueError else repr(error)
         raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({told})") from None
 
 
-def fitting(teacher: TeacherSettings, sets: Sets) -> None:
+def check_files_fit(teacher: TeacherSettings, sets: DataSplits) -> None:
     """Refuse files of another network, or of other classes, before anything is planned around them."""
     model = teacher.model_copy(update={"pretrained": False, "weights": None})
-    network, states = network_of(model, len(sets.classes), sets.image_size), states_of(teacher)
+    network, states = build_model(model, len(sets.classes), sets.image_size), imported_states(teacher)
     load_weights(network, states[0].file)
     first = {key: value.clone() for key, value in network.state_dict().items()}
     load_weights(network, states[-1].file)
@@ -79,11 +81,13 @@ def fitting(teacher: TeacherSettings, sets: Sets) -> None:
         raise UserError(_alike(states))
 
 
-def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric: Fabric) -> Iterator[str]:
+def import_teacher(
+    run: Run, teacher: TeacherSettings, folder: RunDir, sets: DataSplits, fabric: Fabric
+) -> Iterator[str]:
     """Check every state, score it, and keep it in the teacher's folder; says a line about each."""
-    network = network_of(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)
-    trajectory, headline = Trajectory(folder), task_of(sets).headline
-    states, found = states_of(teacher), list[float]()
+    network = build_model(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)
+    trajectory, primary_metric = Trajectory(folder), build_task(sets).primary_metric
+    states, found = imported_states(teacher), list[float]()
     for state in states:
         if state.sha256 not in (None, _digest(state.file)):
             raise UserError(f"{state.file} is missing or damaged: it is not the file that was kept; restore it")
@@ -91,24 +95,24 @@ def bring(run: Run, teacher: TeacherSettings, folder: Folder, sets: Sets, fabric
         scores = _scores(network, sets, fabric)
         total = None if state.share is None else states[-1].step
         trajectory.keep(state.labels, state.step, None, total, scores, network)
-        found.append(scores[headline])
-        yield f"{state.file} is {' = '.join(state.labels)}: {headline} {scores[headline]:.3f} here"
+        found.append(scores[primary_metric])
+        yield f"{state.file} is {' = '.join(state.labels)}: {primary_metric} {scores[primary_metric]:.3f} here"
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(_alike(states))
     last = dict(scores) | {"epoch": None}
     if found[0] > found[-1]:
-        yield f"The early state has the better {headline}: are {states[0].file} and {states[-1].file} exchanged?"
-    if headline == "accuracy" and _guesses(scores[headline], len(sets.classes)):
+        yield f"The early state has the better {primary_metric}: are {states[0].file} and {states[-1].file} exchanged?"
+    if primary_metric == "accuracy" and _guesses(scores[primary_metric], len(sets.classes)):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
             f"{', '.join(sets.classes[:3])}{', …' if len(sets.classes) > 3 else ''}?"
         )
-    result: dict[str, Any] = {"set": _judged(sets)[0], "headline": headline, "last": last, "best": last}
+    result: dict[str, Any] = {"set": _judged(sets)[0], "headline": primary_metric, "last": last, "best": last}
     size = sum(parameter.numel() for parameter in network.parameters())
     folder.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
 
 
-def _alike(states: list[State]) -> str:
+def _alike(states: list[ImportedState]) -> str:
     return f"{states[0].file} and {states[-1].file} hold the same weights: nothing to push away from"
 
 
@@ -126,15 +130,21 @@ def _digest(file: Path) -> str:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _judged(sets: Sets) -> tuple[str, Any]:
+def _judged(sets: DataSplits) -> tuple[str, Any]:
     return ("val", sets.val) if sets.val is not None else next(iter(sets.tests.items()))
 
 
 @torch.no_grad()
-def _scores(network: Network, sets: Sets, fabric: Fabric) -> dict[str, float]:
-    task, images = task_of(sets), limited(_judged(sets)[1], IMAGES, 0)
+def _scores(network: Network, sets: DataSplits, fabric: Fabric) -> dict[str, float]:
+    task, images = build_task(sets), limited(_judged(sets)[1], IMAGES, 0)
     loader = Loader(
-        images, batch=task.together, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers="auto"
+        images,
+        batch=task.eval_batch_size,
+        seed=0,
+        image_size=sets.image_size,
+        augment="none",
+        shuffle=False,
+        workers="auto",
     )
     network.to(fabric.device).eval()
     tally: list[Tensor] = [

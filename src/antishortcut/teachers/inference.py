@@ -16,16 +16,16 @@ from antishortcut.config.recipe import Execution, Run
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
-from antishortcut.teachers.cache import NoRoom, TeacherCache, made_of
-from antishortcut.teachers.frozen import Form, compiled, fastest, quicker, settle
+from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
+from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
 from antishortcut.teachers.trajectory import Teachers
-from antishortcut.types import Batch, Features, Method, Sets, Task
+from antishortcut.types import Batch, DataSplits, Features, Method, Task
 
 CHECKED, FEWER = 512, 8  # images on which a reduced precision must answer as float32 does; of maps, with many rows each
 ROOMY = 0.25  # of the free disk, that a cache may take unasked
 
 
-class Answers:
+class TeacherOutputs:
     """The teachers' side of a training."""
 
     def __init__(
@@ -33,21 +33,21 @@ class Answers:
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
         self.roles, self.stages, self.vectors = method.roles, "stages" in method.taps, task.vectors
-        self.form = Form("float32")
+        self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
         self._news: list[str] = []
         teachers.to(fabric.device, self.roles)
 
-    def settle(self, sets: Sets, loader: Loader, steps: int, begun: bool, parts: int = 1) -> None:
+    def prepare(self, sets: DataSplits, loader: Loader, steps: int, begun: bool, parts: int = 1) -> None:
         """Choose, for a training of so many steps with batches of this loader, each in so many parts."""
         if not self.roles:
             return
         device, compile = self.fabric.device, self.execution.teacher_compile
         asked = self.execution.teacher_precision
-        exact = (fastest(device) if asked == "auto" else asked) == "float32"
+        exact = (fastest_precision(device) if asked == "auto" else asked) == "float32"
         images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
-        made = settle(networks, asked, images, self._news.append, sets.image_size)
+        made = freeze_all(networks, asked, images, self._news.append, sets.image_size)
         self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
         if self.run.optim.mixes and self.execution.cache_teachers is True:
             raise UserError(
@@ -61,12 +61,12 @@ class Answers:
             whole = next(iter(loader.epoch(0))).image
             image = whole[: -(-len(whole) // parts)].to(device)  # as most steps will ask
             if compile == "on":
-                made = compiled(made, image, {} if begun else networks)
+                made = compile_all(made, image, {} if begun else networks)
             else:
-                made = quicker(made, image, networks, steps * parts, self._news.append)
+                made = compile_if_faster(made, image, networks, steps * parts, self._news.append)
         self.form = self.teachers.quicken(made)
 
-    def _some(self, sets: Sets) -> Loader:
+    def _some(self, sets: DataSplits) -> Loader:
         """Training images on which answers are compared."""
         return Loader(
             limited(sets.train, CHECKED if self.vectors else FEWER, 0),
@@ -80,7 +80,7 @@ class Answers:
 
     def _cache(self, loader: Loader, steps: int, images: int, parts: int) -> TeacherCache | None:
         """Refused here, before anything is written, when there is no room for it."""
-        made = made_of(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
+        made = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
         cache = TeacherCache(self.teachers, self.roles, made, images)
         unasked = self.execution.cache_teachers == "auto"
         try:

@@ -20,8 +20,8 @@ from antishortcut.data import Loader
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.models import Network
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.types import Sets
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.types import DataSplits
 
 IMAGES, SIDE, STEPS, BATCH = 1024, 16, 200, 64
 
@@ -82,7 +82,7 @@ class Decoder(nn.Sequential):
         super().__init__(*layers, nn.Upsample(size=(target, target)), nn.Conv2d(width, 3, 3, padding=1), nn.Sigmoid())
 
 
-def choose(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> str:
+def select_state(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], None]) -> str:
     """Estimate every state's information, keep it in the manifest, and name the state that has most. Done once."""
     wants_labels("to choose a state (ckptkd)", sets.train, of="image")
     if _unknown(trajectory):
@@ -99,11 +99,11 @@ def _unknown(trajectory: Trajectory) -> bool:
     return any("information" not in entry for entry in trajectory.candidates)
 
 
-def _estimate(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) -> None:
+def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], None]) -> None:
     states = trajectory.candidates
     run, _ = trajectory.folder.read()
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = network_of(blank, len(sets.classes), sets.image_size).eval()
+    network = build_model(blank, len(sets.classes), sets.image_size).eval()
     found = []
     for entry in states:
         trajectory.fill(network, entry["labels"][0])
@@ -121,7 +121,7 @@ def _estimate(trajectory: Trajectory, sets: Sets, say: Callable[[str], None]) ->
 
 
 @torch.no_grad()
-def _seen(network: Network, sets: Sets) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _seen(network: Network, sets: DataSplits) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     images = limited(sets.train, IMAGES, 0)
     loader = Loader(images, batch=BATCH, seed=0, image_size=sets.image_size, augment="none")  # shuffled: halves alike
     rows = []
@@ -134,6 +134,6 @@ def _seen(network: Network, sets: Sets) -> tuple[Tensor, Tensor, Tensor, Tensor]
     return maps, embedding, image, label
 
 
-def _information(network: Network, sets: Sets) -> tuple[float, float]:
+def _information(network: Network, sets: DataSplits) -> tuple[float, float]:
     maps, embedding, image, label = _seen(network, sets)
     return image_information(maps, image), label_information(embedding, label, len(sets.classes))

@@ -28,8 +28,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from antishortcut.errors import UserError, first_line, near, shown
-from antishortcut.fileio import replacing, sha256
+from antishortcut.errors import UserError, first_line, short_repr, suggest
+from antishortcut.fileio import atomic_write, sha256
 
 KEEP = (2, 5, 10, 15, 20, 30, 50, 75, 100)  # percent of training, as `asd teach` saves
 
@@ -50,7 +50,7 @@ class Snapshots:
 
     def __init__(self, folder: str | Path, total_steps: int, keep: Iterable[float | str] = KEEP) -> None:
         if isinstance(keep, str) or not isinstance(keep, Iterable):
-            raise TypeError(f"keep must be a list of percentages, like [15, 50], not {shown(keep)}")
+            raise TypeError(f"keep must be a list of percentages, like [15, 50], not {short_repr(keep)}")
         self.folder, self.total_steps = Path(folder), _integer(total_steps, "total_steps", minimum=1)
         self.schedule: dict[int, list[str]] = {}  # step → labels of the snapshots taken there
         for percent in sorted({*(_percent(value, "keep") for value in keep), 100.0}):
@@ -117,14 +117,14 @@ class Snapshots:
         }
         if any(old["file"] == file for old in known):  # at no moment a file is listed that is another one by then
             self._write_manifest(earlier)
-        with replacing(self.folder / "snapshots" / file) as target:
+        with atomic_write(self.folder / "snapshots" / file) as target:
             target.write(data)
         self._write_manifest([*earlier, entry])
         return self.folder / "snapshots" / file
 
     def _write_manifest(self, entries: list[dict[str, Any]]) -> None:
         tree = {"total_steps": self.total_steps, "states": entries}
-        with replacing(self.folder / "manifest.json") as target:
+        with atomic_write(self.folder / "manifest.json") as target:
             target.write((json.dumps(tree, indent=1) + "\n").encode())
 
     def _entries(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def load_state(folder: str | Path, state: str | float = "final") -> dict[str, Te
         state = f"{_percent(state, 'state'):g}%"
     if state not in entries:
         ended = "training has not finished (if it was stopped: Snapshots.finish); " if state == "final" else ""
-        raise UserError(f"{folder} has no snapshot {state!r}: {ended}{near(state, entries).removeprefix('; ')}")
+        raise UserError(f"{folder} has no snapshot {state!r}: {ended}{suggest(state, entries).removeprefix('; ')}")
     path = folder / "snapshots" / entries[state]["file"]
     try:
         if sha256(path) != entries[state]["sha256"]:
@@ -224,7 +224,7 @@ def _percent(value: object, name: str) -> float:
             raise ValueError(f"{name} is in percent: write {100 * number:g} for {100 * number:g} %, or '{number:g}%'")
     else:
         error = ValueError if isinstance(value, str) else TypeError
-        raise error(f"{name} takes percentages of training, like 15, not {shown(value)}")
+        raise error(f"{name} takes percentages of training, like 15, not {short_repr(value)}")
     if not 0 <= number <= 100:
         raise ValueError(f"{name} must be between 0 and 100 percent, not {number:g}")
     return number
@@ -237,9 +237,9 @@ def _integer(value: object, name: str, minimum: int) -> int:
             raise TypeError
         number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} must be an integer number of optimizer steps, not {shown(value)}") from None
+        raise TypeError(f"{name} must be an integer number of optimizer steps, not {short_repr(value)}") from None
     if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, not {shown(number)}")
+        raise ValueError(f"{name} must be at least {minimum}, not {short_repr(number)}")
     return number
 
 

@@ -17,19 +17,19 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antishortcut.config.recipe import ModelSettings, Run
-from antishortcut.errors import UserError, first_line, near
-from antishortcut.fileio import expanded, sha256
-from antishortcut.models import Network, build, load_weights, probe
-from antishortcut.models.weights import put, read
-from antishortcut.run_dir import Folder, read_json, replacing, write_json
-from antishortcut.teachers.frozen import Form, Frozen
+from antishortcut.errors import UserError, first_line, suggest
+from antishortcut.fileio import atomic_write, expanded, sha256
+from antishortcut.models import Network, build, feature_shapes, load_weights
+from antishortcut.models.weights import load_checked, read_weights
+from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.teachers.frozen import FrozenModel, InferenceForm
 from antishortcut.teachers.snapshots import check_entries
 from antishortcut.types import Features, Shape
 
 NAME = re.compile(r"[0-9A-Za-z_.-]*[0-9A-Za-z_-]")  # of a teacher's folder, which no other folder's name leads to
 
 
-def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
+def build_model(model: ModelSettings, classes: int, image_size: int) -> Network:
     """The network a run's settings describe, with the weights they name."""
     network = build(
         model.name,
@@ -46,7 +46,7 @@ def network_of(model: ModelSettings, classes: int, image_size: int) -> Network:
     return network
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers on the CPU, each with memory of its own, although tied ones share theirs."""
     found, seen = {}, set[int]()
     for key, value in module.state_dict().items():
@@ -59,13 +59,13 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 def save_weights(path: Path, module: nn.Module) -> str:
     """Parameters and buffers as safetensors, written whole or not at all. Returns their sha256."""
-    data: bytes = save(tensors_of(module))
-    with replacing(path, parents=False) as file:
+    data: bytes = save(cpu_tensors(module))
+    with atomic_write(path, parents=False) as file:
         file.write(data)
     return hashlib.sha256(data).hexdigest()
 
 
-def keep_steps(keep: Iterable[float | str], steps_per_epoch: int, total: int) -> dict[int, list[str]]:
+def snapshot_steps(keep: Iterable[float | str], steps_per_epoch: int, total: int) -> dict[int, list[str]]:
     """After how many steps which states are due: {steps done: ["15%", …]}, the end included.
 
     0 % is the untrained network; any other state is at least one step in.
@@ -95,7 +95,7 @@ def _number(point: str) -> float:
 class Trajectory:
     """The kept states of one teacher."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: RunDir) -> None:
         self.folder = folder
         self.manifest = folder.path / "manifest.json"
         self.entries: list[dict[str, Any]] = []
@@ -166,7 +166,7 @@ class Trajectory:
                 return known
         known_names = dict.fromkeys([*names, "final"])
         raise UserError(
-            f"teacher {self.folder.path.name} kept no state {state!r}{near(state, known_names)}; one trained elsewhere "
+            f"teacher {self.folder.path.name} kept no state {state!r}{suggest(state, known_names)}; one trained elsewhere "
             f"has what it was given with, one trained here what teacher.keep says (remove {self.folder.path} then)"
         )
 
@@ -176,11 +176,11 @@ class Trajectory:
         path = self.folder.snapshots / entry["file"]
         if not path.is_file() or sha256(path) != entry["sha256"]:
             raise UserError(f"{path} is missing or damaged; remove {self.folder.path} and run asd teach again")
-        return read(path)
+        return read_weights(path)
 
     def fill(self, network: nn.Module, state: str) -> None:
         """Give a network the weights of a state, or say in what they are another's."""
-        put(network, self.weights(state), self.folder.path)
+        load_checked(network, self.weights(state), self.folder.path)
 
 
 def _total(entry: Mapping[str, Any]) -> float | None:
@@ -196,14 +196,14 @@ class Teachers:
     def __init__(self, run: Run, runs: Path, classes: int, image_size: int) -> None:
         self.run, self.runs, self.classes, self.image_size = run, runs, classes, image_size
         self._open: dict[str, Network] = {}
-        self._quick: dict[str, Frozen] = {}  # by role, when they are to answer quickly
+        self._quick: dict[str, FrozenModel] = {}  # by role, when they are to answer quickly
 
     def network(self, role: str) -> Network:
         """The frozen network of a role, in evaluation mode."""
         if role not in self._open:
             trajectory, state = self._find(role)
             run, _ = trajectory.folder.read()
-            network = network_of(
+            network = build_model(
                 run.model.model_copy(update={"weights": None, "pretrained": False}), self.classes, self.image_size
             )
             trajectory.fill(network, state)
@@ -214,7 +214,7 @@ class Teachers:
         trajectory, state = self._find(role)
         return trajectory.weights(state)
 
-    def state(self, role: str) -> tuple[Folder, dict[str, Any]]:
+    def state(self, role: str) -> tuple[RunDir, dict[str, Any]]:
         """The folder a role's state lies in, and the manifest's line for it."""
         trajectory, state = self._find(role)
         return trajectory.folder, trajectory.entry(state)
@@ -228,7 +228,7 @@ class Teachers:
         name = other or self.run.teacher
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r} is no teacher's name; a run's teacher lies in {self.runs / 'teachers'}")
-        folder = Folder(self.runs / "teachers" / name)
+        folder = RunDir(self.runs / "teachers" / name)
         if not folder.path.is_dir():
             raise UserError(
                 f"no teacher at {folder.path}; train it first: asd teach "
@@ -251,7 +251,7 @@ class Teachers:
             out[role] = Features(seen.logits.float(), seen.embedding.float(), maps)
         return out
 
-    def quicken(self, made: dict[str, Frozen]) -> Form:
+    def quicken(self, made: dict[str, FrozenModel]) -> InferenceForm:
         """Have these states answer in a quicker form, which is the same for all."""
         self._quick = made
         return next(iter(made.values())).form
@@ -266,7 +266,7 @@ class _Shapes(Mapping[str, Shape]):
         self.teachers = teachers
 
     def __getitem__(self, role: str) -> Shape:
-        return probe(self.teachers.network(role), self.teachers.image_size)
+        return feature_shapes(self.teachers.network(role), self.teachers.image_size)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.teachers.run.roles)

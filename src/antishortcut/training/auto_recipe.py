@@ -22,7 +22,7 @@ from antishortcut.config.recipe import TeacherSettings
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import open_finding, usual_augment, usual_side
 from antishortcut.data.inspect.scan import Finding
-from antishortcut.errors import UserError, counted, near
+from antishortcut.errors import UserError, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 from antishortcut.models.external import published
 
@@ -85,7 +85,7 @@ def data_name(text: str) -> str:
     if not found and expanded(text).is_dir():
         return f"folder:{Path(text)}"
     if not found and text not in DATASETS:
-        raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or near(text, DATASETS)}")
+        raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or suggest(text, DATASETS)}")
     return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
 
@@ -156,8 +156,8 @@ def _data(wanted: Wanted, finding: Finding) -> list[Line]:
 def _counts(finding: Finding) -> str:
     """What was found, without names: they may hold anything, and this becomes a comment."""
     train, *held = (len(part) for part in finding.parts.values())
-    told = f"{counted(len(finding.classes), 'class')}, {counted(train, 'image')} to train on, {sum(held):,} held out"
-    return told + (f"; without images: {counted(len(finding.empty), 'folder')}" if finding.empty else "")
+    told = f"{plural(len(finding.classes), 'class')}, {plural(train, 'image')} to train on, {sum(held):,} held out"
+    return told + (f"; without images: {plural(len(finding.empty), 'folder')}" if finding.empty else "")
 
 
 def _teacher(wanted: Wanted, ready: dict[str, bool], epochs: int, batch: int) -> list[Line]:

@@ -15,47 +15,47 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from antishortcut.errors import UserError
-from antishortcut.fileio import content
-from antishortcut.run_dir import Folder, replacing
+from antishortcut.fileio import atomic_write, content
+from antishortcut.run_dir import RunDir
 
 State = dict[str, Any]
 Found = tuple[int, State]  # with its step
 KEPT = 2  # the newest state, and the one before it in case the newest is damaged
 
 
-def save_state(folder: Path, step: int, state: dict[str, Any]) -> None:
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
     """Write the state of a step as resume/<step>-<checksum>.pt, then let go of the oldest."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     data = buffer.getvalue()
-    with replacing(folder / f"{step:09d}-{_digest(data)}.pt", parents=False) as file:
+    with atomic_write(folder / f"{step:09d}-{_digest(data)}.pt", parents=False) as file:
         file.write(data)
     for path in sorted(folder.glob("*.pt"))[:-KEPT]:
         path.unlink(missing_ok=True)
 
 
-def save_or_say(folder: Folder, step: int, state: dict[str, Any], say: Callable[[str], None]) -> None:
+def try_save_checkpoint(folder: RunDir, step: int, state: dict[str, Any], say: Callable[[str], None]) -> None:
     """Save a state and what was logged before it. A disk that fails for a while ends no training: it is tried again."""
     try:
         folder.settle()
-        save_state(folder.path / "resume", step, state)
+        save_checkpoint(folder.path / "resume", step, state)
     except OSError as error:
-        say(f"step {step} could not be saved ({reason(error)}); {kept(folder)}; training goes on and tries again")
+        say(f"step {step} could not be saved ({reason(error)}); {saved_step(folder)}; training goes on and tries again")
 
 
 @contextmanager
-def needed(folder: Folder) -> Iterator[None]:
+def require_disk(folder: RunDir) -> Iterator[None]:
     """Writing without which a run cannot end well: where it fails, a line says what is left."""
     try:
         folder.settle()
         yield
     except OSError as error:
         raise UserError(
-            f"{folder.path}: {reason(error)}; {kept(folder)}; make room there and give the same command again"
+            f"{folder.path}: {reason(error)}; {saved_step(folder)}; make room there and give the same command again"
         ) from None
 
 
-def kept(folder: Folder) -> str:
+def saved_step(folder: RunDir) -> str:
     """What would be gone on from."""
     states = sorted((folder.path / "resume").glob("*.pt"))
     return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
@@ -65,7 +65,7 @@ def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_state(folder: Path, run: str | None = None) -> Found | None:
+def load_checkpoint(folder: Path, run: str | None = None) -> Found | None:
     """The newest state whose checksum is right and that is of this run (its hash); None if there is no state."""
     paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
     for path in paths:
@@ -104,7 +104,7 @@ def refuse_unsound(state: State, step: int, last: int) -> None:
         raise ValueError("no state of this training")
 
 
-def put_back(optimizer: Optimizer, state: State) -> None:
+def restore_optimizer(optimizer: Optimizer, state: State) -> None:
     """Give an optimiser the state it had; one of other settings, or of other weights, is a ValueError."""
     own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
@@ -117,7 +117,7 @@ def put_back(optimizer: Optimizer, state: State) -> None:
                     raise ValueError("averages of other weights")
 
 
-def forget_later(folder: Path, step: int) -> None:
+def drop_later_checkpoints(folder: Path, step: int) -> None:
     """Let go of states after a step: they were found damaged, and would count as the newest."""
     for path in folder.glob("*.pt"):
         name = path.name[:9]
@@ -125,15 +125,15 @@ def forget_later(folder: Path, step: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def clear_states(folder: Path) -> None:
+def clear_checkpoints(folder: Path) -> None:
     """A finished run needs no state."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def ended(folder: Folder) -> bool:
+def is_finished(folder: RunDir) -> bool:
     """Whether a run is finished; the states of one that was killed as it ended are cleared."""
     if folder.finished:
-        clear_states(folder.path / "resume")
+        clear_checkpoints(folder.path / "resume")
     return folder.finished
 
 

@@ -18,9 +18,9 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 
 from antishortcut import hardware as machine
 from antishortcut.config.recipe import Execution
-from antishortcut.distributed import ENDED, lost
+from antishortcut.distributed import PEER_LOST, is_lost_peer
 from antishortcut.errors import UserError
-from antishortcut.teachers.frozen import fastest
+from antishortcut.teachers.frozen import fastest_precision
 from antishortcut.training.signals import asked_by, stopped_by
 
 warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
@@ -41,10 +41,10 @@ def check_device(execution: Execution) -> None:
         raise UserError(f"--device {device}: there is none here; use cpu or auto (asd doctor tells more)")
 
 
-def make_fabric(execution: Execution) -> Fabric:
+def build_fabric(execution: Execution) -> Fabric:
     """Devices and precision, by Lightning Fabric. Launched: other processes run the same command."""
     check_device(execution)
-    execution = resolved(execution)
+    execution = resolve_execution(execution)
     try:
         fabric = Fabric(
             accelerator=execution.accelerator,
@@ -66,9 +66,9 @@ def make_fabric(execution: Execution) -> Fabric:
     try:
         fabric.launch()
     except RuntimeError as error:
-        if not lost(error):
+        if not is_lost_peer(error):
             raise
-        raise UserError(ENDED) from None
+        raise UserError(PEER_LOST) from None
     return fabric
 
 
@@ -104,7 +104,7 @@ def _end_with(children: list[Popen[bytes]]) -> None:
     for child in children:
         child.kill()
     number = asked_by(next(code for code in codes if code))
-    print(f"asd: {stopped_by(number) if number else ENDED}", file=sys.stderr, flush=True)
+    print(f"asd: {stopped_by(number) if number else PEER_LOST}", file=sys.stderr, flush=True)
     os._exit(128 + number if number else 2)
 
 
@@ -113,11 +113,11 @@ def _end_after(starter: int) -> None:
     while os.getppid() == starter:
         time.sleep(POLL)
     time.sleep(GRACE)
-    print(f"asd: {ENDED}", file=sys.stderr, flush=True)
+    print(f"asd: {PEER_LOST}", file=sys.stderr, flush=True)
     os._exit(2)
 
 
-def resolved(execution: Execution) -> Execution:
+def resolve_execution(execution: Execution) -> Execution:
     """With a worker for every core or thread it may use, and the precision the student's device is fastest in."""
     if execution.workers == "auto":
         most = machine.workers(execution.devices)
@@ -126,5 +126,5 @@ def resolved(execution: Execution) -> Execution:
         return execution
     cuda = execution.accelerator in ("auto", "cuda") and torch.cuda.is_available()
     other = execution.accelerator if execution.accelerator != "auto" else "cpu"
-    mixed = fastest(torch.device("cuda" if cuda else other)) == "bfloat16"
+    mixed = fastest_precision(torch.device("cuda" if cuda else other)) == "bfloat16"
     return execution.model_copy(update={"precision": "bf16-mixed" if mixed else "32-true"})

@@ -69,14 +69,14 @@ class Wandb:
 KINDS: dict[str, Callable[[Run, Path, int], Log]] = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def check_logs(names: Sequence[str]) -> None:
+def check_loggers(names: Sequence[str]) -> None:
     """A missing package is an error before anything is trained."""
     for name in names:
         if find_spec(name) is None:
             raise UserError(f"--log {name}: the package {name} is not installed; pip install 'antishortcut[{name}]'")
 
 
-class Logs:
+class Loggers:
     """All of a run's logs. One that fails is left out from then on, and training goes on without it."""
 
     def __init__(self, names: Sequence[str], run: Run, folder: Path, step: int, say: Callable[[str], None]) -> None:

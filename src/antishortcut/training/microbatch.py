@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from antishortcut.config.schema import OptimSettings
-from antishortcut.distributed import alone, told
+from antishortcut.distributed import all_gather_int, single_process
 from antishortcut.errors import UserError
-from antishortcut.training.optim import make_optimizer
+from antishortcut.training.optim import build_optimizer
 from antishortcut.types import Batch, Features
 
 LATE = 1000.0  # an epoch past any warm-up
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
 
 
-class NoMemory(UserError):
+class OutOfMemory(UserError):
     """A step did not fit."""
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -32,17 +32,17 @@ def is_shortage(error: BaseException) -> bool:
 
 
 @contextmanager
-def shortages(message: Callable[[], str]) -> Iterator[None]:
+def oom_errors(message: Callable[[], str]) -> Iterator[None]:
     """Turn out-of-memory errors into one line; other errors pass."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not is_shortage(error):
+        if not is_out_of_memory(error):
             raise
-        raise NoMemory(message()) from None
+        raise OutOfMemory(message()) from None
 
 
-def settle_parts(
+def find_micro_batches(
     step: nn.Module,
     batch: Batch,
     teachers: Callable[[Batch], Mapping[str, Features]],
@@ -54,19 +54,21 @@ def settle_parts(
 
     A copy of the step takes a training step with the whole micro-batch, then with half of it, and so on.
     """
-    size, count = max(told(len(batch.index))), 1
+    size, count = max(all_gather_int(len(batch.index))), 1
     most = max(size // (2 * optim.accumulate), 1)  # batch norm cannot learn from one image
 
     def images() -> int:
         return -(-size // (optim.accumulate * count))
 
     cards = [device] if device.type == "cuda" else []
-    with alone(), torch.random.fork_rng(cards), torch.compiler.set_stance("force_eager"):
+    with single_process(), torch.random.fork_rng(cards), torch.compiler.set_stance("force_eager"):
         while not (fits := _fits(step, batch, images(), teachers, autocast, optim, device)) and count < most:
             count = min(2 * count, most)
-    counts = told(count if fits else 0)
+    counts = all_gather_int(count if fits else 0)
     if min(counts) == 0:
-        raise NoMemory(f"not even {images()} images at a time fit into memory; use a smaller model or a larger device")
+        raise OutOfMemory(
+            f"not even {images()} images at a time fit into memory; use a smaller model or a larger device"
+        )
     count = max(counts)
     return count, f"a batch of {size} does not fit: computing it in {optim.accumulate * count} parts" * (count > 1)
 
@@ -84,7 +86,7 @@ def _fits(
     twin = optimizer = None
     try:
         twin = copy.deepcopy(step).to(device).train()
-        optimizer = make_optimizer(optim, twin)
+        optimizer = build_optimizer(optim, twin)
         index = torch.arange(images) % len(batch.index)
         part = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
         with autocast():
@@ -93,7 +95,7 @@ def _fits(
         optimizer.step()
         return True
     except (RuntimeError, MemoryError) as error:
-        if not is_shortage(error):
+        if not is_out_of_memory(error):
             raise
         return False
     finally:

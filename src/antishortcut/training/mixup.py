@@ -16,9 +16,9 @@ from torch import Tensor
 
 from antishortcut.config.schema import OptimSettings
 from antishortcut.data import uniform
-from antishortcut.distributed import gather, own_rows, told
+from antishortcut.distributed import all_gather_int, gather, own_slice
 from antishortcut.errors import UserError
-from antishortcut.types import Batch, Method, Task, Unmixed
+from antishortcut.types import Batch, Method, NoMixup, Task
 
 STREAM = 8  # the draws of `data.draws` that are ours; part of every recorded result
 SWITCH, SHARE, ROW, COLUMN = range(4)
@@ -32,7 +32,7 @@ class Mix:
     box: tuple[int, int, int, int] | None = None  # CutMix: top, bottom, left and right of what is another image's
 
 
-def mix_of(optim: OptimSettings, seed: int, step: int, size: tuple[int, int]) -> Mix:
+def draw_mix(optim: OptimSettings, seed: int, step: int, size: tuple[int, int]) -> Mix:
     """The mixing of a step: its kind, when both are on, by the toss of a coin; its share by a Beta(α, α)."""
     switch, share, row, column = (float(uniform(seed, step, draw, STREAM)) for draw in (SWITCH, SHARE, ROW, COLUMN))
     cut = optim.cutmix > 0 and (optim.mixup == 0 or switch < 0.5)
@@ -53,12 +53,12 @@ def _span(centre: float, share: float, length: int) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def mixed(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch:
+def mix_batch(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch:
     """The rows (b, …) of a step's batch, mixed with their partners, wherever those lie."""
     if not optim.mixes:
         return batch
     height, width = batch.image.shape[2:]
-    mix = mix_of(optim, seed, step, (height, width))
+    mix = draw_mix(optim, seed, step, (height, width))
     partner, other = (_partners(rows) for rows in (batch.image, batch.label))
     if mix.box is None:
         image = mix.share * batch.image + (1 - mix.share) * partner  # (b, 3, H, W)
@@ -72,24 +72,24 @@ def mixed(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch:
 
 def _partners(rows: Tensor) -> Tensor:
     """Row B − 1 − i of all processes' rows for every row i of this one's, (b, …)."""
-    return gather(rows).flip(0)[own_rows(len(rows))]
+    return gather(rows).flip(0)[own_slice(len(rows))]
 
 
-def check_mixing(optim: OptimSettings, task: Task, method: Method, name: str) -> None:
+def check_mixup(optim: OptimSettings, task: Task, method: Method, name: str) -> None:
     """Refuse to mix where it has no meaning."""
     if not optim.mixes:
         return
     which = " and ".join(key for key in ("mixup", "cutmix") if getattr(optim, key) > 0)
     if not task.vectors:
         raise UserError(f"optim.{which}: images with a class for every pixel are not mixed; set it to 0")
-    if isinstance(method, Unmixed):
-        raise UserError(f"optim.{which}: {name} cannot learn from mixed images, since {method.unmixed}; set it to 0")
+    if isinstance(method, NoMixup):
+        raise UserError(f"optim.{which}: {name} cannot learn from mixed images, since {method.no_mixup}; set it to 0")
 
 
-def in_parts(batch: Batch, count: int) -> list[Batch]:
+def split_microbatches(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
-    fewest = min(told(len(batch.label)))
-    here = batch.index if batch.host is None else batch.host
+    fewest = min(all_gather_int(len(batch.label)))
+    here = batch.index if batch.index_cpu is None else batch.index_cpu
     tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
     pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
     return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antishortcut.config.schema import OptimSettings
 
 
-def make_optimizer(optim: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(optim: OptimSettings, module: nn.Module) -> torch.optim.Optimizer:
     """SGD or AdamW over a student and the heads of its method."""
     groups = parameter_groups(optim, module)
     if optim.name == "adamw":
@@ -28,7 +28,7 @@ def parameter_groups(optim: OptimSettings, module: nn.Module) -> list[dict[str, 
     named = list(module.named_parameters())
     if optim.decay == "all":
         return [{"params": [parameter for _, parameter in named]}]
-    spare = spared(module)
+    spare = no_decay_names(module)
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in named if name not in spare]},
         {"params": [p for name, p in named if name in spare], "weight_decay": 0.0},
@@ -36,7 +36,7 @@ def parameter_groups(optim: OptimSettings, module: nn.Module) -> list[dict[str, 
     return [group for group in groups if group["params"]]
 
 
-def spared(module: nn.Module) -> set[str]:
+def no_decay_names(module: nn.Module) -> set[str]:
     """Names of biases, of norms' and other vectors, and of what a network names in no_weight_decay()."""
     names = {name: parameter.ndim for name, parameter in module.named_parameters()}
     patterns = [
@@ -52,7 +52,7 @@ def spared(module: nn.Module) -> set[str]:
 # --- The learning rate as a pure function of the step: nothing to save, nothing to resume ---
 
 
-def rate_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> float:
+def lr_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> float:
     """Rate of step 0 … total − 1: linear warm-up, then cosine to 0, steps of a tenth, poly 0.9, or constant."""
     warmup = optim.warmup * steps_per_epoch
     if step < warmup:
@@ -79,7 +79,7 @@ def decay_at(decay: float, step: int) -> float:
     return min(decay, (1 + step) / (10 + step))
 
 
-class Average:
+class WeightAverage:
     """The mean of a network's weights over training, as a network that is never trained itself.
 
     Statistics of batches are averaged like weights, since they belong to them; counters are taken as they are.

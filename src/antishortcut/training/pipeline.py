@@ -24,25 +24,25 @@ from antishortcut.config.recipe import (
     teach_run,
 )
 from antishortcut.data import open_sets
-from antishortcut.errors import UserError, near, printable
+from antishortcut.errors import UserError, printable, suggest
 from antishortcut.hardware import versions
-from antishortcut.methods import make_method, options_of, roles_of
-from antishortcut.models import probe
+from antishortcut.methods import build_method, method_options, method_roles
+from antishortcut.models import feature_shapes
 from antishortcut.progress import console
-from antishortcut.run_dir import Folder, InUse, twin_of
-from antishortcut.tasks import check_networks, sizes_of, task_of
-from antishortcut.teachers.imported import bring, fitting, states_of
-from antishortcut.teachers.selection import choose
-from antishortcut.teachers.trajectory import Trajectory, network_of
-from antishortcut.training.checkpoint import ended
-from antishortcut.training.fabric import make_fabric
-from antishortcut.training.mixup import check_mixing
+from antishortcut.run_dir import InUse, RunDir, find_twin
+from antishortcut.tasks import build_task, check_networks, method_sizes
+from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
+from antishortcut.teachers.selection import select_state
+from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.training.checkpoint import is_finished
+from antishortcut.training.fabric import build_fabric
+from antishortcut.training.mixup import check_mixup
 from antishortcut.training.trainer import train
-from antishortcut.types import Method, Sets
+from antishortcut.types import DataSplits, Method
 
 
 @dataclass
-class Workshop:
+class Session:
     """Where runs and data lie, how they are computed, and what is open already."""
 
     runs: Path
@@ -51,10 +51,10 @@ class Workshop:
     execution: Execution = field(default_factory=Execution)
     quiet: bool = False
     reuse: bool = False  # one of a suite: take a finished run of the same hash from another suite's folder
-    _sets: dict[str, Sets] = field(default_factory=dict)
+    _sets: dict[str, DataSplits] = field(default_factory=dict)
     _fabric: dict[Execution, Fabric] = field(default_factory=dict)
 
-    def sets(self, data: DataSettings) -> Sets:
+    def sets(self, data: DataSettings) -> DataSplits:
         """The images a recipe names, opened once."""
         key = data.model_dump_json(exclude={"augment", "views"})
         if key not in self._sets:
@@ -71,7 +71,7 @@ class Workshop:
             )
         return self._sets[key]
 
-    def carry_out(self, run: Run) -> dict[str, Any]:
+    def fit(self, run: Run) -> dict[str, Any]:
         """Train, go on, or return what is there. A run that was begun keeps the execution settings it began with.
 
         Several runs may want the same trajectory: one trains it, the others wait.
@@ -83,15 +83,15 @@ class Workshop:
                 if not run.keep or self.execution.devices * self.execution.nodes > 1:
                     raise
                 self.say(f"{busy.path}: another process is at it, which is waited for")
-                with Folder(busy.path).locked(wait=True):
+                with RunDir(busy.path).locked(wait=True):
                     pass
 
     def _train(self, run: Run) -> dict[str, Any]:
-        folder = Folder(run.folder(self.runs))
+        folder = RunDir(run.folder(self.runs))
         execution = self.execution
         if self.reuse and not folder.finished:
             self._copied(run, folder)
-        if ended(folder):
+        if is_finished(folder):
             folder.check(run)
             return folder.result()
         if (folder.path / "run.json").exists():
@@ -104,32 +104,32 @@ class Workshop:
             fabric.barrier()
         return train(run, self.runs, self.sets(run.data), fabric, execution, self.quiet)
 
-    def _copied(self, run: Run, folder: Folder) -> None:
+    def _copied(self, run: Run, folder: RunDir) -> None:
         """From a twin, by the first process; no other goes on before that."""
         fabric = self._made(self.execution)
-        if fabric.is_global_zero and not (folder.path / "run.json").exists() and (twin := twin_of(run, self.runs)):
+        if fabric.is_global_zero and not (folder.path / "run.json").exists() and (twin := find_twin(run, self.runs)):
             folder.copy_of(twin, run)
         fabric.barrier()
 
-    def bring(self, run: Run, teacher: TeacherSettings) -> None:
+    def import_teacher(self, run: Run, teacher: TeacherSettings) -> None:
         """A teacher trained elsewhere becomes a teacher's folder: whole, or it is begun anew the next time."""
-        fabric, folder = self._made(self.execution), Folder(run.folder(self.runs))
+        fabric, folder = self._made(self.execution), RunDir(run.folder(self.runs))
         if fabric.is_global_zero:
             with folder.locked(wait=True):
                 if not folder.finished:
                     self._brought(run, teacher, folder, fabric)
         fabric.barrier()
 
-    def _brought(self, run: Run, teacher: TeacherSettings, folder: Folder, fabric: Fabric) -> None:
+    def _brought(self, run: Run, teacher: TeacherSettings, folder: RunDir, fabric: Fabric) -> None:
         try:
             folder.begin(run, self.execution.model_dump(mode="json"), versions())
-            for line in bring(run, teacher, folder, self.sets(run.data), fabric):
+            for line in import_teacher(run, teacher, folder, self.sets(run.data), fabric):
                 self.say(line)
         except UserError:
             shutil.rmtree(folder.path)  # weights that do not fit leave nothing behind
             raise
 
-    def _goes_on(self, folder: Folder, kept: Execution) -> None:
+    def _goes_on(self, folder: RunDir, kept: Execution) -> None:
         here = self.execution
         if self.reuse and (kept.devices, kept.nodes) != (here.devices, here.nodes):
             raise UserError(
@@ -141,7 +141,7 @@ class Workshop:
 
     def _made(self, execution: Execution) -> Fabric:
         if execution not in self._fabric:
-            self._fabric[execution] = make_fabric(execution)
+            self._fabric[execution] = build_fabric(execution)
         return self._fabric[execution]
 
     def say(self, text: str) -> None:
@@ -156,7 +156,7 @@ def _differing(kept: Execution, wanted: Execution) -> str:
     return ", ".join(f"{name} {there}, not {here}" for name, there, here in pairs if here not in (there, "auto"))
 
 
-def _as_begun(folder: Folder, wanted: Execution) -> Execution:
+def _as_begun(folder: RunDir, wanted: Execution) -> Execution:
     """The execution that a run began with; where it is logged may change."""
     _, begun = folder.read()
     try:
@@ -166,35 +166,35 @@ def _as_begun(folder: Folder, wanted: Execution) -> Execution:
         raise UserError(f"{where}: damaged (its execution settings); restore it or remove its folder") from None
 
 
-def teach(recipe: Recipe, shop: Workshop) -> Run:
+def teach(recipe: Recipe, session: Session) -> Run:
     """Train a recipe's teacher, unless it is there."""
-    run = teach_run(recipe, shop.sets(recipe.data).fingerprint)
-    folder = Folder(run.folder(shop.runs))
-    if ended(folder):
+    run = teach_run(recipe, session.sets(recipe.data).fingerprint)
+    folder = RunDir(run.folder(session.runs))
+    if is_finished(folder):
         return run
     if run.kind == "given":
-        shop.say(f"teacher {run.model.name}, already trained: {folder.path}")
-        shop.bring(run, recipe.teacher)
+        session.say(f"teacher {run.model.name}, already trained: {folder.path}")
+        session.import_teacher(run, recipe.teacher)
     else:
-        shop.say(f"teacher {run.model.name}: {run.length} on {run.data.name}, {folder.path}")
-        shop.carry_out(run)
+        session.say(f"teacher {run.model.name}: {run.length} on {run.data.name}, {folder.path}")
+        session.fit(run)
     return run
 
 
-def rewind(teacher: Run, epochs: int, rate: float, shop: Workshop) -> Run:
+def rewind(teacher: Run, epochs: int, rate: float, session: Session) -> Run:
     """Make an early-like state from a teacher's final one."""
     run = rewind_run(teacher, epochs, rate)
-    folder = Folder(run.folder(shop.runs))
-    if not ended(folder):
-        shop.say(f"rewinding {teacher.model.name}: {run.length} at a constant {rate:g}, {folder.path}")
-        shop.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
-        shop.carry_out(run)
+    folder = RunDir(run.folder(session.runs))
+    if not is_finished(folder):
+        session.say(f"rewinding {teacher.model.name}: {run.length} at a constant {rate:g}, {folder.path}")
+        session.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
+        session.fit(run)
     return run
 
 
 def distill(
     recipe: Recipe,
-    shop: Workshop,
+    session: Session,
     *,
     method: str,
     seed: int,
@@ -213,19 +213,19 @@ def distill(
     the student's own architecture there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
     """
     for section in recipe.methods:
-        options_of(section, recipe.methods[section])  # a section that nobody reads is a slip of the pen
-    settings = options_of(method, recipe.methods.get(method, {}) | dict(options or {}))
-    roles = roles_of(method, settings)
+        method_options(section, recipe.methods[section])  # a section that nobody reads is a slip of the pen
+    settings = method_options(method, recipe.methods.get(method, {}) | dict(options or {}))
+    roles = method_roles(method, settings)
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so nothing can stand between them")
-    if not Folder(teach_run(recipe, shop.sets(recipe.data).fingerprint).folder(shop.runs)).finished:
-        _check(recipe, shop, method, settings, roles, between, early or recipe.teacher.early_state)
-    teacher = teach(recipe, shop) if roles else teach_run(recipe, shop.sets(recipe.data).fingerprint)
-    learn = partial(_learn, recipe, shop, method, settings, roles, early)
+    if not RunDir(teach_run(recipe, session.sets(recipe.data).fingerprint).folder(session.runs)).finished:
+        _check(recipe, session, method, settings, roles, between, early or recipe.teacher.early_state)
+    teacher = teach(recipe, session) if roles else teach_run(recipe, session.sets(recipe.data).fingerprint)
+    learn = partial(_learn, recipe, session, method, settings, roles, early)
     for place, network in enumerate(between, start=1):
         student = recipe.student.model_copy(update={"name": network})
-        shop.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
+        session.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
         teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
     born = [f"gen{generations}"] if generations > 1 else []
     seen = [f"views{recipe.views}"] if recipe.views else []  # a protocol of its own says so in its name
@@ -233,20 +233,20 @@ def distill(
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
 
 
-def feasible(recipe: Recipe, shop: Workshop, method: str) -> tuple[str, ...]:
+def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
     """Say now what would keep a student from being trained. Returns the roles of its teacher that the method wants."""
-    settings = options_of(method, recipe.methods.get(method, {}))
-    roles = roles_of(method, settings)
-    teach_run(recipe, shop.sets(recipe.data).fingerprint)  # its weights are there
-    _check(recipe, shop, method, settings, roles, [], recipe.teacher.early_state)
+    settings = method_options(method, recipe.methods.get(method, {}))
+    roles = method_roles(method, settings)
+    teach_run(recipe, session.sets(recipe.data).fingerprint)  # its weights are there
+    _check(recipe, session, method, settings, roles, [], recipe.teacher.early_state)
     if roles and recipe.teacher.final is not None:
-        fitting(recipe.teacher, shop.sets(recipe.data))
+        check_files_fit(recipe.teacher, session.sets(recipe.data))
     return roles
 
 
 def _check(
     recipe: Recipe,
-    shop: Workshop,
+    session: Session,
     method: str,
     settings: Mapping[str, Value],
     roles: tuple[str, ...],
@@ -254,20 +254,20 @@ def _check(
     early: str,
 ) -> None:
     """What cannot work is said before a teacher is trained for it: networks, method, states."""
-    sets = shop.sets(recipe.data)
+    sets = session.sets(recipe.data)
     classes, side = len(sets.classes), sets.image_size
     student, *_ = [
-        network_of(recipe.student.model_copy(update={"name": n}), classes, side)
+        build_model(recipe.student.model_copy(update={"name": n}), classes, side)
         for n in (recipe.student.name, *between)
     ]
     model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
-    shapes = dict.fromkeys(roles, probe(network_of(model, classes, side), side)) if roles else {}
-    sizes = sizes_of(sets, probe(student, side), shapes)
+    shapes = dict.fromkeys(roles, feature_shapes(build_model(model, classes, side), side)) if roles else {}
+    sizes = method_sizes(sets, feature_shapes(student, side), shapes)
     check_networks(sets, sizes)
-    made = cast(Method, make_method(method, sizes, settings))
-    check_mixing(recipe.optim, task_of(sets), made, method)
+    made = cast(Method, build_method(method, sizes, settings))
+    check_mixup(recipe.optim, build_task(sets), made, method)
     if recipe.teacher.final is not None:
-        there = [label for state in states_of(recipe.teacher) for label in state.labels]
+        there = [label for state in imported_states(recipe.teacher) for label in state.labels]
         how = 'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
     else:
         there = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
@@ -275,12 +275,12 @@ def _check(
     for role in roles:
         state = early if role == "early" else role
         if "/" not in state and state not in (*there, "final", "chosen", "rewind"):
-            raise UserError(f"the teacher has no state {state!r}; {how}{near(state, there)}")
+            raise UserError(f"the teacher has no state {state!r}; {how}{suggest(state, there)}")
 
 
 def _learn(
     recipe: Recipe,
-    shop: Workshop,
+    session: Session,
     method: str,
     settings: Mapping[str, Value],
     roles: tuple[str, ...],
@@ -293,11 +293,11 @@ def _learn(
     keep: tuple[float | str, ...],
 ) -> Run:
     """One student of one teacher."""
-    states = _states(recipe, shop, roles, teacher)
+    states = _states(recipe, session, roles, teacher)
     learned = states | ({} if early is None else {"early": early})
     run = distill_run(
         recipe.model_copy(update={"student": student}),
-        shop.sets(recipe.data).fingerprint,
+        session.sets(recipe.data).fingerprint,
         method=method,
         options=settings,
         roles={role: learned.get(role, role) for role in roles},
@@ -308,20 +308,20 @@ def _learn(
         name=name,
         keep=keep,
     )
-    shop.carry_out(run)
+    session.fit(run)
     return run
 
 
-def _states(recipe: Recipe, shop: Workshop, roles: tuple[str, ...], teacher: Run) -> dict[str, str]:
+def _states(recipe: Recipe, session: Session, roles: tuple[str, ...], teacher: Run) -> dict[str, str]:
     """Roles that stand for a state still to be made, chosen or looked up; a state that was not kept is said now."""
-    settings, folder = recipe.teacher, Folder(teacher.folder(shop.runs))
+    settings, folder = recipe.teacher, RunDir(teacher.folder(session.runs))
     states = {"early": settings.early_state}
     if settings.early == "rewind":
         states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_rate).hash}/final"
         if "early" in roles:
-            rewind(teacher, settings.rewind_epochs, settings.rewind_rate, shop)
+            rewind(teacher, settings.rewind_epochs, settings.rewind_rate, session)
     if "chosen" in roles:
-        states["chosen"] = choose(Trajectory(folder), shop.sets(recipe.data), shop.say)
+        states["chosen"] = select_state(Trajectory(folder), session.sets(recipe.data), session.say)
     for role in roles:
         state = states.get(role, role)
         if "/" not in state:

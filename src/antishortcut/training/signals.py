@@ -17,7 +17,7 @@ STOPS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 AGAIN = 1.0  # seconds within which signals are one: a scheduler may send it to every process, and they pass it on
 
 
-class Asked:
+class StopRequest:
     """Which signal came, 0 for none, and when."""
 
     number = 0
@@ -53,9 +53,9 @@ def handled(note: Callable[[int, Any], None], numbers: tuple[int, ...] = STOPS) 
 
 
 @contextmanager
-def asked() -> Iterator[Asked]:
+def stop_signals() -> Iterator[StopRequest]:
     """A signal asks the loop to stop after the step at hand; asked again a while later, it stops at once."""
-    heard = Asked()
+    heard = StopRequest()
 
     def note(number: int, frame: object) -> None:
         if not heard.number:
@@ -68,7 +68,7 @@ def asked() -> Iterator[Asked]:
 
 
 @contextmanager
-def ending(heard: Asked) -> Iterator[None]:
+def ending(heard: StopRequest) -> Iterator[None]:
     """What is not a training ends at once, but in order: files half written are removed, children are told."""
 
     def note(number: int, frame: object) -> None:

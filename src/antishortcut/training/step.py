@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.errors import UserError
-from antishortcut.types import Batch, Features, Method, Task, Views
+from antishortcut.types import Batch, Features, Method, Task, TrainingView
 
-VOIDED = "void"  # the term of a step that has nothing to learn from
+EMPTY_STEP = "void"  # the term of a step that has nothing to learn from
 SKIPPED = (
     "the student gave no feature maps in this step: a module that is a stage of it was skipped; name modules that are "
     "used every time (student.stages = …), or take a method that needs no feature maps, like asd"
@@ -26,7 +26,7 @@ DETACHED = (
 ADVICE = "lower optim.rate or look at the data"
 
 
-class Step(nn.Module):
+class DistillationStep(nn.Module):
     """A batch and the teachers' features in, named and weighted loss terms out."""
 
     def __init__(self, student: nn.Module, method: nn.Module, task: Task) -> None:
@@ -45,14 +45,14 @@ class Step(nn.Module):
             aux = None if seen.aux is None else seen.aux.float()
             maps = tuple(stage.float() for stage in stages)
             student = Features(seen.logits.float(), seen.embedding.float(), maps, aux)
-            if isinstance(self.method, Views):
+            if isinstance(self.method, TrainingView):
                 student = self.method.view(student, teachers)
             own = self.task.loss(student, batch)
-            rows, targets, joint = joined(*self.task.rows(student, teachers, batch))
+            rows, targets, joint = gather_samples(*self.task.rows(student, teachers, batch))
             terms = {name: method.task_weight * self._share(batch) * value for name, value in own.items()}
             if len(joint.label) == 0:  # not a labelled pixel in any process: nothing to learn from, and no mean of it
                 nothing = batch.image.new_zeros(())
-                return terms | {VOIDED: sum((0.0 * part.sum() for part in self.method.parameters()), nothing)}
+                return terms | {EMPTY_STEP: sum((0.0 * part.sum() for part in self.method.parameters()), nothing)}
             return terms | method.terms(rows, targets, joint, epoch)
 
     def _share(self, batch: Batch) -> Tensor | float:
@@ -63,26 +63,26 @@ class Step(nn.Module):
         return own.sum() * world() / gather(own).sum().clamp(min=1)
 
 
-class Sealed:
+class OpaqueBatch:
     """What a step works on, in a box: Fabric would walk through it and cast tensors that are float32 on purpose."""
 
     def __init__(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> None:
         self.contents = (batch, teachers, epoch)
 
 
-class SealedStep(nn.Module):
+class FabricStep(nn.Module):
     """A step as Fabric wraps it."""
 
     def __init__(self, step: nn.Module) -> None:
         super().__init__()
         self.step = step
 
-    def forward(self, work: Sealed) -> dict[str, Tensor]:
+    def forward(self, work: OpaqueBatch) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = self.step(*work.contents)
         return terms
 
 
-def joined(
+def gather_samples(
     student: Features, teachers: Mapping[str, Features], batch: Batch
 ) -> tuple[Features, Mapping[str, Features], Batch]:
     """The rows of all processes, so that negatives and moments are those of the whole batch. Maps stay here."""
@@ -97,7 +97,7 @@ def _rows(seen: Features) -> Features:
     return replace(seen, logits=gather(seen.logits), embedding=gather(seen.embedding))
 
 
-class Meter:
+class LossMeter:
     """Means of the terms since the last logged step. The sums are part of the resume state, so logs repeat exactly.
 
     They stay on the terms' device: fetching them is waiting for it, which is done when they are asked for.
@@ -134,7 +134,7 @@ class Meter:
         return means
 
 
-def check_weights(network: nn.Module, step: int, kept: Callable[[], str]) -> None:
+def check_finite_weights(network: nn.Module, step: int, kept: Callable[[], str]) -> None:
     """Weights that are no numbers are not saved: a finite loss may have had a gradient that is not.
 
     Of buffers only the running statistics must be finite; others may hold an infinity on purpose, as masks do.

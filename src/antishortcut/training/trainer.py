@@ -22,56 +22,63 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Run
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
-from antishortcut.distributed import as_the_first, different, gather, together, told
+from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
 from antishortcut.errors import UserError
 from antishortcut.hardware import versions
-from antishortcut.methods import make_method
-from antishortcut.models import probe
+from antishortcut.methods import build_method
+from antishortcut.models import feature_shapes
 from antishortcut.models.user_models import check_single_image
-from antishortcut.models.weights import put
-from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder
-from antishortcut.tasks import check_networks, sizes_of, task_of
-from antishortcut.teachers.inference import Answers
-from antishortcut.teachers.trajectory import Teachers, Trajectory, keep_steps, network_of, save_weights
+from antishortcut.models.weights import load_checked
+from antishortcut.progress import ProgressBar
+from antishortcut.run_dir import RunDir
+from antishortcut.tasks import build_task, check_networks, method_sizes
+from antishortcut.teachers.inference import TeacherOutputs
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
 from antishortcut.training.checkpoint import (
-    clear_states,
-    ended,
-    forget_later,
-    kept,
-    load_state,
-    needed,
-    put_back,
+    clear_checkpoints,
+    drop_later_checkpoints,
+    is_finished,
+    load_checkpoint,
     refuse_unsound,
-    save_or_say,
-    save_state,
+    require_disk,
+    restore_optimizer,
+    save_checkpoint,
+    saved_step,
+    try_save_checkpoint,
 )
-from antishortcut.training.fabric import resolved
-from antishortcut.training.loggers import Logs, check_logs
-from antishortcut.training.microbatch import NoMemory, settle_parts, shortages
-from antishortcut.training.mixup import check_mixing, in_parts, mixed
-from antishortcut.training.optim import Average, make_optimizer, rate_at
-from antishortcut.training.signals import Stopped, asked
-from antishortcut.training.step import VOIDED, Meter, Sealed, SealedStep, Step, check_weights
-from antishortcut.types import Batch, Features, Method, Prepares, Sets
+from antishortcut.training.fabric import resolve_execution
+from antishortcut.training.loggers import Loggers, check_loggers
+from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
+from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatches
+from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
+from antishortcut.training.signals import Stopped, stop_signals
+from antishortcut.training.step import (
+    EMPTY_STEP,
+    DistillationStep,
+    FabricStep,
+    LossMeter,
+    OpaqueBatch,
+    check_finite_weights,
+)
+from antishortcut.types import Batch, DataSplits, Features, Method, Prepares
 
 SAVES = 1_000  # above the numbers of signals: what a process says that saves
 PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
 
 
 def train(
-    run: Run, runs: Path, sets: Sets, fabric: Fabric, execution: Execution, quiet: bool = False
+    run: Run, runs: Path, sets: DataSplits, fabric: Fabric, execution: Execution, quiet: bool = False
 ) -> dict[str, Any]:
     """Carry out a run, or go on with it, or return the result it already has."""
-    folder = Folder(run.folder(runs))
-    with folder.locked() if fabric.is_global_zero else nullcontext(), together():
+    folder = RunDir(run.folder(runs))
+    with folder.locked() if fabric.is_global_zero else nullcontext(), report_lost_peers():
         begun = (folder.path / "run.json").exists()
         if begun:
             folder.check(run)
-        if not ended(folder):
+        if not is_finished(folder):
             try:
-                check_logs(execution.log)
-                training = Training(run, folder, runs, sets, fabric, resolved(execution), begun)
+                check_loggers(execution.log)
+                training = Trainer(run, folder, runs, sets, fabric, resolve_execution(execution), begun)
             except UserError:
                 if not begun and fabric.is_global_zero:
                     shutil.rmtree(folder.path)  # what cannot be trained leaves nothing behind
@@ -80,23 +87,23 @@ def train(
                 folder.begin(run, training.how(), versions())
             fabric.barrier()
             try:
-                training.carry_out(quiet)
-            except NoMemory:
+                training.fit(quiet)
+            except OutOfMemory:
                 if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
                     shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
                 raise
         return folder.result()
 
 
-class Training:
+class Trainer:
     """The parts of one training, and how far it has come."""
 
     def __init__(
         self,
         run: Run,
-        folder: Folder,
+        folder: RunDir,
         runs: Path,
-        sets: Sets,
+        sets: DataSplits,
         fabric: Fabric,
         execution: Execution,
         begun: bool = False,
@@ -107,15 +114,15 @@ class Training:
         self.teachers = Teachers(run, runs, classes, side)
         torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
         afresh = {"weights": None, "pretrained": False} if run.kind == "rewind" else {}  # its teacher's are put in
-        self.student = network_of(run.model.model_copy(update=afresh), classes, side)
+        self.student = build_model(run.model.model_copy(update=afresh), classes, side)
         if not any(weight.requires_grad for weight in self.student.parameters()):
             raise UserError(f"{run.model.name} has no weights that learn; let some of them have requires_grad = True")
         if run.kind == "rewind":
-            put(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
-        self.task = task_of(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = sizes_of(sets, probe(self.student, side), self.teachers.shapes)
-        self.method = make_method(run.method, sizes, run.options)
-        check_mixing(run.optim, self.task, cast(Method, self.method), run.method)
+            load_checked(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
+        self.task = build_task(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
+        sizes = method_sizes(sets, feature_shapes(self.student, side), self.teachers.shapes)
+        self.method = build_method(run.method, sizes, run.options)
+        check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
         check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
         self.loader = self._loader("train")
         self.per_epoch = len(self.loader)
@@ -123,35 +130,35 @@ class Training:
             raise UserError(f"{len(sets.train)} images cannot be shared by {fabric.world_size} processes; use fewer")
         self.total = run.iterations or run.epochs * self.per_epoch
         self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
-        self.answers = Answers(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
-        self.step: nn.Module = Step(self.student, self.method, self.task)
+        self.answers = TeacherOutputs(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
+        self.step: nn.Module = DistillationStep(self.student, self.method, self.task)
         self.parts, self.news = self._settle_parts()
         joint = fabric.world_size if fabric.device.type == "cuda" else 1  # processes that share batch statistics
         if self.loader.fewest * joint // self.parts < 2:
             check_single_image(self.student, run.model.name, sets)
-        self.answers.settle(sets, self.loader, self.total, begun, self.parts)
-        self.average = Average(self.student, run.optim.ema) if run.optim.ema else None
+        self.answers.prepare(sets, self.loader, self.total, begun, self.parts)
+        self.average = WeightAverage(self.student, run.optim.ema) if run.optim.ema else None
         if execution.compile:
             self.student.compile(dynamic=False)  # a graph for each shape: the same ones whenever a run goes on
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
-        self.module, self.optimizer = fabric.setup(SealedStep(self.step), make_optimizer(run.optim, self.step))
+        self.module, self.optimizer = fabric.setup(FabricStep(self.step), build_optimizer(run.optim, self.step))
         self.final: nn.Module = self.student  # what is kept, scored and saved
         if self.average is not None:
             self.final = self.average.network.to(fabric.device)
         self.trajectory = Trajectory(folder)
-        self.due = {} if not run.keep else keep_steps(run.keep, self.unit, self.total)
-        self.judge = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
-        self.done, self.meter, self.seconds = 0, Meter(), 0.0
+        self.due = {} if not run.keep else snapshot_steps(run.keep, self.unit, self.total)
+        self.eval_split = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
+        self.done, self.meter, self.seconds = 0, LossMeter(), 0.0
         self.last, self.best, self.raw = dict[str, Any](), dict[str, Any](), dict[str, Any]()
 
     def _settle_parts(self) -> tuple[int, str]:
         """In how many parts a batch is computed."""
         parts, why = self.execution.parts, ""
         if parts == "auto":
-            batch, asked = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
+            batch, features = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
             device = self.fabric.device
-            parts, why = settle_parts(self.step, batch, asked, self.fabric.autocast, self.run.optim, device)
+            parts, why = find_micro_batches(self.step, batch, features, self.fabric.autocast, self.run.optim, device)
             self.execution = self.execution.model_copy(update={"parts": parts})
         return self.run.optim.accumulate * parts, why
 
@@ -160,22 +167,22 @@ class Training:
         found = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
         return self.execution.model_dump() | found | {"workers": self.loader.workers} | self.answers.how()
 
-    def carry_out(self, quiet: bool) -> None:
+    def fit(self, quiet: bool) -> None:
         self._restore()
         self.started = saved = time.monotonic()
         log_every = max(self.per_epoch // 10, 1)
         with (
-            Watch(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
-            asked() as stop,
-            shortages(self._advice),
-            Logs(self.execution.log * self.writes, self.run, self.folder.path, self.done, watch.say) as self.logs,
+            ProgressBar(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
+            stop_signals() as stop,
+            oom_errors(self._advice),
+            Loggers(self.execution.log * self.writes, self.run, self.folder.path, self.done, watch.say) as self.logs,
         ):
             watch.begin(self.done)
             if self.news:
                 watch.say(self.news)
             self.answers.begin(watch.say)
             if self.done == 0 and 0 in self.due:  # the untrained state
-                self._judge()
+                self._evaluate()
             while self.done < self.total:
                 epoch, first = divmod(self.done, self.per_epoch)
                 for batch in to_device(self.loader.epoch(epoch, start=first), self.fabric.device):
@@ -186,10 +193,10 @@ class Training:
                         self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
                         watch.update(self.done, means)
                     if self._ends or self.done in self.due:
-                        self._judge()
+                        self._evaluate()
                     number, due = self._all(stop.number, time.monotonic() - saved >= self.execution.save_every)
                     if number:
-                        with needed(self.folder):
+                        with require_disk(self.folder):
                             self._save()
                         self.fabric.barrier()  # whoever ends before the state is there has Fabric end the others
                         raise Stopped(number, self.done)
@@ -198,26 +205,28 @@ class Training:
                         saved = time.monotonic()
                     if self.done == self.total:
                         break
-            watch.say(f"{self.judge} {self.task.headline} {self.last[self.task.headline]:.3f}, {self._seconds():.0f} s")
+            watch.say(
+                f"{self.eval_split} {self.task.primary_metric} {self.last[self.task.primary_metric]:.3f}, {self._seconds():.0f} s"
+            )
         self._finish()
 
     def _step(self, batch: Batch) -> float:
         """Forward, backward, update. Returns the rate it was done with."""
         torch.manual_seed(self.run.seed * 1_000_003 + self.done + 1)
-        rate = rate_at(self.run.optim, self.done, self.unit, self.total)
+        rate = lr_at(self.run.optim, self.done, self.unit, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.module.train()
         terms: dict[str, Tensor] = {}
-        parts = in_parts(mixed(batch, self.run.optim, self.run.seed, self.done), self.parts)
-        rows, void = sum(told(len(batch.index))), 0
+        parts = split_microbatches(mix_batch(batch, self.run.optim, self.run.seed, self.done), self.parts)
+        rows, void = sum(all_gather_int(len(batch.index))), 0
         for number, part in enumerate(parts):
             targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
-            weight = sum(told(len(part.index))) / rows
+            weight = sum(all_gather_int(len(part.index))) / rows
             with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
-                found = self.module(Sealed(part, targets, self.done / self.unit))
+                found = self.module(OpaqueBatch(part, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(found.values())).sum())
-            void += VOIDED in found
+            void += EMPTY_STEP in found
             terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
@@ -232,25 +241,25 @@ class Training:
         self.done += 1
         return rate
 
-    def _judge(self) -> None:
+    def _evaluate(self) -> None:
         """Score the student, remember last and best, and keep the state when it is due."""
-        check_weights(self.step, self.done, self._kept)
+        check_finite_weights(self.step, self.done, self._kept)
         within, epoch = not self._ends, self.done / self.per_epoch
         scores = self._score(self.final, PART if within else None)
         if not within:
             self.last = scores
-            row: dict[str, Any] = {"set": self.judge, "scores": self.last, "headline": self.task.headline}
-            numbers = {f"{self.judge}/{k}": v for k, v in self.last.items()}
+            row: dict[str, Any] = {"set": self.eval_split, "scores": self.last, "headline": self.task.primary_metric}
+            numbers = {f"{self.eval_split}/{k}": v for k, v in self.last.items()}
             if self.average is not None:
                 self.raw = self._score(self.student)
                 row["raw"] = self.raw
-                numbers |= {f"{self.judge}/raw/{k}": v for k, v in self.raw.items()}
+                numbers |= {f"{self.eval_split}/raw/{k}": v for k, v in self.raw.items()}
             self._log(row, numbers)
-            if self.last[self.task.headline] > self.best.get(self.task.headline, -math.inf):
+            if self.last[self.task.primary_metric] > self.best.get(self.task.primary_metric, -math.inf):
                 self.best = self.last | {"epoch": _plain(epoch)}
         if self.done in self.due and self.writes:
             at = self.done / self.per_epoch
-            with needed(self.folder):
+            with require_disk(self.folder):
                 self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.final)
 
     @property
@@ -262,8 +271,10 @@ class Training:
     def _score(self, network: nn.Module, limit: int | None = None) -> dict[str, float]:
         """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
         network.eval()
-        as_the_first(network.buffers())  # batch statistics are each process's own, and the first one's are saved
-        loader = self._loader(self.judge, limit)
+        broadcast_from_rank0(
+            network.buffers()
+        )  # batch statistics are each process's own, and the first one's are saved
+        loader = self._loader(self.eval_split, limit)
         batches = to_device(loader.epoch(0), self.fabric.device)
         with torch.compiler.set_stance("force_eager"):
             tally = [self.task.tally(network(batch.image), batch.label) for batch in batches]
@@ -275,7 +286,7 @@ class Training:
         images = self.sets.train if training else (self.sets.val if name == "val" else None) or self.sets.tests[name]
         return Loader(
             limited(images, limit, 0),
-            batch=self.run.optim.batch if training else self.task.together,
+            batch=self.run.optim.batch if training else self.task.eval_batch_size,
             seed=self.run.seed,
             image_size=self.sets.image_size,
             augment=self.run.data.augment if training else "none",
@@ -289,7 +300,7 @@ class Training:
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
         states, run = self.folder.path / "resume", self.run.hash
-        found = load_state(states, run)
+        found = load_checkpoint(states, run)
         if found is not None:
             self.done, state = found
             try:
@@ -297,8 +308,8 @@ class Training:
                 before, others = self.fabric.global_rank - 1, state.get("others", [])  # older states have none
                 own = others[before] if 0 <= before < len(others) else {}
                 self.step.load_state_dict(state["model"] | own)
-                put_back(self.optimizer, state["optimizer"])
-                self.meter, self.seconds = Meter(state["meter"]), state["seconds"]
+                restore_optimizer(self.optimizer, state["optimizer"])
+                self.meter, self.seconds = LossMeter(state["meter"]), state["seconds"]
                 self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
                 if self.average is not None:
                     self.average.network.load_state_dict(state["average"])
@@ -307,10 +318,10 @@ class Training:
                 raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
         elif isinstance(self.method, Prepares):
             how = dict[str, Any](image_size=self.sets.image_size, augment="none", shuffle=False, seed=0)
-            plain = Loader(self.sets.train, batch=self.task.together, workers=self.execution.workers, **how)
+            plain = Loader(self.sets.train, batch=self.task.eval_batch_size, workers=self.execution.workers, **how)
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
-            forget_later(states, self.done)
+            drop_later_checkpoints(states, self.done)
             self.folder.cut(self.done if found else -1)  # what was logged of the untrained state comes again
 
     def _rows(self, batch: Batch) -> Mapping[str, Features]:
@@ -322,10 +333,10 @@ class Training:
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
         """A disk that fails is told to `say`, or else raised. All processes come here in the same step."""
-        others = different(self.step)
+        others = rank_local_buffers(self.step)
         if self.writes:
             self.meter.check(self.done, self._kept)
-            check_weights(self.step, self.done, self._kept)
+            check_finite_weights(self.step, self.done, self._kept)
             state = {
                 "model": self.step.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -336,12 +347,12 @@ class Training:
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:
-                save_state(self.folder.path / "resume", self.done, state | more)
+                save_checkpoint(self.folder.path / "resume", self.done, state | more)
             else:
-                save_or_say(self.folder, self.done, state | more, say)
+                try_save_checkpoint(self.folder, self.done, state | more, say)
 
     def _kept(self) -> str:
-        return kept(self.folder)
+        return saved_step(self.folder)
 
     def _advice(self) -> str:
         begun = any((self.folder.path / "resume").glob("*.pt"))
@@ -351,9 +362,9 @@ class Training:
     def _finish(self) -> None:
         """What stays: weights, result; the resume state goes."""
         if self.writes:
-            with needed(self.folder):
+            with require_disk(self.folder):
                 self._conclude()
-            clear_states(self.folder.path / "resume")
+            clear_checkpoints(self.folder.path / "resume")
         self.fabric.barrier()
 
     def _conclude(self) -> None:
@@ -363,8 +374,8 @@ class Training:
                 save_weights(self.folder.method, self.method)
         size = sum(p.numel() for p in self.student.parameters())
         scores = {
-            "set": self.judge,
-            "headline": self.task.headline,
+            "set": self.eval_split,
+            "headline": self.task.primary_metric,
             "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
             "best": self.best,
         } | ({"raw": self.raw} if self.average is not None else {})
@@ -377,7 +388,7 @@ class Training:
 
     def _all(self, number: int, due: bool) -> tuple[int, bool]:
         """The signal any process was sent, so that all stop after the same step, and whether the first one saves."""
-        said = told(number + SAVES * due)
+        said = all_gather_int(number + SAVES * due)
         return max(each % SAVES for each in said), said[0] >= SAVES
 
     def _seconds(self) -> float:

@@ -21,7 +21,7 @@ from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_fac
 from antishortcut.data.derived import as_set, read_images, read_labels
 from antishortcut.data.image_io import size_of
 from antishortcut.data.readers import SUFFIXES
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, FileSet
 
 WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
@@ -45,7 +45,7 @@ class Copies:
     def part(self, name: str, severity: int) -> AnySet:
         """The images of one corruption at one severity; nothing is read before it is used."""
         if name not in self.names:
-            raise UserError(f"{self.folder} has no corruption {name!r}{near(name, self.names)}")
+            raise UserError(f"{self.folder} has no corruption {name!r}{suggest(name, self.names)}")
         return self.read(name, severity)
 
 

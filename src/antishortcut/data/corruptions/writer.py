@@ -37,10 +37,11 @@ from antishortcut.data.derived import fill, growing, read_images
 from antishortcut.data.image_io import fit, read
 from antishortcut.data.loader import MARGIN, in_workers, one_thread
 from antishortcut.data.splits import set_mark
-from antishortcut.errors import UserError, near
+from antishortcut.errors import UserError, suggest
+from antishortcut.fileio import atomic_write
 from antishortcut.hardware import cores
-from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder, read_json, replacing, write_json
+from antishortcut.progress import ProgressBar
+from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import AnySet, FileSet, is_dense
 
 FACTS, MAKING, LABELS = "facts.json", "making.json", "labels.npy"
@@ -113,7 +114,7 @@ def write_copies(
         **(facts or {}),
     }
     shape = (len(SEVERITIES) * len(images), side, side, 3)
-    with Folder(out).locked(wait):
+    with RunDir(out).locked(wait):
         _begin(out, settings)
         missing = [name for name in ALL if name in names and not _is_whole(out / f"{name}.npy", shape)]
         if missing:
@@ -121,7 +122,7 @@ def write_copies(
             if size > free:  # rows are filled in through memory, where a full disk would kill the process
                 raise UserError(f"the copies need {size / 1e9:.1f} GB, and {out} has {free / 1e9:.1f} GB left")
             ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
-            with replacing(out / LABELS) as file:
+            with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
             _generate(CleanImages.of(images, side), missing, out, seed, ice, processes, quiet)
         made = [name for name in ALL if (out / f"{name}.npy").exists()]
@@ -195,7 +196,7 @@ def _generate(
         large = len(names) * len(SEVERITIES) * count * clean.side**2 > FEW
         processes = cores() if large and not multiprocessing.current_process().daemon else 1
     processes = min(processes, clean.chunks)
-    with Watch("corruptions", len(names) * clean.chunks, quiet) as watch:
+    with ProgressBar("corruptions", len(names) * clean.chunks, quiet) as watch:
         watch.begin(0)
         for number, name in enumerate(names):
             with growing(out / f"{name}.npy", (len(SEVERITIES) * count, clean.side, clean.side, 3)) as path:
@@ -331,6 +332,6 @@ def corrupt(
 
 def check(name: str, side: int) -> None:
     if name not in ALL:
-        raise UserError(f"no corruption {name!r}{near(name, ALL)}")
+        raise UserError(f"no corruption {name!r}{suggest(name, ALL)}")
     if side < SMALLEST:
         raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")

@@ -18,7 +18,7 @@ from antishortcut.errors import UserError
 from antishortcut.fileio import sha256
 from antishortcut.models import Network, build
 from antishortcut.models.vgg import CONVS, VGG, WIDTHS
-from antishortcut.models.weights import complain, load_weights, read, strip
+from antishortcut.models.weights import complain, load_weights, read_weights, strip
 from antishortcut.run_dir import read_json
 
 EPS = 1e-5  # beside the variance, as the reference has it
@@ -187,7 +187,7 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
     """The stylizer of naoto0804/pytorch-AdaIN from its `vgg_normalised.pth` and `decoder.pth` (or safetensors)."""
     if magnify < 1:
         raise UserError(f"--magnify is how many times images are enlarged, at least 1, not {magnify}")
-    states = [strip(read(path)) for path in (vgg, decoder)]  # before the networks are made, which takes longer
+    states = [strip(read_weights(path)) for path in (vgg, decoder)]  # before the networks are made, which takes longer
     nets = (reference_vgg(), reference_decoder())
     for path, net, state in zip((vgg, decoder), nets, states, strict=True):
         complain(path, net.state_dict(), state)

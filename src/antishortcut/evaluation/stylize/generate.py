@@ -29,11 +29,11 @@ from antishortcut.data.readers import images_below
 from antishortcut.data.rng import uniform
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited, set_mark, take
-from antishortcut.errors import UserError, near
-from antishortcut.fileio import sha256
-from antishortcut.progress import Watch
-from antishortcut.run_dir import Folder, read_json, replacing, write_json
-from antishortcut.types import AnySet, FileSet, ImageSet, Sets
+from antishortcut.errors import UserError, suggest
+from antishortcut.fileio import atomic_write, sha256
+from antishortcut.progress import ProgressBar
+from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
 
 if TYPE_CHECKING:
     from antishortcut.evaluation.stylize.adain import Stylizer
@@ -61,7 +61,7 @@ class Plan:
 
 def write_stylized(
     stylizer: Stylizer,
-    sets: Sets,
+    sets: DataSplits,
     out: Path,
     *,
     which: str | None = None,
@@ -83,7 +83,7 @@ def write_stylized(
     settings: dict[str, Any] = {"kind": KIND, "source": "generated", "version": VERSION}
     settings |= {"alpha": alpha, "seed": seed, "limit": limit, **plan.facts, **stylizer.facts}
     _check(out, settings)
-    with Folder(out).locked():
+    with RunDir(out).locked():
         if read_facts(out) is None:
             _write(stylizer, plan, sets, out, settings, quiet)
         result = open_stylized(out, len(sets.classes))
@@ -113,10 +113,10 @@ def any_style(place: Ints, count: int, seed: int) -> Ints:
     return np.asarray(uniform(seed, VERSION, place, STREAM) * count).astype(np.int64)
 
 
-def _plan(sets: Sets, which: str | None, styles: Path | None, seed: int, limit: int | None) -> Plan:
+def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, limit: int | None) -> Plan:
     name = which if which is not None else next(iter(sets.tests))
     if name not in sets.tests:
-        raise UserError(f"{sets.name} has no test set {name!r}{near(name, sets.tests)}")
+        raise UserError(f"{sets.name} has no test set {name!r}{suggest(name, sets.tests)}")
     whole, side = sets.tests[name], sets.image_size
     wants_labels("a stylised set", whole, of="image")
     part = limited(replace(whole, cues={"place": torch.arange(len(whole))}), limit, 0, "--limit")
@@ -180,7 +180,9 @@ def _check(out: Path, settings: Mapping[str, Any]) -> None:
         raise UserError(f"{out} holds copies made otherwise ({'; '.join(changed[:3])}); name a new folder or remove it")
 
 
-def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapping[str, Any], quiet: bool) -> None:
+def _write(
+    stylizer: Stylizer, plan: Plan, sets: DataSplits, out: Path, settings: Mapping[str, Any], quiet: bool
+) -> None:
     side, count = sets.image_size, len(plan.content)
     for stale in (FILES, UNFINISHED):
         shutil.rmtree(out / stale, ignore_errors=True)
@@ -188,7 +190,7 @@ def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapp
     rows = []
     size = max(1, PIXELS // side**2)
     loader = Loader(plan.content, batch=size, seed=0, image_size=side, augment="none", shuffle=False)
-    with growing(out / IMAGES, (count, side, side, 3)) as path, Watch("stylize", count, quiet) as watch:
+    with growing(out / IMAGES, (count, side, side, 3)) as path, ProgressBar("stylize", count, quiet) as watch:
         watch.begin(0)
         start = 0
         for batch in loader.epoch(0):
@@ -205,9 +207,9 @@ def _write(stylizer: Stylizer, plan: Plan, sets: Sets, out: Path, settings: Mapp
     arrays = {LABELS: plan.content.label.numpy(), STYLE: plan.style, STYLE_LABELS: plan.style_label}
     for name, values in arrays.items():
         if values is not None:
-            with replacing(out / name) as file:
+            with atomic_write(out / name) as file:
                 np.save(file, values, allow_pickle=False)
-    with replacing(out / SHEET) as file:
+    with atomic_write(out / SHEET) as file:
         contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
     made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
     write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": made})
