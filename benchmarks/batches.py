@@ -40,13 +40,13 @@ Spent = tuple[float, float]  # seconds by the clock, and of the processor
 
 def main() -> None:
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(made)
+    with tempfile.TemporaryDirectory() as built:
+        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(built)
         if len(sys.argv) < 2:
             make_up(folder, 128)
         paths = tuple(sorted(folder.glob("*.jp*g"), key=str))
-        found = {"cifar": cifar(rounds=9), "imagenet": imagenet(paths, rounds=3), "decoders": decoders(paths[:64], 3)}
-    print(json.dumps({"machine": machine(), "batch": BATCH, **found}, indent=1))
+        result = {"cifar": cifar(rounds=9), "imagenet": imagenet(paths, rounds=3), "decoders": decoders(paths[:64], 3)}
+    print(json.dumps({"machine": machine(), "batch": BATCH, **result}, indent=1))
 
 
 def make_up(folder: Path, count: int) -> None:
@@ -112,8 +112,8 @@ def decoders(paths: tuple[Path, ...], rounds: int) -> dict[str, Any]:
             return picture.convert("RGB")
 
     def torch_decoded(path: Path) -> Tensor:
-        made: Tensor = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
-        return made
+        built: Tensor = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
+        return built
 
     def drafted(path: Path) -> Image.Image:
         return read(path, at_least=SIDE).resize((SIDE, SIDE), Image.Resampling.BILINEAR)

@@ -28,34 +28,34 @@ def main() -> None:
     images = np.ascontiguousarray(test.image.permute(0, 2, 3, 1).numpy())
     begin = time.perf_counter()
     grown_frost(SIDE)
-    told: dict[str, object] = {"images": count, "frost_grown_s": round(time.perf_counter() - begin, 2)}
-    told["one_core"] = rates(images[: CHUNK[SIDE]])
+    message: dict[str, object] = {"images": count, "frost_grown_s": round(time.perf_counter() - begin, 2)}
+    message["one_core"] = rates(images[: CHUNK[SIDE]])
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         for processes in (1, 2):
             begin = time.perf_counter()
             write_copies(test, SIDE, Path(folder) / str(processes), processes=processes, quiet=True)
             seconds[processes] = (time.perf_counter() - begin) * WHOLE / count
-            told[f"processes_{processes}"] = {
+            message[f"processes_{processes}"] = {
                 "15_x_5_x_10000_s": round(seconds[processes], 1),
                 "images_per_s": round(len(CORRUPTIONS) * len(SEVERITIES) * WHOLE / seconds[processes]),
             }
-    told["ratio"] = round(seconds[1] / seconds[2], 2)
-    print(json.dumps(told, indent=1))
+    message["ratio"] = round(seconds[1] / seconds[2], 2)
+    print(json.dumps(message, indent=1))
 
 
 def rates(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> dict[str, dict[str, float]]:
     """Images a second by corruption, best of three chunks at each severity; nothing is written."""
-    told = {}
+    message = {}
     for name in ALL:
         wall, cpu = 0.0, 0.0
         for severity in SEVERITIES:
             times = [_timed(images, name, severity) for _ in range(3)]
             wall, cpu = wall + min(time[0] for time in times), cpu + min(time[1] for time in times)
         copies = len(SEVERITIES) * len(images)
-        told[name] = {"images_per_s": round(copies / wall), "cpu_seconds": round(cpu * WHOLE / len(images), 2)}
-    fifteen = sum(told[name]["cpu_seconds"] for name in CORRUPTIONS)
-    return told | {"fifteen": {"cpu_seconds": round(fifteen, 1)}}
+        message[name] = {"images_per_s": round(copies / wall), "cpu_seconds": round(cpu * WHOLE / len(images), 2)}
+    fifteen = sum(message[name]["cpu_seconds"] for name in CORRUPTIONS)
+    return message | {"fifteen": {"cpu_seconds": round(fifteen, 1)}}
 
 
 def _timed(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], name: str, severity: int) -> tuple[float, float]:

@@ -34,7 +34,7 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
     settings = method_options(method, {})
     teachers = {role: build(teacher, CLASSES, image_size=side).eval() for role in method_roles(method, settings)}
     network = build(student, CLASSES, image_size=side)
-    shapes = {role: feature_shapes(seen, 64) for role, seen in teachers.items()}
+    shapes = {role: feature_shapes(outputs, 64) for role, outputs in teachers.items()}
     own = build_method(method, Sizes(CLASSES, 20_000, feature_shapes(network, 64), shapes), settings)
     for module in (*teachers.values(), network, own):
         module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -45,12 +45,12 @@ def step(method: str, teacher: str, student: str, side: int, batch: int) -> dict
     before, start = _peak(device), time.perf_counter()
     stages = "stages" in cast(Method, own).taps
     with torch.no_grad():
-        seen = {}
-        for role, asked in teachers.items():
-            found = asked(image)
-            seen[role] = Features(found.logits, found.embedding, found.stages if stages else ())
-            del found
-    terms = whole(images, seen, 1e6)
+        outputs = {}
+        for role, requested in teachers.items():
+            result = requested(image)
+            outputs[role] = Features(result.logits, result.embedding, result.stages if stages else ())
+            del result
+    terms = whole(images, outputs, 1e6)
     torch.autograd.backward(torch.stack(list(terms.values())).sum())
     optimizer.step()
     peak = _peak(device)
@@ -67,14 +67,14 @@ def _peak(device: str) -> int:
 
 
 def main(pair: list[str]) -> None:
-    found = {}
+    result = {}
     for method in METHODS:
-        told = subprocess.run(
+        message = subprocess.run(
             [sys.executable, __file__, "--one", method, *pair], check=True, capture_output=True, text=True
         )
-        found[method] = json.loads(told.stdout)
-    ratio = {f"{name}/kd": round(found[name]["peak_mb"] / found["kd"]["peak_mb"], 3) for name in METHODS[1:]}
-    print(json.dumps({"pair": pair, "steps": found, "peak_ratio": ratio}, indent=1))
+        result[method] = json.loads(message.stdout)
+    ratio = {f"{name}/kd": round(result[name]["peak_mb"] / result["kd"]["peak_mb"], 3) for name in METHODS[1:]}
+    print(json.dumps({"pair": pair, "steps": result, "peak_ratio": ratio}, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,11 +45,11 @@ class Synthetic:
 
 def main(rows: int, width: int, everything: bool) -> None:
     stream = Synthetic(rows, width)
-    found: dict[str, float | int] = {"rows": rows, "width": width, "threads": torch.get_num_threads()}
-    found["import_mb"] = round(peak())
+    result: dict[str, float | int] = {"rows": rows, "width": width, "threads": torch.get_num_threads()}
+    result["import_mb"] = round(peak())
     begin = time.perf_counter()
     moments = Moments.of(stream)
-    found["moments_s"], found["moments_mb"] = round(time.perf_counter() - begin, 1), round(peak())
+    result["moments_s"], result["moments_mb"] = round(time.perf_counter() - begin, 1), round(peak())
     steps: dict[str, Callable[[], object]] = {"shortcut": lambda: moments.shortcut(4)}
     if everything:
         u, v = moments.shortcut(4), moments.pca("final", 8)
@@ -64,8 +64,8 @@ def main(rows: int, width: int, everything: bool) -> None:
     for name, step in steps.items():
         begin = time.perf_counter()
         step()
-        found[f"{name}_s"], found[f"{name}_mb"] = round(time.perf_counter() - begin, 1), round(peak())
-    print(json.dumps(found))
+        result[f"{name}_s"], result[f"{name}_mb"] = round(time.perf_counter() - begin, 1), round(peak())
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

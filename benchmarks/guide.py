@@ -39,22 +39,22 @@ def main(runs: Path) -> None:
 
     for state, name in STATES.items():
         gain = difference(groups[name], groups["kd"], "conflict accuracy")
-        told = [mean(state, 1.0, key) for key in ("agreement", "moved", "early_accuracy")]
-        print(line(state, *(f"{value:.3f}" for value in (*told, lost(state, 1.0))), *interval(gain)))
+        message = [mean(state, 1.0, key) for key in ("agreement", "moved", "early_accuracy")]
+        print(line(state, *(f"{value:.3f}" for value in (*message, lost(state, 1.0))), *interval(gain)))
     print()
     for strength in STRENGTHS:
         group = groups[f"contrast-{strength:g}"]
         gain = difference(group, groups["kd"], "conflict accuracy")
         iid = difference(group, groups["kd"], "iid accuracy")
-        told = [mean("15%", strength, "moved"), lost("15%", strength)]
-        print(line(f"{strength:g}", *(f"{value:.3f}" for value in told), *interval(gain), *interval(iid)))
+        message = [mean("15%", strength, "moved"), lost("15%", strength)]
+        print(line(f"{strength:g}", *(f"{value:.3f}" for value in message), *interval(gain), *interval(iid)))
 
 
 def difference(group: list[Student], other: list[Student], column: str) -> Paired:
     """Seed by seed."""
-    mine, theirs = ({s.run.seed: s.values[column] for s in students} for students in (group, other))
-    seeds = sorted(mine.keys() & theirs.keys())
-    return paired([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    own, reference = ({s.run.seed: s.values[column] for s in students} for students in (group, other))
+    seeds = sorted(own.keys() & reference.keys())
+    return paired([own[seed] for seed in seeds], [reference[seed] for seed in seeds])
 
 
 def interval(found: Paired) -> tuple[str, str]:

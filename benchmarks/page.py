@@ -37,28 +37,28 @@ def steps(found: Found) -> str:
 
 def forms(found: Found) -> str:
     one = next(iter(found.values()))
-    how = one["machine"]
+    settings = one["machine"]
     teachers = " or ".join(dict.fromkeys(each["machine"]["teacher"] for each in found.values()))
     return (
-        f"{how['processor']}, {how['threads']} threads, torch {how['torch']}, batch {one['batch']}, "
-        f"median of {one['rounds']}; teachers {teachers}, student {how['student']}."
+        f"{settings['processor']}, {settings['threads']} threads, torch {settings['torch']}, batch {one['batch']}, "
+        f"median of {one['rounds']}; teachers {teachers}, student {settings['student']}."
     )
 
 
 def methods(found: Found) -> str:
-    parts = list(next(iter(found["split"].values())))
+    pieces = list(next(iter(found["split"].values())))
     rows = (
         (
             f"`{name}`",
             found["teacher_passes"][name],
             f"{ms:.0f}",
             f"{found['ratio'][f'{name}/kd']:.2f}" if f"{name}/kd" in found["ratio"] else "1",
-            *(f"{found['split'][name][part]:.0f}" for part in parts),
+            *(f"{found['split'][name][part]:.0f}" for part in pieces),
         )
         for name, ms in found["ms"].items()
         if name != "plain-kd"
     )
-    return table(("method", "teacher passes", "ms", "of kd", *parts), rows)
+    return table(("method", "teacher passes", "ms", "of kd", *pieces), rows)
 
 
 def reference(found: Found) -> str:
@@ -103,8 +103,8 @@ def batches(found: Found) -> str:
         for way, one in size.items():
             if isinstance(one, dict):
                 faster = size.get(f"{way}_by_ours")
-                told = "" if faster is None else f"{faster:.1f}"
-                rows.append((title, way.replace("_", " "), f"{one['images_a_second']:,.0f}", told))
+                message = "" if faster is None else f"{faster:.1f}"
+                rows.append((title, way.replace("_", " "), f"{one['images_a_second']:,.0f}", message))
     return table(("images", "made by", "images a second", "times slower than ours"), rows)
 
 
@@ -127,13 +127,13 @@ MADE: dict[str, tuple[str, Callable[[Found], str]]] = {
 def filled(text: str) -> str:
     """The page with every table made anew."""
 
-    def made(mark: re.Match[str]) -> str:
+    def built(mark: re.Match[str]) -> str:
         file, make = MADE[mark[1]]
         path = RESULTS / f"{file}.json"
         body = make(json.loads(path.read_text())) if path.exists() else ""
         return f"<!-- {mark[1]} -->\n{body}\n<!-- end -->"
 
-    return re.sub(r"<!-- (\w+) -->\n.*?\n<!-- end -->", made, text, flags=re.DOTALL)
+    return re.sub(r"<!-- (\w+) -->\n.*?\n<!-- end -->", built, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def learn(name: str, way: str, methods: list[str], seeds: list[int], session: Se
         method: [distill(recipe, session, method=method, seed=seed, suite=suite) for seed in seeds]
         for method in methods
     }
-    return {name: [RunDir(run.folder(session.runs)).primary_metric()[1] for run in made] for name, made in runs.items()}
+    return {name: [RunDir(run.folder(session.runs)).primary_metric()[1] for run in built] for name, built in runs.items()}
 
 
 def main() -> None:
@@ -47,17 +47,17 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    methods, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
-    session = Session(asked.runs, asked.data_root, False, Execution(accelerator="cpu", threads=asked.threads))
-    found = {way: learn(asked.recipe, way, methods, seeds, session) for way in WAYS}
+    requested = parser.parse_args()
+    methods, seeds = requested.methods.split(","), [int(seed) for seed in requested.seeds.split(",")]
+    session = Session(requested.runs, requested.data_root, False, Execution(accelerator="cpu", threads=requested.threads))
+    result = {way: learn(requested.recipe, way, methods, seeds, session) for way in WAYS}
     scores: dict[str, Any] = {}
     for method in methods:
-        pairs = [found[way][method] for way in WAYS]
-        scores[method] = {way: asdict(summary(found[way][method])) for way in WAYS}
+        pairs = [result[way][method] for way in WAYS]
+        scores[method] = {way: asdict(summary(result[way][method])) for way in WAYS}
         scores[method]["bfloat16 - float32"] = asdict(paired(pairs[1], pairs[0]))
     machine = {"machine": processor(), "torch": str(torch.__version__)}
-    print(json.dumps({"recipe": asked.recipe, "seeds": seeds, "scores": scores} | machine, indent=1))
+    print(json.dumps({"recipe": requested.recipe, "seeds": seeds, "scores": scores} | machine, indent=1))
 
 
 if __name__ == "__main__":

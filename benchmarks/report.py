@@ -78,8 +78,8 @@ def make_run(root: Path, suite: str, name: str, seed: int, chance: random.Random
 
 
 def write(folder: RunDir, name: str, values: dict[str, Any], **more: Any) -> None:
-    kept = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
-    write_json(folder.path / "scores" / f"{name}.json", kept | more)
+    saved = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
+    write_json(folder.path / "scores" / f"{name}.json", saved | more)
 
 
 def lines(terms: tuple[str, ...], chance: random.Random) -> list[str]:

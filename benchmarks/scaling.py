@@ -57,11 +57,11 @@ PAST_WARMUP = 1e6
 
 def terms_of(axis: str, size: int) -> Callable[[], float]:
     """A step of a method's terms, which tells its milliseconds."""
-    letter, _, how = axis.partition(", ")
+    letter, _, settings = axis.partition(", ")
     b, m, k, d, n = (size if name == letter else usual for name, usual in USUAL.items())
-    name = "crd" if how == "crd" else "asd"
+    name = "crd" if settings == "crd" else "asd"
     options = method_options(name, {} if name == "crd" else {"queue": m, "directions": k})
-    width = d // 2 if how == "projector" else d
+    width = d // 2 if settings == "projector" else d
     labels = torch.arange(n) % CLASSES
     roles = method_roles(name, options)
     sizes = Sizes(CLASSES, n, Shape(width), dict.fromkeys(roles, Shape(d)), labels)
@@ -104,9 +104,9 @@ def kept(name: str, n: int) -> float:
 
 def share(pair: str, steps: int) -> dict[str, Any]:
     """The method's part of a step: its terms and the task's own loss, forward and backward."""
-    told = bench(pair_of(pair), ["kd", "asd"], batch=USUAL["B"], rounds=steps)
-    split = {name: told["split"][name] for name in ("kd", "asd", "asd" + CACHED)}
-    part = {name: round(parts["method"] / sum(parts[p] for p in PARTS), 4) for name, parts in split.items()}
+    message = bench(pair_of(pair), ["kd", "asd"], batch=USUAL["B"], rounds=steps)
+    split = {name: message["split"][name] for name in ("kd", "asd", "asd" + CACHED)}
+    part = {name: round(pieces["method"] / sum(pieces[p] for p in PARTS), 4) for name, pieces in split.items()}
     return {"pair": pair, "batch": USUAL["B"], "steps": steps, "method": part, "ms": split}
 
 
@@ -126,11 +126,11 @@ def steps_in_memory(name: str, pair: str) -> dict[str, int]:
     for _ in range(3):
         index = torch.randint(USUAL["N"], (USUAL["B"],))
         batch = Batch(torch.rand(USUAL["B"], 3, 32, 32), index % CLASSES, index)
-        seen = {}
+        outputs = {}
         for role, network in teachers.items():
-            found = network(batch.image)
-            seen[role] = Features(found.logits, found.embedding)
-        torch.autograd.backward(torch.stack(list(step(batch, seen, PAST_WARMUP).values())).sum())
+            result = network(batch.image)
+            outputs[role] = Features(result.logits, result.embedding)
+        torch.autograd.backward(torch.stack(list(step(batch, outputs, PAST_WARMUP).values())).sum())
         optimizer.step()
         optimizer.zero_grad()
     peak = _peak()
@@ -151,24 +151,24 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=8, help="whole steps of the pair; 0 for none")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    if asked.one:
-        print(json.dumps(steps_in_memory(asked.one, asked.pair)))
+    requested = parser.parse_args()
+    torch.set_num_threads(requested.threads)
+    if requested.one:
+        print(json.dumps(steps_in_memory(requested.one, requested.pair)))
         return
     memory = {}
-    for name in MEASURED if asked.steps else ():  # first: a process begins with the peak of the one that started it
-        words = [sys.executable, __file__, "--one", name, "--pair", asked.pair, "--threads", str(asked.threads)]
+    for name in MEASURED if requested.steps else ():  # first: a process begins with the peak of the one that started it
+        words = [sys.executable, __file__, "--one", name, "--pair", requested.pair, "--threads", str(requested.threads)]
         memory[name] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     torch.manual_seed(0)
     steps = {axis: [terms_of(axis, size) for size in sizes] for axis, sizes in SIZES.items()}
     rounds: dict[str, list[list[float]]] = {axis: [] for axis in SIZES}
-    for number in range(WARM + asked.rounds):
+    for number in range(WARM + requested.rounds):
         for axis, row in steps.items():
-            found = [step() for step in row]
+            result = [step() for step in row]
             if number >= WARM:
-                rounds[axis].append(found)
-    ms = {axis: [statistics.median(column) for column in zip(*found, strict=True)] for axis, found in rounds.items()}
+                rounds[axis].append(result)
+    ms = {axis: [statistics.median(column) for column in zip(*result, strict=True)] for axis, result in rounds.items()}
     del steps
     report = {
         "usual": USUAL | {"C": CLASSES},
@@ -178,9 +178,9 @@ def main() -> None:
         },
         "exponent": {axis: exponent(SIZES[axis], values) for axis, values in ms.items()},
         "state_mb": {name: {str(n): kept(name, n) for n in SIZES["N"]} for name in KEEPING},
-        "share": share(asked.pair, asked.steps) if asked.steps else None,
+        "share": share(requested.pair, requested.steps) if requested.steps else None,
         "memory": memory,
-        "rounds": asked.rounds,
+        "rounds": requested.rounds,
         "machine": machine("cpu"),
     }
     print(json.dumps(report, indent=1))

@@ -28,10 +28,10 @@ UNCOMPILED = ("--teacher-compile", "off")
 
 
 def asked_of(*words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    result: dict[str, Any] = json.loads(
         subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE).stdout
     )
-    return found
+    return result
 
 
 def bench(pair: str, methods: str, rounds: int, *more: str) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def main() -> None:
     parser.add_argument("--only")
     parser.add_argument("--runs", default="runs")
     parser.add_argument("--data-root", default="data")
-    asked = parser.parse_args()
-    place = ("--runs", asked.runs, "--data-root", asked.data_root)
-    parts: dict[str, Callable[[], Any]] = {
+    requested = parser.parse_args()
+    place = ("--runs", requested.runs, "--data-root", requested.data_root)
+    pieces: dict[str, Callable[[], Any]] = {
         "steps": steps,
         "steps_bfloat16": steps,
         "pairs": lambda: {pair: bench(pair, "kd,asd", 5, *UNCOMPILED) for pair in OTHERS},
@@ -67,11 +67,11 @@ def main() -> None:
         "precision": lambda: script("precision", *place),
     }
     other = "steps" if fastest_precision(torch.device("cpu")) == "bfloat16" else "steps_bfloat16"
-    chosen = asked.only.split(",") if asked.only else [name for name in parts if name != other]
-    asked.out.mkdir(parents=True, exist_ok=True)
+    chosen = requested.only.split(",") if requested.only else [name for name in pieces if name != other]
+    requested.out.mkdir(parents=True, exist_ok=True)
     for name in chosen:
         print(name, file=sys.stderr)
-        (asked.out / f"{name}.json").write_text(json.dumps(parts[name](), indent=1) + "\n")
+        (requested.out / f"{name}.json").write_text(json.dumps(pieces[name](), indent=1) + "\n")
     subprocess.run([sys.executable, str(HERE / "page.py")], check=True)
 
 

@@ -77,12 +77,12 @@ class Other:
 
     def turn(self) -> None:
         """A step to wake up, and one that counts."""
-        given = self._pipe(self.process.stdin)
-        given.write("go 2\n")
-        given.flush()
-        told = self._hear()
-        self.step.append(told["step"][-1])
-        self.data.append(told["data"][-1])
+        inputs = self._pipe(self.process.stdin)
+        inputs.write("go 2\n")
+        inputs.flush()
+        message = self._hear()
+        self.step.append(message["step"][-1])
+        self.data.append(message["data"][-1])
 
     def end(self) -> None:
         self._pipe(self.process.stdin).close()
@@ -92,8 +92,8 @@ class Other:
         line = self._pipe(self.process.stdout).readline()
         if not line:
             raise SystemExit("torchdistill's process ended early; its error is above")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     @staticmethod
     def _pipe(pipe: IO[str] | None) -> IO[str]:
@@ -151,9 +151,9 @@ def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, pyth
             our_turn(runs, here, now() - start)
             print(f"round {number + 1} of {WARM + rounds}", file=sys.stderr)
     other.end()
-    data = {THEIRS: other.data[WARM:], "ours": [parts["data"] for parts in runs["kd"].rounds[WARM:]]}
+    data = {THEIRS: other.data[WARM:], "ours": [pieces["data"] for pieces in runs["kd"].rounds[WARM:]]}
     times = {
-        name: [sum(parts.values()) - parts["data"] for parts in run.rounds[WARM:]] for name, run in runs.items()
+        name: [sum(pieces.values()) - pieces["data"] for pieces in run.rounds[WARM:]] for name, run in runs.items()
     } | {THEIRS: other.step[WARM:]}
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     return {
@@ -189,11 +189,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--teacher-compile", choices=("on", "off", "auto"), default="off", help="of our teachers")
     parser.add_argument("--venv", type=Path, default=usual_place(), help="torchdistill's; made unless it is there")
-    asked = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = str(asked.threads)  # before torch is imported, here and there
-    python = environment(asked.venv)
-    found = compare(asked.pair, asked.rounds, asked.batch, asked.threads, asked.teacher_compile, python)
-    print(json.dumps(found, indent=1))
+    requested = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(requested.threads)  # before torch is imported, here and there
+    python = environment(requested.venv)
+    result = compare(requested.pair, requested.rounds, requested.batch, requested.threads, requested.teacher_compile, python)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ def network(name: str) -> nn.Module:
     """wrn-DEPTH-WIDTH is torchdistill's own; resnetDEPTHx4, which it lacks, is made of the blocks its ResNets use."""
     if name.startswith("wrn-"):
         depth, width = (int(number) for number in name.split("-")[1:])
-        made: nn.Module = wide_resnet(depth, width, 0.0, CLASSES, pretrained=False, progress=False)
-        return made
+        built: nn.Module = wide_resnet(depth, width, 0.0, CLASSES, pretrained=False, progress=False)
+        return built
     return resnet_x4(int(name.removeprefix("resnet").removesuffix("x4")))
 
 

@@ -95,13 +95,13 @@ TORCH_FREE = [
 
 
 def room(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return "" if parts == ("__init__",) else parts[0]
+    pieces = path.relative_to(PACKAGE).with_suffix("").parts
+    return "" if pieces == ("__init__",) else pieces[0]
 
 
 def imports(path: Path) -> set[str]:
     """Rooms of ours that a file imports, absolutely or relatively."""
-    found = set()
+    result = set()
     here = path.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -112,8 +112,8 @@ def imports(path: Path) -> set[str]:
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "antishortcut" else [module]
         else:
             continue
-        found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "antishortcut"}
-    return found
+        result |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "antishortcut"}
+    return result
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if room(path) not in ("", "cli", "__main__"))
@@ -160,8 +160,8 @@ def test_nothing_outside_the_rooms_of_data_asks_which_task_it_is() -> None:
         if room(path) in allowed:
             continue
         names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
-        asked = names & {"is_dense", "Segmentation", "Classification"} - also.get(room(path), set())
-        assert not asked, f"{path} asks {asked}"
+        requested = names & {"is_dense", "Segmentation", "Classification"} - also.get(room(path), set())
+        assert not requested, f"{path} asks {requested}"
 
 
 @pytest.mark.parametrize("name", TORCH_FREE)

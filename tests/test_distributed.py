@@ -42,7 +42,7 @@ def train(case: str, rank: int | None) -> Found:
     loss = ASDLoss(teacher_dim=8, sync=True, **options)
     encoder = nn.Linear(6, options["student_dim"])
     parameters = [*encoder.parameters(), *loss.parameters()]
-    found: Found = {"terms": [], "gradients": []}
+    result: Found = {"terms": [], "gradients": []}
     for step in range(len(SHARES)):
         rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
         image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
@@ -54,12 +54,12 @@ def train(case: str, rank: int | None) -> Found:
                 dist.all_reduce(gradient)
                 gradient /= WORLD
             parameter.data -= 0.1 * gradient
-        found["terms"].append({name: term.item() for name, term in terms.items()})
-        found["gradients"].append(gradients)
+        result["terms"].append({name: term.item() for name, term in terms.items()})
+        result["gradients"].append(gradients)
     assert loss.basis is not None
-    found["state"] = {name: value.clone() for name, value in loss.state_dict().items()}
-    found["basis"] = loss.basis.eval()(normal(7, 8), normal(7, 8, seed=1))
-    return found
+    result["state"] = {name: value.clone() for name, value in loss.state_dict().items()}
+    result["basis"] = loss.basis.eval()(normal(7, 8), normal(7, 8, seed=1))
+    return result
 
 
 def own_loop(rank: int | None, folder: Path) -> Found:
@@ -77,9 +77,9 @@ def own_loop(rank: int | None, folder: Path) -> Found:
         optimizer.zero_grad()
         (terms["tc"] + terms["ss"]).backward()
         optimizer.step()
-        kept = snapshots(model, step + 1)
+        saved = snapshots(model, step + 1)
     state = {**encoder.state_dict(), **loss.state_dict()}
-    return {"state": {name: value.clone() for name, value in state.items()}, "kept": kept is not None}
+    return {"state": {name: value.clone() for name, value in state.items()}, "kept": saved is not None}
 
 
 def gathered(rank: int) -> Found:
@@ -90,10 +90,10 @@ def gathered(rank: int) -> Found:
     (gradient,) = torch.autograd.grad(((rank + 1) * weight * joined**2).sum(), rows)  # every process its own loss
     none = gather(normal(2, 3, 2, seed=rank)[: (2, 0)[rank]])
     numbers = gather(torch.arange(2) + 10 * rank)
-    said = all_gather_int(7 + rank)
+    text = all_gather_int(7 + rank)
     return {
         "world": world(),
-        "said": said,
+        "said": text,
         "joined": joined.detach(),
         "gradient": gradient,
         "none": none,
@@ -114,11 +114,11 @@ def unlike(rank: int) -> nn.Module:
 
 
 def work(rank: int, folder: Path) -> None:
-    found = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
-    found["own loop"] = own_loop(rank, folder / "states")
-    found["different"] = {"others": rank_local_buffers(unlike(rank))}
-    found["folder"] = {"path": str(folder)}
-    torch.save(found, folder / f"{rank}.pt")
+    result = {"gather": gathered(rank)} | {case: train(case, rank) for case in CASES}
+    result["own loop"] = own_loop(rank, folder / "states")
+    result["different"] = {"others": rank_local_buffers(unlike(rank))}
+    result["folder"] = {"path": str(folder)}
+    torch.save(result, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +137,12 @@ def test_a_process_alone_keeps_its_rows() -> None:
 
 
 def test_uneven_rows_are_joined_in_rank_order(ranks: list[Found]) -> None:
-    for found in (rank["gather"] for rank in ranks):
-        assert found["world"] == 2
-        assert found["said"] == [7, 8]
-        assert torch.equal(found["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
-        assert torch.equal(found["none"], normal(2, 3, 2))
-        assert found["numbers"].tolist() == [0, 1, 10, 11]
+    for result in (rank["gather"] for rank in ranks):
+        assert result["world"] == 2
+        assert result["said"] == [7, 8]
+        assert torch.equal(result["joined"], torch.cat([normal(3, 2), normal(3, 2, seed=1)[:1]]))
+        assert torch.equal(result["none"], normal(2, 3, 2))
+        assert result["numbers"].tolist() == [0, 1, 10, 11]
 
 
 def test_what_differs_between_processes_is_known_to_the_first(ranks: list[Found]) -> None:
@@ -161,25 +161,25 @@ def test_gradients_of_all_processes_come_back(ranks: list[Found]) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_are_one_with_the_joint_batch(ranks: list[Found], case: str) -> None:
-    alone = train(case, None)
-    assert alone["state"]["queue_index"].tolist() == [8, 9, 10, *range(8, 15)]  # oldest first
-    for found in (rank[case] for rank in ranks):
-        for ours, theirs in zip(found["terms"], alone["terms"], strict=True):
-            assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
-        for ours, theirs in zip(found["gradients"], alone["gradients"], strict=True):
-            for gradient, expected in zip(ours, theirs, strict=True):
+    single = train(case, None)
+    assert single["state"]["queue_index"].tolist() == [8, 9, 10, *range(8, 15)]  # oldest first
+    for result in (rank[case] for rank in ranks):
+        for ours, reference in zip(result["terms"], single["terms"], strict=True):
+            assert ours == pytest.approx(reference, rel=1e-5, abs=1e-6)
+        for ours, reference in zip(result["gradients"], single["gradients"], strict=True):
+            for gradient, expected in zip(ours, reference, strict=True):
                 close(gradient, expected, 1e-5)
-        for name, value in alone["state"].items():
+        for name, value in single["state"].items():
             if name != "basis.kept":  # its columns are free in sign
-                close(found["state"][name], value, 1e-6 if name == "queue" else 1e-5)
-        close(span(found["basis"]), span(alone["basis"]), 1e-5)
+                close(result["state"][name], value, 1e-6 if name == "queue" else 1e-5)
+        close(span(result["basis"]), span(single["basis"]), 1e-5)
 
 
 def test_a_loop_of_ones_own_needs_ddp_around_the_student_alone(ranks: list[Found], tmp_path: Path) -> None:
-    alone = own_loop(None, tmp_path)
-    for found in (rank["own loop"]["state"] for rank in ranks):
-        for name, value in alone["state"].items():
-            close(found[name], value, 1e-5)
+    single = own_loop(None, tmp_path)
+    for result in (rank["own loop"]["state"] for rank in ranks):
+        for name, value in single["state"].items():
+            close(result[name], value, 1e-5)
 
 
 def test_the_first_process_alone_keeps_states(ranks: list[Found]) -> None:

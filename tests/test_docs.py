@@ -80,12 +80,12 @@ def test_the_docs_speak_of_recipes_that_exist() -> None:
 @pytest.mark.parametrize("page", ["desk", "dense"])
 def test_a_page_of_results_shows_what_the_report_made(page: str) -> None:
     """No row typed by hand: each is in a table that `asd report` wrote, kept under docs/results."""
-    made = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results" / page).glob("*.md"))
+    built = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results" / page).glob("*.md"))
     rows = [
         line for line in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
     ]
     assert len(rows) > 12
-    assert [row for row in rows if row not in made.splitlines()] == []
+    assert [row for row in rows if row not in built.splitlines()] == []
 
 
 def test_kept_results_name_no_place_of_the_machine_they_were_made_on() -> None:
@@ -96,9 +96,9 @@ def test_kept_results_name_no_place_of_the_machine_they_were_made_on() -> None:
 
 def test_the_page_of_speed_shows_what_was_measured() -> None:
     page = ROOT / "docs" / "speed.md"
-    made = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    built = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
     text = page.read_text(encoding="utf-8")
-    assert made["filled"](text) == text, "python benchmarks/page.py"
-    assert {file for file, _ in made["MADE"].values()} == {
+    assert built["filled"](text) == text, "python benchmarks/page.py"
+    assert {file for file, _ in built["MADE"].values()} == {
         path.stem for path in (ROOT / "docs/results/speed").iterdir()
     }

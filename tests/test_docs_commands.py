@@ -145,17 +145,17 @@ def is_run(line: str) -> bool:
 
 def read_by_shell(line: str) -> list[list[str]]:
     """The words of every call in a line, as a shell gives them."""
-    told = "".join(f'{name}() {{ printf "%s\\037" {name} "$@"; echo; }}\n' for name in ("asd", "python"))
-    done = subprocess.run(["bash", "-ec", told + line], capture_output=True, text=True, check=True)
+    message = "".join(f'{name}() {{ printf "%s\\037" {name} "$@"; echo; }}\n' for name in ("asd", "python"))
+    done = subprocess.run(["bash", "-ec", message + line], capture_output=True, text=True, check=True)
     return [call.split("\037")[:-1] for call in done.stdout.splitlines()]
 
 
 def few(words: list[str]) -> list[str]:
     """Words with those that make it small right after the command."""
-    said = " ".join(words)
-    trains = words[0] in ("teach", "distill", "demo") or said.startswith("suite run") or "--measure" in words
+    text = " ".join(words)
+    trains = words[0] in ("teach", "distill", "demo") or text.startswith("suite run") or "--measure" in words
     sets = next((FEW[word] for word in words if word in FEW), FEW["cues"]) if trains else []
-    more = next((MORE[start] for start in MORE if said.startswith(start)), [])
+    more = next((MORE[start] for start in MORE if text.startswith(start)), [])
     at = 2 if words[0] == "suite" else 1
     return [*words[:at], *more, *(word for each in sets for word in ("--set", each)), *words[at:]]
 
@@ -164,9 +164,9 @@ def carry_out(line: str) -> int:
     """Run a line of a page, and before it what makes the things it names; how many calls it had."""
     for word, replacement in SMALL.items():
         line = line.replace(word, replacement)
-    for thing, made in NEEDED.items():
+    for thing, built in NEEDED.items():
         if re.search(rf"{thing}\b(?!-)", line) and not Path(thing.strip("=")).exists():
-            for each in made:
+            for each in built:
                 carry_out(each)
     teachers = sorted(Path("runs/teachers").glob("*"))
     calls = read_by_shell(re.sub("HASH|<hash>", teachers[0].name if teachers else "none", line))

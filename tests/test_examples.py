@@ -35,9 +35,9 @@ def run(tmp_path: Path, name: str, *words: str, processes: int = 1) -> str:
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     call = [sys.executable, *(several if processes > 1 else []), str(EXAMPLES / name), "--out", "made", *words]
     # offline, on one thread; the time only ends what hangs
-    alone = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    single = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    environ = os.environ | alone | {"PYTHONPATH": path}
+    environ = os.environ | single | {"PYTHONPATH": path}
     for _ in range(3):
         done = subprocess.run(call, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=3000)
         if processes == 1 or "terminate called without an active exception" not in done.stderr:
@@ -52,8 +52,8 @@ def check(tmp_path: Path, out: str) -> None:
     early, final = (load_state(tmp_path / "made" / "teacher-states", state) for state in ("15%", "final"))
     assert early.keys() == final.keys()
     assert any(not torch.equal(early[key], final[key]) for key in final)
-    told = [line for line in out.splitlines() if " tc " in line][-1].split(": ")[1].split()
-    terms = dict(zip(told[::2], map(float, told[1::2]), strict=True))
+    message = [line for line in out.splitlines() if " tc " in line][-1].split(": ")[1].split()
+    terms = dict(zip(message[::2], map(float, message[1::2]), strict=True))
     assert list(terms) == ["task", "kd", "tc", "ss"]
     assert all(np.isfinite(value) for value in terms.values())
     assert terms["tc"] > 0

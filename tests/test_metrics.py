@@ -128,11 +128,11 @@ def test_cue_conflict_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], 
         guess = means.index(max(means))
         counts["shape" if guess == s else "texture" if guess == t else "neither"] += 1
     values = dict(cue_conflict(logits, matrix, shape, texture))
-    seen = sum(counts.values())
-    assert bool(values) == (seen > 0)
-    if seen:
-        assert values["by_shape"] == pytest.approx(counts["shape"] / seen)
-        assert values["by_texture"] == pytest.approx(counts["texture"] / seen)
+    observed = sum(counts.values())
+    assert bool(values) == (observed > 0)
+    if observed:
+        assert values["by_shape"] == pytest.approx(counts["shape"] / observed)
+        assert values["by_texture"] == pytest.approx(counts["texture"] / observed)
         assert values["decided"] + values["neither"] == pytest.approx(1)
         decided = counts["shape"] + counts["texture"]
         assert values.get("shape_bias") == (pytest.approx(counts["shape"] / decided) if decided else None)

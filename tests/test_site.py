@@ -56,22 +56,22 @@ class Reader(HTMLParser):
         self.seen, self.open = Seen(), list[tuple[str, str]]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.seen.ids |= {given["id"]} if "id" in given else set()
-        if tag == "a" and "href" in given:
-            (self.seen.menu if self.within("nav", "md-nav--primary") else self.seen.links).append(given["href"])
-        elif tag == "link" and given.get("rel") not in ("prev", "next", "canonical"):
-            self.seen.loaded.append(given["href"])
+        inputs = {name: value or "" for name, value in attrs}
+        self.seen.ids |= {inputs["id"]} if "id" in inputs else set()
+        if tag == "a" and "href" in inputs:
+            (self.seen.menu if self.within("nav", "md-nav--primary") else self.seen.links).append(inputs["href"])
+        elif tag == "link" and inputs.get("rel") not in ("prev", "next", "canonical"):
+            self.seen.loaded.append(inputs["href"])
         elif tag == "object":
-            self.seen.loaded.append(given["data"])
-        elif "src" in given:
-            self.seen.loaded.append(given["src"])
+            self.seen.loaded.append(inputs["data"])
+        elif "src" in inputs:
+            self.seen.loaded.append(inputs["src"])
         if tag == "img":
-            self.seen.alts.append(given.get("alt", ""))
+            self.seen.alts.append(inputs.get("alt", ""))
         if self.within("article"):
             self.seen.tags.append(tag)
         if tag not in VOID:
-            self.open.append((tag, given.get("class", "")))
+            self.open.append((tag, inputs.get("class", "")))
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in VOID:
@@ -144,14 +144,14 @@ def test_a_new_card_joins_by_its_line_in_the_table(tmp_path: Path) -> None:
 
 def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[str, Seen]) -> None:
     broken, reached = [], {"index.html", "404.html"}
-    for page, seen in pages.items():
-        for link in [*seen.links, *seen.menu, *seen.loaded]:
+    for page, outputs in pages.items():
+        for link in [*outputs.links, *outputs.menu, *outputs.loaded]:
             if foreign(link):
                 continue
             name, anchor = place(site, page, link)
             if not (site / name).is_file() or (anchor and anchor not in pages[name].ids):
                 broken.append(f"{page}: {link}")
-            elif link in seen.links and name != page:
+            elif link in outputs.links and name != page:
                 reached.add(name)
     assert broken == []
     assert set(pages) - reached == set(), "only the navigation leads there"
@@ -159,10 +159,10 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[str, Seen
 
 def test_links_that_leave_the_docs_lead_to_the_repository(pages: dict[str, Seen]) -> None:
     home = "https://github.com/antishortcut/antishortcut"
-    found = {link for seen in pages.values() for link in seen.links if link.startswith(home + "/")}
-    assert f"{home}/blob/main/examples/plain_loop.py" in found
-    assert f"{home}/tree/main/src/antishortcut/methods" in found
-    for link in found:
+    result = {link for outputs in pages.values() for link in outputs.links if link.startswith(home + "/")}
+    assert f"{home}/blob/main/examples/plain_loop.py" in result
+    assert f"{home}/tree/main/src/antishortcut/methods" in result
+    for link in result:
         kind, branch, path = link.removeprefix(home + "/").split("/", 2)
         assert (kind, branch) in (("blob", "main"), ("tree", "main")), link
         assert (ROOT / path).is_dir() == (kind == "tree"), link
@@ -170,44 +170,44 @@ def test_links_that_leave_the_docs_lead_to_the_repository(pages: dict[str, Seen]
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path, pages: dict[str, Seen]) -> None:
-    assert {link for seen in pages.values() for link in seen.loaded if foreign(link)} == set()
+    assert {link for outputs in pages.values() for link in outputs.loaded if foreign(link)} == set()
     assert 'data-md-component="source"' not in (site / "index.html").read_text(encoding="utf-8")  # asks api.github.com
     styles = "\n".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert not re.search(r"(?:@import|url\()\s*['\"]?(?:https?:)?//", styles)
 
 
 def test_pages_have_titles_and_images_have_words(pages: dict[str, Seen]) -> None:
-    titles = [seen.title.strip() for name, seen in pages.items() if name != "404.html"]
+    titles = [outputs.title.strip() for name, outputs in pages.items() if name != "404.html"]
     assert all(titles)
     assert sorted(titles) == sorted(set(titles))
     assert all(pages[name].tags.count("h1") == 1 for name in SOURCES)
-    assert sum(len(seen.alts) for seen in pages.values()) >= 10
-    assert [name for name, seen in pages.items() if not all(len(alt) > 10 for alt in seen.alts)] == []
+    assert sum(len(outputs.alts) for outputs in pages.values()) >= 10
+    assert [name for name, outputs in pages.items() if not all(len(alt) > 10 for alt in outputs.alts)] == []
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_markdown_came_through(pages: dict[str, Seen], name: str) -> None:
     """Python-Markdown is stricter than GitHub; what it does not take for a list, a table or code would stay text."""
     source = SOURCES[name].read_text(encoding="utf-8")
-    seen = pages[name]
-    assert set(seen.tags) <= WORDS, "a <word> outside code is a tag: put it into `backticks`"
+    outputs = pages[name]
+    assert set(outputs.tags) <= WORDS, "a <word> outside code is a tag: put it into `backticks`"
     prose = re.sub(r"^```.*?^```\n", "", source, flags=re.MULTILINE | re.DOTALL)
     formulas = re.findall(r"(?:\A|\n)\n((?:    .*\n|\n(?=    ))+)", prose)
-    assert seen.tags.count("pre") == len(re.findall(r"^```\w*\n", source, re.MULTILINE)) // 2 + len(formulas)
-    assert seen.tags.count("table") == len(re.findall(r"^\|[ :|-]*---[ :|-]*\|$", prose, re.MULTILINE))
-    assert seen.tags.count("li") >= len(re.findall(r"^(?:- |\d+\. )", prose, re.MULTILINE))
-    assert not re.search(r"^(?:```|\||#+ |- |\d+\. )|\*\*|\]\(|`", seen.text, re.MULTILINE)
+    assert outputs.tags.count("pre") == len(re.findall(r"^```\w*\n", source, re.MULTILINE)) // 2 + len(formulas)
+    assert outputs.tags.count("table") == len(re.findall(r"^\|[ :|-]*---[ :|-]*\|$", prose, re.MULTILINE))
+    assert outputs.tags.count("li") >= len(re.findall(r"^(?:- |\d+\. )", prose, re.MULTILINE))
+    assert not re.search(r"^(?:```|\||#+ |- |\d+\. )|\*\*|\]\(|`", outputs.text, re.MULTILINE)
     assert not re.search(r"\$[^$\n]+\$|```mermaid", prose), "nothing here draws formulas or graphs: write Unicode"
 
 
 def test_answers_have_links_and_numbers_of_other_pages() -> None:
     faq = (DOCS / "faq.md").read_text(encoding="utf-8")
     pages = [ROOT / "README.md", *(path for name, path in SOURCES.items() if name != "faq.html")]
-    others = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    assert {number for number in re.findall(r"\d+\.\d+", faq) if number not in others} == set()
-    answers = re.split(r"^### .*\n", re.sub(r"^## .*\n", "", faq, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
-    assert len(answers) > 20
-    assert [answer for answer in answers if ".md" not in answer] == []
+    rest = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    assert {number for number in re.findall(r"\d+\.\d+", faq) if number not in rest} == set()
+    outputs = re.split(r"^### .*\n", re.sub(r"^## .*\n", "", faq, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
+    assert len(outputs) > 20
+    assert [answer for answer in outputs if ".md" not in answer] == []
 
 
 @pytest.fixture(scope="module")
@@ -226,10 +226,10 @@ def test_it_works_from_disk(browser: Browser, site: Path, width: int, scheme: Li
     """Silent, nothing fetched from elsewhere, no page wider than the window, and search answers."""
     page = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme).new_page()
     page.set_default_timeout(30_000)
-    said, asked = list[str](), list[str]()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    text, requested = list[str](), list[str]()
+    page.on("console", lambda message: text.append(message.text))
+    page.on("pageerror", lambda error: text.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
     for name in ("dense.html", "methods/asd.html", "faq.html", "index.html"):
         page.goto((site / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
@@ -240,9 +240,9 @@ def test_it_works_from_disk(browser: Browser, site: Path, width: int, scheme: Li
         page.locator("label.md-header__button[for=__search]").click()
     page.locator("input[name=query]").click()
     page.keyboard.type("suppression")
-    found = page.locator(".md-search-result__link")
-    found.first.wait_for()
-    assert any("methods/asd.html" in str(link.get_attribute("href")) for link in found.all())
-    assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    result = page.locator(".md-search-result__link")
+    result.first.wait_for()
+    assert any("methods/asd.html" in str(link.get_attribute("href")) for link in result.all())
+    assert text == []
+    assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
     page.context.close()

@@ -115,17 +115,17 @@ def test_as_many_orthonormal_directions_as_there_are(b: int, d: int, rank: int, 
 def test_what_is_not_there_is_a_zero_column(b: int, d: int, rank: int, k: int, seed: int) -> None:
     rows = (normal(b, rank, seed=seed) @ normal(rank, d, seed=seed + 1)).float()
     basis, values, there = padded_directions(rows, k)
-    found, lambdas = top_directions(rows, k)
-    count = found.shape[1]
+    result, lambdas = top_directions(rows, k)
+    count = result.shape[1]
     assert basis.shape == (d, min(k, b, d))
     assert there.tolist() == [True] * count + [False] * (len(there) - count)
     assert not basis[:, count:].any()
     assert not values[count:].any()
-    assert torch.equal(basis[:, :count], found)
+    assert torch.equal(basis[:, :count], result)
     assert torch.equal(values[:count], lambdas)
     close(basis.T @ basis, np.diag(there.double()), 1e-6)
-    seen = normal(3, d, seed=seed + 2, dtype=torch.float32)
-    close(projection(seen, basis), projection(seen, found), 1e-6)
+    outputs = normal(3, d, seed=seed + 2, dtype=torch.float32)
+    close(projection(outputs, basis), projection(outputs, result), 1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3), (1, 1)])
@@ -154,17 +154,17 @@ def test_single_precision_comes_back_as_it_went_in(b: int, d: int) -> None:
 
 @pytest.mark.parametrize(("b", "d", "side"), [(8, 20_000, 8), (50, 6, 6)])
 def test_only_the_smaller_side_is_decomposed(monkeypatch: pytest.MonkeyPatch, b: int, d: int, side: int) -> None:
-    asked: list[tuple[int, ...]] = []
+    requested: list[tuple[int, ...]] = []
     eigh = torch.linalg.eigh
 
     def recorded(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        asked.append(tuple(matrix.shape))
+        requested.append(tuple(matrix.shape))
         values, vectors = eigh(matrix)
         return values, vectors
 
     monkeypatch.setattr(torch.linalg, "eigh", recorded)
     basis, _ = top_directions(normal(b, d), 4)  # 20,000² numbers would be 3.2 GB
-    assert asked == [(side, side)]
+    assert requested == [(side, side)]
     close(basis.T @ basis, np.eye(4))
 
 
@@ -251,19 +251,19 @@ def test_unit_rows_and_their_gradient() -> None:
 @given(d=st.integers(1, 9), k=st.integers(1, 9), scale=st.floats(1e-3, 1e3), seed=seeds)
 def test_projection_is_the_cosine_of_the_angle_to_the_subspace(d: int, k: int, scale: float, seed: int) -> None:
     basis, rows = orthonormal(d, min(d, k), seed=seed), normal(6, d, seed=seed + 1)
-    seen = projection(rows, basis)
-    assert ((seen >= 0) & (seen <= 1 + 1e-12)).all()
-    close(projection(-scale * rows, basis), seen, 1e-12)
+    outputs = projection(rows, basis)
+    assert ((outputs >= 0) & (outputs <= 1 + 1e-12)).all()
+    close(projection(-scale * rows, basis), outputs, 1e-12)
     close(projection(rows @ basis @ basis.T, basis), np.ones(6))
     angles = torch.stack([principal_angles(unit(row[:, None].T).T, basis)[0] for row in rows])
-    close(seen, angles.cos())
+    close(outputs, angles.cos())
 
 
 def test_nothing_projects_on_no_subspace() -> None:
     rows = normal(3, 4).requires_grad_()
-    seen = projection(rows, torch.zeros(4, 0, dtype=torch.float64))
-    (gradient,) = torch.autograd.grad(seen.sum(), rows)
-    assert seen.tolist() == [0, 0, 0]
+    outputs = projection(rows, torch.zeros(4, 0, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(outputs.sum(), rows)
+    assert outputs.tolist() == [0, 0, 0]
     assert not gradient.any()
 
 
@@ -296,9 +296,9 @@ def test_random_angles_between_two_lines_are_known() -> None:
 @pytest.mark.parametrize(("k1", "k2", "d"), [(4, 4, 20), (2, 5, 12), (3, 4, 5)])
 def test_random_angles_are_the_mean_of_scipys(k1: int, k2: int, d: int) -> None:
     pairs = zip(random_bases(d, k1, 300, seed=2), random_bases(d, k2, 300, seed=3), strict=True)
-    theirs = np.mean([scipy.linalg.subspace_angles(a.numpy(), b.numpy()) for a, b in pairs])
-    assert random_angle(k1, k2, d) == pytest.approx(theirs, abs=0.03)
-    assert random_angle(k2, k1, d) == pytest.approx(theirs, abs=0.03)
+    reference = np.mean([scipy.linalg.subspace_angles(a.numpy(), b.numpy()) for a, b in pairs])
+    assert random_angle(k1, k2, d) == pytest.approx(reference, abs=0.03)
+    assert random_angle(k2, k1, d) == pytest.approx(reference, abs=0.03)
 
 
 def test_random_angle_of_the_paper() -> None:

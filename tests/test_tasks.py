@@ -39,7 +39,7 @@ def slow_entropy(logits: Tensor, label: Tensor, smoothing: float) -> float:
     count, classes, h, w = logits.shape
     height, width = label.shape[1:]
     source = logits.double().numpy()
-    total, seen = 0.0, 0
+    total, outputs = 0.0, 0
     for b in range(count):
         for y in range(height):
             for x in range(width):
@@ -58,18 +58,18 @@ def slow_entropy(logits: Tensor, label: Tensor, smoothing: float) -> float:
                 q = np.full(classes, smoothing / classes)
                 q[int(label[b, y, x])] += 1 - smoothing
                 total -= float(q @ logp)
-                seen += 1
-    return total / max(seen, 1)
+                outputs += 1
+    return total / max(outputs, 1)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_the_mean_over_labelled_pixels(smoothing: float) -> None:
-    batch, seen = batch_of(), replace(maps(1), aux=maps(2).logits)
-    terms = Segmentation(CLASSES, aux=0.4, label_smoothing=smoothing).loss(seen, batch)
-    assert seen.aux is not None
-    assert float(terms["task"]) == pytest.approx(slow_entropy(seen.logits, batch.label, smoothing), rel=1e-5)
-    assert float(terms["aux"]) == pytest.approx(0.4 * slow_entropy(seen.aux, batch.label, smoothing), rel=1e-5)
-    assert float(Segmentation(CLASSES, aux=0.0).loss(seen, batch)["aux"]) == 0
+    batch, outputs = batch_of(), replace(maps(1), aux=maps(2).logits)
+    terms = Segmentation(CLASSES, aux=0.4, label_smoothing=smoothing).loss(outputs, batch)
+    assert outputs.aux is not None
+    assert float(terms["task"]) == pytest.approx(slow_entropy(outputs.logits, batch.label, smoothing), rel=1e-5)
+    assert float(terms["aux"]) == pytest.approx(0.4 * slow_entropy(outputs.aux, batch.label, smoothing), rel=1e-5)
+    assert float(Segmentation(CLASSES, aux=0.0).loss(outputs, batch)["aux"]) == 0
     assert set(Segmentation(CLASSES).loss(maps(1), batch)) == {"task"}
 
 
@@ -117,9 +117,9 @@ def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:
 class Fixed(nn.Module):
     """A student that gives what it was told, with a weight to learn."""
 
-    def __init__(self, seen: Features) -> None:
+    def __init__(self, outputs: Features) -> None:
         super().__init__()
-        self.seen, self.scale = seen, nn.Parameter(torch.ones(()))
+        self.seen, self.scale = outputs, nn.Parameter(torch.ones(()))
 
     def forward(self, image: Tensor) -> Features:
         return replace(self.seen, logits=self.scale * self.seen.logits, embedding=self.scale * self.seen.embedding)
@@ -139,16 +139,16 @@ def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width
     label = torch.arange(count) % CLASSES
 
     def terms(task: Segmentation | Classification, flat: bool) -> dict[str, Tensor]:
-        def cut(seen: Features) -> Features:
-            return Features(seen.logits.flatten(1), seen.embedding.flatten(1)) if flat else seen
+        def cut(outputs: Features) -> Features:
+            return Features(outputs.logits.flatten(1), outputs.embedding.flatten(1)) if flat else outputs
 
         torch.manual_seed(0)
         own = build_method(method, sizes(width, 8), {"warmup": 0.0} if method != "kd" else {})
         there = label if flat else label[:, None, None]
         batch = Batch(torch.rand(count, 3, 1, 1), there, torch.arange(count))
         step = DistillationStep(Fixed(cut(student)), own, task)
-        seen: dict[str, Tensor] = step(batch, {role: cut(f) for role, f in teachers.items()}, 1.0)
-        return seen
+        outputs: dict[str, Tensor] = step(batch, {role: cut(f) for role, f in teachers.items()}, 1.0)
+        return outputs
 
     dense, plain = terms(Segmentation(CLASSES), False), terms(Classification(), True)
     assert dense.keys() == plain.keys()
@@ -178,9 +178,9 @@ def test_scores_are_those_of_torchmetrics() -> None:
     by_class = MulticlassJaccardIndex(CLASSES, ignore_index=VOID, average=None)
     right = MulticlassAccuracy(CLASSES, ignore_index=VOID, average="micro")
     for seed in range(4):
-        batch, seen = batch_of(seed), maps(seed + 10)
-        total += task.tally(seen, batch.label)
-        whole = nn.functional.interpolate(seen.logits, size=(16, 24), mode="bilinear", align_corners=False)
+        batch, outputs = batch_of(seed), maps(seed + 10)
+        total += task.tally(outputs, batch.label)
+        whole = nn.functional.interpolate(outputs.logits, size=(16, 24), mode="bilinear", align_corners=False)
         for metric in (iou, by_class, right):
             metric.update(whole, batch.label)
     scores = task.scores(total)
@@ -209,11 +209,11 @@ def test_pixels_in_conflict_are_counted_for_shape_and_texture() -> None:
     logits = nn.functional.one_hot(guess, 3).float().T[None, :, None, :]
     images = ImageSet(torch.zeros(1, 3, 1, 5, dtype=torch.uint8), label, {"texture_map": texture})
     batch = Batch(torch.zeros(1, 3, 1, 5), label.long(), torch.tensor([0]))
-    told = Segmentation(3).report([(Features(logits, logits), batch)], images, ("a", "b", "c"))
-    assert told["values"]["by_shape"] == pytest.approx(1 / 3)
-    assert told["values"]["by_texture"] == pytest.approx(1 / 3)
-    assert told["values"]["shape_bias"] == pytest.approx(1 / 2)
-    assert told["classes"]["b"] == 0.0
+    message = Segmentation(3).report([(Features(logits, logits), batch)], images, ("a", "b", "c"))
+    assert message["values"]["by_shape"] == pytest.approx(1 / 3)
+    assert message["values"]["by_texture"] == pytest.approx(1 / 3)
+    assert message["values"]["shape_bias"] == pytest.approx(1 / 2)
+    assert message["classes"]["b"] == 0.0
 
 
 def test_the_data_say_what_the_task_is() -> None:

@@ -64,8 +64,8 @@ class Bench:
         assert not re.search(r'File ".*/antishortcut/', text), text  # a traceback of ours, not of TensorBoard's thread
         assert code in (0, 2), f"exit code {code}: {text}"
         if code == 2:
-            said = [line for line in text.splitlines() if line.startswith("asd: ")]
-            assert len(said) == 1, text
+            message = [line for line in text.splitlines() if line.startswith("asd: ")]
+            assert len(message) == 1, text
         return code
 
     def meanwhile(self, runs: Path, step: int, act: Callable[[Command], object]) -> Command:
@@ -91,7 +91,7 @@ class Bench:
 
 def damaged(bench: Bench, places: int, seed: int) -> Told:
     """Bits flipped and ends cut off, in every region of every file that a run goes on from, one at a time."""
-    chance, told = Random(seed), {"tries": 0, "identical": 0, "refused": 0}
+    chance, message = Random(seed), {"tries": 0, "identical": 0, "refused": 0}
     names = [str(path.relative_to(bench.half)) for path in _files(bench.half) if _counts(path)]
     for name in names:
         size = (bench.half / name).stat().st_size
@@ -103,12 +103,12 @@ def damaged(bench: Bench, places: int, seed: int) -> Told:
             at = int((number + chance.random()) * size / places) if newest else chance.randrange(max(size, 1))
             _spoil(runs / name, at, "cut" if number % 3 == 2 else "flip", chance)
             code = bench.run(runs)
-            told["tries"] += 1
-            told["refused" if code else "identical"] += 1
+            message["tries"] += 1
+            message["refused" if code else "identical"] += 1
             if code == 0:  # all but the damaged file itself: logs have no checksum, and some files are not read again
                 wrong = [each for each in bench.unlike(runs) if each != name]
                 assert not wrong, f"{name} damaged, and {wrong} other than undisturbed"
-    return told | {"files": len(names)}
+    return message | {"files": len(names)}
 
 
 def _files(runs: Path) -> list[Path]:
@@ -122,9 +122,9 @@ def _counts(path: Path) -> bool:
     return not (older or "tensorboard" in path.parts or path.name in (".lock",) or path.suffix == ".part")
 
 
-def _spoil(path: Path, at: int, how: str, chance: Random) -> None:
+def _spoil(path: Path, at: int, settings: str, chance: Random) -> None:
     data = bytearray(path.read_bytes())
-    if how == "cut" or not data:
+    if settings == "cut" or not data:
         path.write_bytes(data[:at])
     else:
         data[min(at, len(data) - 1)] ^= 1 << chance.randrange(8)
@@ -172,20 +172,20 @@ def _resize(place: Path, size: str) -> None:
 def full(bench: Bench, sizes: int) -> Told:
     """A disk too small by every amount: it ends in one line; with more room the same command ends identical."""
     need = sum(path.stat().st_size for path in _files(bench.whole)) // 1024 + 4 * len(_files(bench.whole))
-    told = {"tries": 0, "refused": 0, "identical": 0}
+    message = {"tries": 0, "refused": 0, "identical": 0}
     for number in range(sizes):
         with small_disk(bench, "256m") as disk:
             shutil.copytree(bench.taught / "teachers", disk / "teachers")
             used = shutil.disk_usage(disk).used // 1024
             _resize(disk, f"{used + (number + 1) * max(need - used, 64) // sizes}k")
             code = bench.run(disk)
-            told["tries"] += 1
-            told["refused"] += code == 2
+            message["tries"] += 1
+            message["refused"] += code == 2
             _resize(disk, "256m")
             assert bench.run(disk) == 0, bench.log.read_text()
             bench.same(disk)
-            told["identical"] += 1
-    return told
+            message["identical"] += 1
+    return message
 
 
 def full_for_a_while(bench: Bench) -> Told:
@@ -249,20 +249,20 @@ def torment(places: int = 24, sizes: int = 12, seed: int = 1, say: Callable[[str
     ready()
     place = Path(tempfile.mkdtemp(prefix="torture-"))
     bench = Bench(place)
-    parts: dict[str, Callable[[], Told]] = {"damaged": lambda: damaged(bench, places, seed)}
+    pieces: dict[str, Callable[[], Told]] = {"damaged": lambda: damaged(bench, places, seed)}
     if may_mount():
-        parts |= {
+        pieces |= {
             "full": lambda: full(bench, sizes),
             "full for a while": lambda: full_for_a_while(bench),
             "read-only": lambda: read_only(bench),
             "vanished": lambda: vanished(bench),
         }
-    told = {}
-    for name, part in parts.items():
-        told[name] = part()
-        say(json.dumps({name: told[name]}))
+    message = {}
+    for name, part in pieces.items():
+        message[name] = part()
+        say(json.dumps({name: message[name]}))
     shutil.rmtree(place)
-    return {"seed": seed, "faults": told}
+    return {"seed": seed, "faults": message}
 
 
 def main() -> None:
@@ -270,9 +270,9 @@ def main() -> None:
     words.add_argument("--places", type=int, default=24)
     words.add_argument("--sizes", type=int, default=12)
     words.add_argument("--seed", type=int, default=1)
-    asked = words.parse_args()
-    told = torment(asked.places, asked.sizes, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
-    print(json.dumps(told, indent=1))
+    requested = words.parse_args()
+    message = torment(requested.places, requested.sizes, requested.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(message, indent=1))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ class Command:
 
     def kill(self, family: bool = True) -> None:
         """SIGKILL to the command and, as a machine that goes down does, to all that it has started."""
-        others = list(descendants(self.pid)) if family else []
-        for pid in (self.pid, *others):
+        rest = list(descendants(self.pid)) if family else []
+        for pid in (self.pid, *rest):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -122,31 +122,31 @@ def carry_out(case: Case, place: Path, chance: Random) -> dict[str, Any]:
     prepared(case, whole)
     code = Command(words_of(case, whole), log).wait()
     assert code == 0, f"asd {' '.join(case.words)} ends with {code} uninterrupted; see {log}"
-    told: dict[str, Any] = {"command": case.command, "method": case.method, "kills": 0, "restarts": 0, "missed": 0}
+    message: dict[str, Any] = {"command": case.command, "method": case.method, "kills": 0, "restarts": 0, "missed": 0}
     struck, differ = Counter[str](), list[str]()
     waiting = list(case.moments)
     while waiting:
         prepared(case, torn)
         while waiting:
             if not strike(case, torn, waiting[0], log, chance):
-                told["missed"] += 1
-                if told["missed"] > 3 * len(case.moments) + 10:
+                message["missed"] += 1
+                if message["missed"] > 3 * len(case.moments) + 10:
                     raise RuntimeError(f"{case.title}: the moment {waiting[0]!r} never comes")
-                if told["missed"] % 3 == 0:  # one that this run has passed for good: any other instead
+                if message["missed"] % 3 == 0:  # one that this run has passed for good: any other instead
                     waiting[0] = "step" if case.command in ("teach", "distill") else "start"
                 break
             struck[waiting.pop(0)] += 1
-            told["kills"] += 1
-            told["restarts"] += 1
+            message["kills"] += 1
+            message["restarts"] += 1
         code = Command(words_of(case, torn), log).wait()
         differ += [f"exit code {code}"] if code else unlike(whole, torn)
-    told |= {"moments": dict(sorted(struck.items())), "identical": not differ}
+    message |= {"moments": dict(sorted(struck.items())), "identical": not differ}
     if differ:
-        told["differ"] = differ[:5]
+        message["differ"] = differ[:5]
     else:
         shutil.rmtree(whole)
         shutil.rmtree(torn)
-    return told | {"seconds": round(time.monotonic() - began, 1)}
+    return message | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def strike(case: Case, runs: Path, moment: str, log: Path, chance: Random) -> bool:
@@ -265,22 +265,22 @@ def torment(
 
     chance = Random(seed)
     place = Path(tempfile.mkdtemp(prefix="torture-"))
-    wanted = [name for name in METHODS if only is None or name in only or "distill" in only]
-    found = [case for case in cases(place, wanted) if only is None or {case.command, case.method} & set(only)]
-    shared_out(found, kills, chance)
-    told = []
-    for case in (case for case in found if case.moments):
-        told.append(carry_out(case, place, chance))
-        say(json.dumps(told[-1]))
-    good = all(each["identical"] for each in told)
+    required = [name for name in METHODS if only is None or name in only or "distill" in only]
+    results = [case for case in cases(place, required) if only is None or {case.command, case.method} & set(only)]
+    shared_out(results, kills, chance)
+    message = []
+    for case in (case for case in results if case.moments):
+        message.append(carry_out(case, place, chance))
+        say(json.dumps(message[-1]))
+    good = all(each["identical"] for each in message)
     result = {
         "seed": seed,
-        "kills": sum(each["kills"] for each in told),
-        "restarts": sum(each["restarts"] for each in told),
-        "moments": dict(sum((Counter(each["moments"]) for each in told), Counter[str]())),
+        "kills": sum(each["kills"] for each in message),
+        "restarts": sum(each["restarts"] for each in message),
+        "moments": dict(sum((Counter(each["moments"]) for each in message), Counter[str]())),
         "identical": good,
         "fresh_as_forked": fresh_as_forked(place) if fresh else None,
-        "cases": sorted(told, key=lambda each: (each["command"], each["method"])),
+        "cases": sorted(message, key=lambda each: (each["command"], each["method"])),
     }
     if good:
         shutil.rmtree(place)
@@ -295,10 +295,10 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--only", help="commands and methods, comma-separated")
     words.add_argument("--forked-only", action="store_true", help="spare the comparison with a fresh process")
-    asked = words.parse_args()
-    only = asked.only.split(",") if asked.only else None
+    requested = words.parse_args()
+    only = requested.only.split(",") if requested.only else None
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
-    result = torment(asked.kills, asked.seed, only, say, not asked.forked_only)
+    result = torment(requested.kills, requested.seed, only, say, not requested.forked_only)
     print(json.dumps(result, indent=1))
     sys.exit(not result["identical"] or result["fresh_as_forked"] is False)
 

@@ -39,8 +39,8 @@ def last_step(folder: Path) -> int:
 def parts(folder: Path, name: str = "") -> list[Path]:
     """Files of this folder that are being written, of those whose name begins so."""
     try:
-        with os.scandir(folder) as found:
-            return [Path(f.path) for f in found if f.name.endswith(".part") and f.name.startswith(f".{name}")]
+        with os.scandir(folder) as result:
+            return [Path(f.path) for f in result if f.name.endswith(".part") and f.name.startswith(f".{name}")]
     except OSError:
         return []
 
@@ -72,10 +72,10 @@ def cut(folder: Path, chance: Random) -> tuple[Sign, float]:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return (0, 0)
-    return found.st_ino, found.st_mtime_ns
+    return result.st_ino, result.st_mtime_ns
 
 
 def step(folder: Path, chance: Random) -> tuple[Sign, float]:

@@ -50,18 +50,18 @@ def torment(say: Callable[[str], object] = print) -> dict[str, Any]:
     shutil.copytree(whole, torn)
     both = [*command, "--method", "asd", "--devices", "2"]
     subprocess.run([*both, "--runs", str(whole)], check=True, capture_output=True)
-    told = [
+    message = [
         send(*case, [*both, "--runs", str(torn)], torn / "tiny" / "asd-s1", place / f"{number}.log")
         for number, case in enumerate(CASES)
     ]
-    for each in told:
+    for each in message:
         say(json.dumps(each))
     subprocess.run([*both, "--runs", str(torn)], check=True, capture_output=True)
     wrong = unlike(whole, torn)
     assert not wrong, f"{wrong} other than undisturbed"
     shutil.rmtree(place)
-    counts = {key: sum(each["signal"] == name for each in told) for key, name in NUMBERS.items()}
-    return {**counts, "identical": True, "bound_seconds": PROMPT, "cases": told}
+    counts = {key: sum(each["signal"] == name for each in message) for key, name in NUMBERS.items()}
+    return {**counts, "identical": True, "bound_seconds": PROMPT, "cases": message}
 
 
 def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: Path, log: Path) -> dict[str, Any]:
@@ -69,13 +69,13 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
     before, number = reached(folder), int(getattr(signal, name))
     with log.open("w") as out:
         first = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
-    others = list[int]()
-    while not others or (moment == "training" and reached(folder) == before):
+    rest = list[int]()
+    while not rest or (moment == "training" and reached(folder) == before):
         assert first.poll() is None, log.read_text()
         time.sleep(0.01)
-        others = [pid for pid in descendants(first.pid) if _is_second(pid)]
+        rest = [pid for pid in descendants(first.pid) if _is_second(pid)]
     time.sleep(APART if moment == "apart" else 0.0)
-    every = (first.pid, *others)
+    every = (first.pid, *rest)
     for rank in to:
         os.kill(every[rank], number)
     began = time.monotonic()
@@ -88,15 +88,15 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
             raise AssertionError(f"{name} to {to} {moment}: some still run after {PROMPT:.0f} s: {log.read_text()}")
         time.sleep(0.01)
     seconds = time.monotonic() - began
-    code, said = first.wait(), log.read_text()
-    assert "Traceback" not in said, said
-    assert ("stopped" if name == "SIGTERM" else "another process of this run has ended") in said, (
+    code, message = first.wait(), log.read_text()
+    assert "Traceback" not in message, message
+    assert ("stopped" if name == "SIGTERM" else "another process of this run has ended") in message, (
         name,
         to,
         moment,
-        said,
+        message,
     )
-    assert code == (128 + number if name == "SIGTERM" else -number if 0 in to else 2), (name, to, moment, code, said)
+    assert code == (128 + number if name == "SIGTERM" else -number if 0 in to else 2), (name, to, moment, code, message)
     return {"signal": name, "to": list(to), "moment": moment, "code": code, "seconds": round(seconds, 1)}
 
 

@@ -24,19 +24,19 @@ SETTINGS = [word for text in SMALL for word in ("--set", text)]
 
 def together(title: str, commands: Sequence[list[str]], place: Path, chance: Random) -> dict[str, Any]:
     """All at once, and one after the other in a folder of their own: every file must be the same."""
-    alone, shared = place / f"{title}-alone", place / f"{title}-shared"
+    single, shared = place / f"{title}-alone", place / f"{title}-shared"
     for words in commands:
         log = place / "alone.log"
-        assert Command([*words, "--runs", str(alone)], log).wait() == 0, log.read_text()
+        assert Command([*words, "--runs", str(single)], log).wait() == 0, log.read_text()
     started = []
     for number, words in enumerate(commands):
         started.append(Command([*words, "--runs", str(shared)], place / f"{title}-{number}.log"))
         time.sleep(chance.uniform(0.0, 0.3))
     codes = [command.wait() for command in started]
     assert not any(codes), [command.log.read_text() for command in started]
-    wrong = unlike(alone, shared)
+    wrong = unlike(single, shared)
     assert not wrong, f"{title}: {wrong} other than alone"
-    shutil.rmtree(alone)
+    shutil.rmtree(single)
     shutil.rmtree(shared)
     return {"what": title, "commands": len(commands), "identical": True}
 
@@ -50,11 +50,11 @@ def twice(recipe: Path, place: Path) -> dict[str, Any]:
         assert first.poll() is None, first.log.read_text()
         time.sleep(0.005)
     second = Command(words, place / "second.log")
-    code, said = second.wait(), second.log.read_text()
+    code, message = second.wait(), second.log.read_text()
     first.kill()
-    assert code == 2, said
-    assert "is in use by another process" in said, said
-    assert "Traceback" not in said, said
+    assert code == 2, message
+    assert "is in use by another process" in message, message
+    assert "Traceback" not in message, message
     shutil.rmtree(place / "twice")
     return {"what": "the same run twice", "commands": 2, "refused": 1}
 
@@ -64,27 +64,27 @@ def torment(seed: int = 1, suites: bool = True, say: Callable[[str], object] = p
     place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
     recipe = place / "tiny.toml"
     recipe.write_text(TINY)
-    told = [twice(recipe, place)]
+    message = [twice(recipe, place)]
     learn = ["distill", str(recipe), *HOW, "--cache-teachers", "--method"]
-    told.append(
+    message.append(
         together("one teacher and cache, three students", [[*learn, m] for m in ("kd", "asd", "crd")], place, chance)
     )
     if suites:
         suite = ["suite", "run", "desk-cues", "--seeds", "1", *HOW, *SETTINGS, "--only"]
-        told.append(together("two suites", [[*suite, m] for m in ("kd", "asd")], place, chance))
-    for each in told:
+        message.append(together("two suites", [[*suite, m] for m in ("kd", "asd")], place, chance))
+    for each in message:
         say(json.dumps(each))
     shutil.rmtree(place)
-    return {"seed": seed, "commands": sum(each["commands"] for each in told), "cases": told}
+    return {"seed": seed, "commands": sum(each["commands"] for each in message), "cases": message}
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--no-suites", action="store_true")
     words.add_argument("--seed", type=int, default=1)
-    asked = words.parse_args()
-    told = torment(asked.seed, not asked.no_suites, lambda text: print(text, file=sys.stderr, flush=True))
-    print(json.dumps(told, indent=1))
+    requested = words.parse_args()
+    message = torment(requested.seed, not requested.no_suites, lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(message, indent=1))
 
 
 if __name__ == "__main__":

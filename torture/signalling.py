@@ -29,9 +29,9 @@ def torment(few: bool = False, seed: int = 1, say: Callable[[str], object] = pri
     """Every command, signal and moment; a few: one moment of each command but suites, SIGTERM and three more once."""
     ready()
     chance, place = Random(seed), Path(tempfile.mkdtemp(prefix="torture-"))
-    found = cases(place, ["kd"], "clean,attack") if few else cases(place, ["kd"])
-    told = []
-    for case in found:
+    result = cases(place, ["kd"], "clean,attack") if few else cases(place, ["kd"])
+    message = []
+    for case in result:
         if few and case.command == "suite run":
             continue
         whole = place / f"{case.title}-whole"
@@ -40,19 +40,19 @@ def torment(few: bool = False, seed: int = 1, say: Callable[[str], object] = pri
         sent = ASKING if not few else ASKING[:4] if case.command == "distill" else ASKING[:1]
         for number, name in enumerate(sent):
             for moment in AT[case.command][:1] if few or number > 1 else AT[case.command]:
-                told.append(heard(case, name, moment, place, chance))
-                say(json.dumps(told[-1]))
+                message.append(heard(case, name, moment, place, chance))
+                say(json.dumps(message[-1]))
         shutil.rmtree(whole)
     shutil.rmtree(place)
-    return {"seed": seed, "signals": len(told), "identical": all(each["identical"] for each in told), "cases": told}
+    return {"seed": seed, "signals": len(message), "identical": all(each["identical"] for each in message), "cases": message}
 
 
 def heard(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict[str, Any]:
     """As `ask`; a command that was over before the signal came is asked again, for on a quick machine many are."""
     for missed in range(MISSES):
-        told = ask(case, name, moment, place, chance)
-        if told["code"] != 0:
-            return told | {"missed": missed}
+        message = ask(case, name, moment, place, chance)
+        if message["code"] != 0:
+            return message | {"missed": missed}
     raise AssertionError(f"{case.title}: over before {name} at {moment}, {MISSES} times")
 
 
@@ -89,9 +89,9 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--few", action="store_true")
     words.add_argument("--seed", type=int, default=1)
-    asked = words.parse_args()
-    told = torment(asked.few, asked.seed, lambda text: print(text, file=sys.stderr, flush=True))
-    print(json.dumps(told, indent=1))
+    requested = words.parse_args()
+    message = torment(requested.few, requested.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(message, indent=1))
 
 
 if __name__ == "__main__":

@@ -64,23 +64,23 @@ def carried_out(writer: Writer, before: Path, kills: int, chance: Random) -> dic
     prepared(writer, before, whole)
     began = time.monotonic()
     assert _started(writer.words, whole, log).wait() == 0, log.read_text()
-    seconds, wanted = time.monotonic() - began, contents(whole)
-    told: dict[str, Any] = {"command": writer.title, "kills": 0, "missed": 0, "half": [], "differ": []}
-    while told["kills"] < kills and told["missed"] < 3 * kills:
+    seconds, required = time.monotonic() - began, contents(whole)
+    message: dict[str, Any] = {"command": writer.title, "kills": 0, "missed": 0, "half": [], "differ": []}
+    while message["kills"] < kills and message["missed"] < 3 * kills:
         prepared(writer, before, torn)
         was = contents(torn)
         for _ in range(chance.randint(1, 3)):
             if not struck(_started(writer.words, torn, log), chance.uniform(0.0, 1.05) * seconds):
-                told["missed"] += 1
+                message["missed"] += 1
                 break
-            told["kills"] += 1
+            message["kills"] += 1
             for name, content in contents(torn).items():
-                if not temporary(name) and content not in (was.get(name), wanted.get(name)):
-                    told["half"].append(name)
+                if not temporary(name) and content not in (was.get(name), required.get(name)):
+                    message["half"].append(name)
         code = _started(writer.words, torn, log).wait()
-        told["differ"] += [f"exit code {code}: {log.read_text()[-500:]}"] if code else unlike(whole, torn)
-    told["identical"] = not told["half"] and not told["differ"]
-    return told | {"seconds": round(seconds, 2)}
+        message["differ"] += [f"exit code {code}: {log.read_text()[-500:]}"] if code else unlike(whole, torn)
+    message["identical"] = not message["half"] and not message["differ"]
+    return message | {"seconds": round(seconds, 2)}
 
 
 def temporary(name: str) -> bool:
@@ -125,19 +125,19 @@ def torment(kills: int, seed: int, only: list[str] | None, say: Callable[[str], 
     recipe.write_text(TINY)
     torch.save(reference_vgg().state_dict(), place / "vgg.pth")
     torch.save(reference_decoder().state_dict(), place / "decoder.pth")
-    made = Command(["distill", str(recipe), "--method", "kd", *HOW, "--runs", str(before)], place / "before.log")
-    assert made.wait() == 0, (place / "before.log").read_text()
-    told = []
+    built = Command(["distill", str(recipe), "--method", "kd", *HOW, "--runs", str(before)], place / "before.log")
+    assert built.wait() == 0, (place / "before.log").read_text()
+    message = []
     for writer in writers(next((before / "teachers").iterdir()).name, str(recipe)):
         if only is None or writer.title in only:
-            told.append(carried_out(writer, before, kills, chance))
-            say(json.dumps(told[-1]))
-    good = all(each["identical"] for each in told)
+            message.append(carried_out(writer, before, kills, chance))
+            say(json.dumps(message[-1]))
+    good = all(each["identical"] for each in message)
     if good:
         shutil.rmtree(place)
     else:
         say(f"kept for a look: {place}")
-    return {"seed": seed, "kills": sum(each["kills"] for each in told), "identical": good, "cases": told}
+    return {"seed": seed, "kills": sum(each["kills"] for each in message), "identical": good, "cases": message}
 
 
 def main() -> None:
@@ -145,11 +145,11 @@ def main() -> None:
     words.add_argument("--kills", type=int, default=6, help="of each command")
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--only", help="commands, semicolon-separated")
-    asked = words.parse_args()
-    only = asked.only.split(";") if asked.only else None
-    told = torment(asked.kills, asked.seed, only, lambda text: print(text, file=sys.stderr, flush=True))
-    print(json.dumps(told, indent=1))
-    sys.exit(not told["identical"])
+    requested = words.parse_args()
+    only = requested.only.split(";") if requested.only else None
+    message = torment(requested.kills, requested.seed, only, lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(message, indent=1))
+    sys.exit(not message["identical"])
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def all_gather_int(number: int) -> list[int]:
     """What every process says, in rank order; from host to host, so that no device is waited for."""
     if world() == 1:
         return [number]
-    said = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
-    dist.all_gather(said, torch.tensor([number]), group=_hosts())
-    return [int(one) for one in said]
+    text = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
+    dist.all_gather(text, torch.tensor([number]), group=_hosts())
+    return [int(one) for one in text]
 
 
 def _hosts() -> dist.ProcessGroup:
@@ -111,17 +111,17 @@ def rank_local_buffers(module: nn.Module) -> list[dict[str, Tensor]]:
     """
     if world() == 1:
         return []
-    mine, learned = dict[str, Tensor](), dict(module.named_parameters())  # the same everywhere, by DDP
+    own, learned = dict[str, Tensor](), dict(module.named_parameters())  # the same everywhere, by DDP
     for name, value in module.state_dict().items():
         if name not in learned and isinstance(value, Tensor) and value.numel():
             here = value.detach().contiguous().reshape(-1).view(torch.uint8)  # of any kind of number
             first = here.clone()
             dist.broadcast(first, 0)
             if not torch.equal(first, here):
-                mine[name] = value.detach().cpu()
-    found: list[Any] | None = [None] * world() if dist.get_rank() == 0 else None
-    dist.gather_object(mine, found, group=_hosts())
-    return (found or [])[1:]
+                own[name] = value.detach().cpu()
+    result: list[Any] | None = [None] * world() if dist.get_rank() == 0 else None
+    dist.gather_object(own, result, group=_hosts())
+    return (result or [])[1:]
 
 
 class _Gather(torch.autograd.Function):
@@ -130,10 +130,10 @@ class _Gather(torch.autograd.Function):
         sizes = all_gather_int(len(rows))
         most = max(sizes)  # shares may differ by a row: pad, exchange, cut
         padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])]).contiguous()
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
+        pieces = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(pieces, padded)
         ctx.start, ctx.rows = sum(sizes[: dist.get_rank()]), len(rows)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return torch.cat([part[:size] for part, size in zip(pieces, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

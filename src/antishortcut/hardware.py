@@ -21,10 +21,10 @@ def cores() -> int:
 def processor() -> str:
     """What its maker calls it."""
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        result = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
+        result = None
+    return result[1] if result else platform.processor() or platform.machine()
 
 
 def workers(processes: int = 1) -> int:
@@ -45,10 +45,10 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 def _available(meminfo: Path) -> int | None:
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+        result = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(result[1]) * 1024 if result else None
 
 
 def _left(group: Path) -> int | None:

@@ -97,8 +97,8 @@ def taken_for(shape: int, texture: int, count: int) -> Iterator[tuple[str, float
 def overlap_accuracy(logits: Tensor, label: Tensor, allowed: Tensor) -> Iterator[tuple[str, float]]:
     """Top-1 accuracy among all classes, and among the allowed ones (C,) alone, to which the labels belong."""
     yield from accuracy(logits, label)
-    kept = allowed.nonzero().flatten()  # places of the allowed classes
-    guess = kept[logits[:, kept].argmax(dim=1)]  # (N,)
+    saved = allowed.nonzero().flatten()  # places of the allowed classes
+    guess = saved[logits[:, saved].argmax(dim=1)]  # (N,)
     yield "accuracy_overlap", float((guess == label).double().mean())
 
 
@@ -134,24 +134,24 @@ def group_accuracy(
     right = (logits.argmax(dim=1) == label).double()  # (N,)
     count = group.bincount(minlength=len(names))  # (G,)
     hits = group.bincount(weights=right, minlength=len(names))  # (G,)
-    seen = {
+    outputs = {
         name: {"accuracy": float(hits[at] / count[at]), "count": int(count[at])}
         for at, name in enumerate(names)
         if count[at] > 0
     }
-    if not seen:
+    if not outputs:
         return {}, {}
-    worst = min(seen.values(), key=lambda each: each["accuracy"])
+    worst = min(outputs.values(), key=lambda each: each["accuracy"])
     values = {
         "worst_group": worst["accuracy"],
-        "mean_group": sum(each["accuracy"] for each in seen.values()) / len(seen),
+        "mean_group": sum(each["accuracy"] for each in outputs.values()) / len(outputs),
         "worst_group_size": worst["count"],
     }
-    shares = {name: (train_share or {}).get(name, 0.0) for name in seen}
+    shares = {name: (train_share or {}).get(name, 0.0) for name in outputs}
     if sum(shares.values()) > 0:
-        weighted = sum(share * seen[name]["accuracy"] for name, share in shares.items())
+        weighted = sum(share * outputs[name]["accuracy"] for name, share in shares.items())
         values["adjusted"] = weighted / sum(shares.values())
-    return values, seen
+    return values, outputs
 
 
 def corruption_error(

@@ -82,13 +82,13 @@ class RunDir:
 
     def check(self, run: Run) -> dict[str, Any]:
         """The same run lives here, or an error says in what they differ. Returns its execution settings."""
-        there, kept = self.read()
+        there, saved = self.read()
         if there.hash != run.hash:
             raise UserError(
                 f"{self.path} holds another run ({_difference(there, run)}); "
                 "give this one another --name, --suite or --runs, or remove that folder"
             )
-        return kept
+        return saved
 
     def read(self) -> tuple[Run, dict[str, Any]]:
         """The run that lives here and its execution settings."""
@@ -159,8 +159,8 @@ class RunDir:
         Or another file of weights, its method's.
         """
         path = path or self.student
-        said = self.result().get("sha256") if self.finished else None
-        if isinstance(said, dict) and path.is_file() and said.get(path.name) != sha256(path):
+        message = self.result().get("sha256") if self.finished else None
+        if isinstance(message, dict) and path.is_file() and message.get(path.name) != sha256(path):
             raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
         return path
 
@@ -230,12 +230,12 @@ class RunDir:
         Its scores come along when they compare it with the same states.
         """
         there, _ = twin.read()
-        kept = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
+        saved = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
         same = (there.teacher, there.early) == (run.teacher, run.early)
         aside = ["run.json", "result.json", "resume", ".*", *([] if same else ["scores", "artifacts"])]
         with self.locked(wait=True):
             if not (self.path / "run.json").exists():  # else another process was first
-                write_json(self.path / "run.json", kept | {"sum": _sum(kept)})
+                write_json(self.path / "run.json", saved | {"sum": _sum(saved)})
                 shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)
                 source = f"{twin.path.parent.name}/{twin.path.name}"
                 write_json(self.path / "result.json", twin.result() | {"copy_of": source})
@@ -255,8 +255,8 @@ def find_twin(run: Run, runs: Path) -> RunDir | None:
             continue
         try:
             twin = RunDir(path.parent)
-            said = read_json(twin.path / "run.json").get("hash")
-            if said == run.hash and twin.read()[0].hash == said:  # by its settings too: they may have been edited
+            message = read_json(twin.path / "run.json").get("hash")
+            if message == run.hash and twin.read()[0].hash == message:  # by its settings too: they may have been edited
                 return twin
         except (UserError, AttributeError):
             continue

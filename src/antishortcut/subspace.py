@@ -63,8 +63,8 @@ def leading_eigenvectors(moment: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `top_directions`, from a second moment (D, D) already accumulated."""
     values, vectors = torch.linalg.eigh(_precise(moment))
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = int(_above(values, len(moment), moment.dtype).sum())
-    return vectors[:, :kept].to(moment.dtype), values[:kept].to(moment.dtype)
+    saved = int(_above(values, len(moment), moment.dtype).sum())
+    return vectors[:, :saved].to(moment.dtype), values[:saved].to(moment.dtype)
 
 
 @torch.no_grad()
@@ -83,9 +83,9 @@ def abandoned_directions(displacement: Tensor, final: Tensor, k: int, ridge: flo
     half = torch.linalg.solve_triangular(lower, a, upper=False)  # L⁻¹A
     values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(lower, half.T, upper=False))  # L⁻¹A L⁻ᵀ
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    kept = int(_above(values, len(a), displacement.dtype).sum())
-    basis = torch.linalg.solve_triangular(lower.T, vectors[:, :kept], upper=True)  # v = L⁻ᵀw
-    return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:kept].to(displacement.dtype)
+    saved = int(_above(values, len(a), displacement.dtype).sum())
+    basis = torch.linalg.solve_triangular(lower.T, vectors[:, :saved], upper=True)  # v = L⁻ᵀw
+    return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:saved].to(displacement.dtype)
 
 
 def shortcut_subspace(early: Tensor, final: Tensor, k: int = 4) -> Tensor:

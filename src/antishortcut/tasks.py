@@ -70,8 +70,8 @@ class Classification:
     def samples(self, images: int) -> int:
         return images
 
-    def tally(self, seen: Features, label: Tensor) -> Tensor:
-        return hits(seen.logits, label)
+    def tally(self, outputs: Features, label: Tensor) -> Tensor:
+        return hits(outputs.logits, label)
 
     def scores(self, tally: Tensor) -> dict[str, float]:
         return dict(accuracy_of(tally))
@@ -80,7 +80,7 @@ class Classification:
         self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
     ) -> dict[str, Any]:
         """Accuracy, and shape bias where the texture of every image is known and another class's."""
-        logits = torch.cat([seen.logits for seen, _ in stream])  # (N, C)
+        logits = torch.cat([outputs.logits for outputs, _ in stream])  # (N, C)
         values = dict(accuracy(logits, images.label))
         if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):
             values |= dict(shape_bias(logits, images.label, images.cues))
@@ -136,8 +136,8 @@ class Segmentation:
         image, cell = chosen // (grid[0] * grid[1]), chosen % (grid[0] * grid[1])
         at = (image, cell // grid[1], cell % grid[1])  # place in the batch, row and column of the map, each (R,)
         joint = replace(batch, label=label[chosen], index=batch.index[image])
-        seen = {role: _picked(features, grid, at) for role, features in teachers.items()}
-        return _picked(student, grid, at), seen, joint
+        outputs = {role: _picked(features, grid, at) for role, features in teachers.items()}
+        return _picked(student, grid, at), outputs, joint
 
     def weight(self, batch: Batch) -> Tensor:
         return (batch.label != VOID).sum()[None]
@@ -146,10 +146,10 @@ class Segmentation:
         """Rows are more than images: at least so many others come between a location and its next sight."""
         return images * self.count
 
-    def tally(self, seen: Features, label: Tensor) -> Tensor:
+    def tally(self, outputs: Features, label: Tensor) -> Tensor:
         if len(label) == 0:  # a process without a share of the last batch
             return torch.zeros(self.classes, self.classes, dtype=torch.int64, device=label.device)
-        return confusion(resized(seen.logits.float(), label.shape[1:]), label)
+        return confusion(resized(outputs.logits.float(), label.shape[1:]), label)
 
     def scores(self, tally: Tensor) -> dict[str, float]:
         return dict(segmentation(tally))
@@ -161,10 +161,10 @@ class Segmentation:
         tally = torch.zeros(self.classes, self.classes, dtype=torch.int64)
         texture = images.cues.get("texture_map")  # (N, H, W)
         by_shape = by_texture = torn = 0  # pixels taken for their shape's class, for their texture's; in conflict
-        for seen, batch in stream:
-            tally += self.tally(seen, batch.label)
+        for outputs, batch in stream:
+            tally += self.tally(outputs, batch.label)
             if texture is not None:
-                guess = resized(seen.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
+                guess = resized(outputs.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
                 other = texture[batch.index].long()  # (B, H, W)
                 conflict = (other != VOID) & (batch.label != VOID) & (other != batch.label)
                 by_shape += int(((guess == batch.label) & conflict).sum())
@@ -181,8 +181,8 @@ def resized(maps: Tensor, size: torch.Size) -> Tensor:
     return maps if maps.shape[2:] == size else F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
 
 
-def _picked(seen: Features, grid: torch.Size, at: tuple[Tensor, Tensor, Tensor]) -> Features:
+def _picked(outputs: Features, grid: torch.Size, at: tuple[Tensor, Tensor, Tensor]) -> Features:
     """Logits (R, C) and embeddings (R, D) at these locations of a grid; stages stay whole maps."""
     image, row, column = at
-    logits, embedding = (resized(maps, grid)[image, :, row, column] for maps in (seen.logits, seen.embedding))
-    return replace(seen, logits=logits, embedding=embedding)
+    logits, embedding = (resized(maps, grid)[image, :, row, column] for maps in (outputs.logits, outputs.embedding))
+    return replace(outputs, logits=logits, embedding=embedding)

@@ -164,7 +164,7 @@ class Task(Protocol):
         """How many samples that many training images are to a method that remembers some."""
         ...
 
-    def tally(self, seen: Features, label: Tensor) -> Tensor:
+    def tally(self, outputs: Features, label: Tensor) -> Tensor:
         """Counts of a batch from which scores are made; those of several batches or processes are added up."""
         ...
 

@@ -76,15 +76,15 @@ def sets_of(count: int = 60, classes: tuple[str, ...] = CLASSES) -> DataSplits:
 
 
 def rows_of(net: Network, images: ImageSet) -> Tensor:
-    seen: Features = net(images.image.float() / 255)
-    return seen.embedding.detach().double()
+    outputs: Features = net(images.image.float() / 255)
+    return outputs.embedding.detach().double()
 
 
 def audited(tmp_path: Path, final: Network, early: Network, count: int = 60, **more: Any) -> dict[str, Any]:
-    found = audit(final, {"early": early}, sets_of(count), tmp_path, **more)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert all(line["name"] and line["value"] and line["means"] for line in found["findings"])
-    return found
+    result = audit(final, {"early": early}, sets_of(count), tmp_path, **more)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert all(line["name"] and line["value"] and line["means"] for line in result["findings"])
+    return result
 
 
 def paged(found: dict[str, Any], folder: Path) -> str:
@@ -94,12 +94,12 @@ def paged(found: dict[str, Any], folder: Path) -> str:
 
 def test_a_planted_direction_is_found_measured_and_shown(tmp_path: Path) -> None:
     early, final = network(), network(c4=0.0)
-    found = audited(tmp_path, final, early)
+    result = audited(tmp_path, final, early)
     h = rows_of(early, colours(60))
     share = float(h[:, PLANTED].square().sum() / h.square().sum())
     high, low = (h[:, PLANTED].argsort(descending=way, stable=True).tolist()[:12] for way in (True, False))
     for kind in ("displaced", "abandoned"):
-        (one,) = found["directions"][kind]  # nothing else moved
+        (one,) = result["directions"][kind]  # nothing else moved
         assert one["energy_early"] == pytest.approx(share, rel=1e-5)
         assert one["energy_final"] == pytest.approx(0, abs=1e-12)
         assert one["kept"] == pytest.approx(0, abs=1e-12)
@@ -109,18 +109,18 @@ def test_a_planted_direction_is_found_measured_and_shown(tmp_path: Path) -> None
         for end in ("high", "low"):
             assert Image.open(tmp_path / one[end]).size == (12 * 48 + 11 * 2, 48)
     size = float(h[:, PLANTED].square().sum() / rows_of(final, colours(60)).square().sum())
-    assert found["moved"]["size"] == pytest.approx(size, rel=1e-5)
-    assert [row["accuracy"] for row in found["energy"]] == [1.0, 1.0]
-    assert [row["shortcut"] > 0.01 for row in found["energy"]] == [True, False]
-    assert found["overlap"]["variance_displaced"] == pytest.approx(0, abs=1e-9)
-    assert found["overlap"]["displaced_abandoned"]["mean"] == pytest.approx(0, abs=1e-3)
-    assert found["notes"] == ["The features moved along 1 of the 4 directions asked for, and along no other."]
-    assert found["head"]["share"]["frobenius"] == pytest.approx(0, abs=1e-9)  # the head reads the first three alone
+    assert result["moved"]["size"] == pytest.approx(size, rel=1e-5)
+    assert [row["accuracy"] for row in result["energy"]] == [1.0, 1.0]
+    assert [row["shortcut"] > 0.01 for row in result["energy"]] == [True, False]
+    assert result["overlap"]["variance_displaced"] == pytest.approx(0, abs=1e-9)
+    assert result["overlap"]["displaced_abandoned"]["mean"] == pytest.approx(0, abs=1e-3)
+    assert result["notes"] == ["The features moved along 1 of the 4 directions asked for, and along no other."]
+    assert result["head"]["share"]["frobenius"] == pytest.approx(0, abs=1e-9)  # the head reads the first three alone
 
 
 def test_the_pictures_are_of_the_images_at_the_ends(tmp_path: Path) -> None:
-    found = audited(tmp_path, network(c4=0.0), network())
-    (one,) = found["directions"]["displaced"]
+    result = audited(tmp_path, network(c4=0.0), network())
+    (one,) = result["directions"]["displaced"]
     strip = np.asarray(Image.open(tmp_path / one["high"]))
     image = colours(60).image
     for at, number in enumerate(one["images_high"]):
@@ -130,16 +130,16 @@ def test_the_pictures_are_of_the_images_at_the_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("factor", "word"), [(0.0, "abandoned"), (0.9, "reused"), (1.1, "reused"), (3.0, "grown")])
 def test_what_became_of_a_direction(tmp_path: Path, factor: float, word: str) -> None:
-    found = audited(tmp_path, network(c4=factor), network())
-    (one,) = found["directions"]["displaced"]
+    result = audited(tmp_path, network(c4=factor), network())
+    (one,) = result["directions"]["displaced"]
     early, final = (rows_of(net, colours(60)).square() for net in (network(), network(c4=factor)))
-    kept = (final[:, PLANTED].sum() / final.sum()) / (early[:, PLANTED].sum() / early.sum())
-    assert one["kept"] == pytest.approx(float(kept), rel=1e-5, abs=1e-12)
+    remaining = (final[:, PLANTED].sum() / final.sum()) / (early[:, PLANTED].sum() / early.sum())
+    assert one["kept"] == pytest.approx(float(remaining), rel=1e-5, abs=1e-12)
     assert one["fate"] == word
 
 
 def test_the_limits_are_plain_arithmetic() -> None:
-    assert [fate(kept) for kept in (0.0, 0.499, 0.5, 1.0, 2.0, 2.001)] == [
+    assert [fate(remaining) for remaining in (0.0, 0.499, 0.5, 1.0, 2.0, 2.001)] == [
         *("abandoned", "abandoned", "reused", "reused", "reused", "grown")
     ]
     assert fate(None) is None
@@ -148,25 +148,25 @@ def test_the_limits_are_plain_arithmetic() -> None:
 
 def test_candidates_are_judged_on_the_other_half(tmp_path: Path) -> None:
     states = {"a": network(c4=2.0), "b": network(c5=3.0)}
-    found = audit(network(), states, sets_of(), tmp_path, early="b")
-    assert found["early"] == "b"
-    assert [row["state"] for row in found["candidates"]] == ["a", "b"]
+    result = audit(network(), states, sets_of(), tmp_path, early="b")
+    assert result["early"] == "b"
+    assert [row["state"] for row in result["candidates"]] == ["a", "b"]
     half = (parts(60, 2) == 1).nonzero().flatten()
-    for row, channel in zip(found["candidates"], (4, 5), strict=True):
-        judged = row["displaced"]
+    for row, channel in zip(result["candidates"], (4, 5), strict=True):
+        evaluated = row["displaced"]
         for state, net in (("early", states[row["state"]]), ("final", network())):
             h = rows_of(net, colours(60))[half]
             slow = sum(float(one[channel] ** 2 / (one**2).sum()) for one in h) / len(h)
-            assert judged[state] == pytest.approx(slow, rel=1e-5)
-        assert judged["lost"] == pytest.approx(1 - judged["final"] / judged["early"], rel=1e-9)
-        assert judged["explained"] == pytest.approx(1)
-        assert judged["agreement"]["mean"] == pytest.approx(0, abs=1e-3)
-    assert [row["state"] for row in found["energy"]] == ["a", "b", "final"]
+            assert evaluated[state] == pytest.approx(slow, rel=1e-5)
+        assert evaluated["lost"] == pytest.approx(1 - evaluated["final"] / evaluated["early"], rel=1e-9)
+        assert evaluated["explained"] == pytest.approx(1)
+        assert evaluated["agreement"]["mean"] == pytest.approx(0, abs=1e-3)
+    assert [row["state"] for row in result["energy"]] == ["a", "b", "final"]
 
 
 def test_a_student_of_the_same_width_is_measured_as_it_is(tmp_path: Path) -> None:
-    found = audited(tmp_path, network(c4=0.5), network(), student=network(c4=2.0))
-    held = found["student"]
+    result = audited(tmp_path, network(c4=0.5), network(), student=network(c4=2.0))
+    held = result["student"]
     assert held["view"] == "raw"
     h = rows_of(network(c4=2.0), colours(60))
     slow = sum(float(one[PLANTED].abs() / one.norm()) for one in h) / len(h)
@@ -180,50 +180,50 @@ def test_a_student_of_the_same_width_is_measured_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_student_of_another_width_is_measured_through_the_linear_map(tmp_path: Path) -> None:
-    found = audited(tmp_path, network(c4=0.5), network(), student=network(width=6))
-    assert found["student"]["view"] == "aligned"
-    assert set(found["student"]["projections"]) == {"aligned", "final", "early"}
-    assert "projection, raw" not in {line["name"] for line in found["findings"]}
+    result = audited(tmp_path, network(c4=0.5), network(), student=network(width=6))
+    assert result["student"]["view"] == "aligned"
+    assert set(result["student"]["projections"]) == {"aligned", "final", "early"}
+    assert "projection, raw" not in {line["name"] for line in result["findings"]}
 
 
 def test_the_same_state_twice(tmp_path: Path) -> None:
     net = network()
-    found = audited(tmp_path, net, net, student=net)
-    assert found["directions"] == {"displaced": [], "abandoned": []}
-    assert found["moved"]["size"] == 0
-    assert found["angles"]["shortcut_final"]["mean"] is None
-    assert "nothing moved" in found["notes"][0]
-    text = paged(found, tmp_path)
+    result = audited(tmp_path, net, net, student=net)
+    assert result["directions"] == {"displaced": [], "abandoned": []}
+    assert result["moved"]["size"] == 0
+    assert result["angles"]["shortcut_final"]["mean"] is None
+    assert "nothing moved" in result["notes"][0]
+    text = paged(result, tmp_path)
     assert "nothing moved" in text
     assert "–" in text
 
 
 def test_a_final_state_without_features(tmp_path: Path) -> None:
     gone = {f"c{channel}": 0.0 for channel in range(12)}
-    found = audited(tmp_path, network(**gone), network(), student=network())  # type: ignore[arg-type]
-    assert found["moved"]["size"] is None
-    assert any("are zero for all these images" in note for note in found["notes"])
-    assert {one["fate"] for one in found["directions"]["displaced"]} == {None}
-    assert "are zero for all these images" in paged(found, tmp_path)
+    result = audited(tmp_path, network(**gone), network(), student=network())  # type: ignore[arg-type]
+    assert result["moved"]["size"] is None
+    assert any("are zero for all these images" in note for note in result["notes"])
+    assert {one["fate"] for one in result["directions"]["displaced"]} == {None}
+    assert "are zero for all these images" in paged(result, tmp_path)
 
 
 @pytest.mark.parametrize("width", [3, 4])
 def test_no_more_features_than_directions(tmp_path: Path, width: int) -> None:
-    found = audited(tmp_path, network(width, c1=0.5, c2=3.0), network(width))
-    assert any("whole space" in note for note in found["notes"])
-    assert "whole space" in paged(found, tmp_path)
+    result = audited(tmp_path, network(width, c1=0.5, c2=3.0), network(width))
+    assert any("whole space" in note for note in result["notes"])
+    assert "whole space" in paged(result, tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_fewer_images_than_directions(tmp_path: Path, count: int) -> None:
     early = network(c0=2.0, c1=3.0, c2=4.0, c3=5.0, c4=6.0)
-    found = audited(tmp_path, network(), early, count, limit=count, student=network(width=6))
-    assert any(f"Only {count} image" in note for note in found["notes"])
-    assert len(found["directions"]["displaced"]) <= count
-    assert len(found["candidates"]) == (count > 1)
-    assert len(found["directions"]["displaced"][0]["images_high"]) == count
+    result = audited(tmp_path, network(), early, count, limit=count, student=network(width=6))
+    assert any(f"Only {count} image" in note for note in result["notes"])
+    assert len(result["directions"]["displaced"]) <= count
+    assert len(result["candidates"]) == (count > 1)
+    assert len(result["directions"]["displaced"][0]["images_high"]) == count
     if count == 1:
-        assert "Two images are the least" in paged(found, tmp_path)
+        assert "Two images are the least" in paged(result, tmp_path)
 
 
 def test_features_that_are_not_finite_name_their_state(tmp_path: Path) -> None:
@@ -258,12 +258,12 @@ def test_states_must_be_of_one_model_and_have_names_of_their_own(tmp_path: Path)
 
 
 def test_another_set_and_a_part_of_it(tmp_path: Path) -> None:
-    found = audited(tmp_path, network(c4=0.0), network(), set_name="other", limit=6)
-    assert (found["set"], found["count"], found["training_images"]) == ("other", 6, 6)
+    result = audited(tmp_path, network(c4=0.0), network(), set_name="other", limit=6)
+    assert (result["set"], result["count"], result["training_images"]) == ("other", 6, 6)
     pool, places = part(colours(9, 2), 6)
     assert isinstance(pool, ImageSet)
     assert (pool.image == colours(9, 2).image[places]).all()
-    assert set(found["directions"]["displaced"][0]["images_high"]) == set(places.tolist())
+    assert set(result["directions"]["displaced"][0]["images_high"]) == set(places.tolist())
 
 
 class Page(HTMLParser):
@@ -299,8 +299,8 @@ class Page(HTMLParser):
 def test_the_page_stands_alone_and_names_from_outside_are_text(tmp_path: Path) -> None:
     classes = (HOSTILE, "a&b", '"><b>')
     states = {"2%": network(c4=4.0, c5=2.0), HOSTILE: network(c4=3.0, c6=2.0)}
-    found = audit(network(), states, sets_of(classes=classes), tmp_path, early=HOSTILE, student=network())
-    write_page(found | {"model": HOSTILE, "files": {HOSTILE: HOSTILE}}, tmp_path)
+    result = audit(network(), states, sets_of(classes=classes), tmp_path, early=HOSTILE, student=network())
+    write_page(result | {"model": HOSTILE, "files": {HOSTILE: HOSTILE}}, tmp_path)
     text = (tmp_path / "audit.html").read_text()
     page = Page(text)
     assert "onerror" not in page.attributes
@@ -325,8 +325,8 @@ def test_without_the_libraries_of_a_report_there_is_no_page(here: Path, monkeypa
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.delitem(sys.modules, "antishortcut.report.audit_page")
     early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
-    found = asd("audit", "--final", str(final), "--early", str(early), "--model", "cnn-2-8", *OWN)
-    assert found["page"] is None
+    result = asd("audit", "--final", str(final), "--early", str(early), "--model", "cnn-2-8", *OWN)
+    assert result["page"] is None
     assert {path.name for path in (here / "audit").iterdir()} == {"audit.json", "pictures"}
 
 
@@ -381,14 +381,14 @@ OWN = ("--data", "folder:own", "--image-size", "16", "--threads", "1")
 def test_your_own_files(here: Path) -> None:
     early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
     words = ("--final", str(final), "--early", f"start={early}", "--early", str(final), "--model", "cnn-2-8", *OWN)
-    found = asd("audit", *words)
-    assert (found["early"], found["out"], found["page"]) == ("start", "audit", "audit/audit.html")
-    assert [row["state"] for row in found["candidates"]] == ["start", "f"]
-    (one,) = found["directions"]["displaced"]
+    results = asd("audit", *words)
+    assert (results["early"], results["out"], results["page"]) == ("start", "audit", "audit/audit.html")
+    assert [row["state"] for row in results["candidates"]] == ["start", "f"]
+    (one,) = results["directions"]["displaced"]
     assert one["fate"] == "abandoned"
     assert sorted(one["images_high"]) == list(range(12))  # small images are held in memory: places in the set
-    kept = json.loads((here / "audit" / "audit.json").read_text())
-    assert kept == {key: value for key, value in found.items() if key not in ("out", "page")}
+    remaining = json.loads((here / "audit" / "audit.json").read_text())
+    assert remaining == {key: value for key, value in results.items() if key not in ("out", "page")}
     text = (here / "audit" / "audit.html").read_text()
     assert "onerror" not in Page(text).attributes
     assert "&lt;img src=x onerror" in text
@@ -405,12 +405,12 @@ def test_a_timm_model_and_a_student_of_another_width(here: Path) -> None:
         torch.save(build("timm:resnet18", 2, image_size=80).state_dict(), here / f"{name}.pt")
     student = saved(here / "s.pt", "cnn-2-8")
     words = ("--final", "a.pt", "--early", "b.pt", "--model", "timm:resnet18", "--data", "folder:own")
-    found = asd("audit", *words, "--image-size", "80", "--student", str(student), "--student-model", "cnn-2-8")
-    assert (found["model"], found["width"], found["early"]) == ("timm:resnet18", 512, "b")
-    assert found["student"]["view"] == "aligned"
-    assert len(found["directions"]["displaced"]) == 4
-    assert "head" in found
-    assert all(Path(name).is_file() for name in found["directions"]["displaced"][0]["images_high"])
+    result = asd("audit", *words, "--image-size", "80", "--student", str(student), "--student-model", "cnn-2-8")
+    assert (result["model"], result["width"], result["early"]) == ("timm:resnet18", 512, "b")
+    assert result["student"]["view"] == "aligned"
+    assert len(result["directions"]["displaced"]) == 4
+    assert "head" in result
+    assert all(Path(name).is_file() for name in result["directions"]["displaced"][0]["images_high"])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -420,17 +420,17 @@ def test_a_teacher_with_all_it_kept_and_its_student(
     teacher = teach(recipe, session)
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     home = str(teacher.folder(session.runs))
-    found = asd(
+    result = asd(
         "audit", "--teacher", home, "--student", str(run.folder(session.runs)), "--out", "here", "--threads", "1"
     )
-    states = [row["state"] for row in found["candidates"]]  # 10 % and 15 % are one, called as asked for
+    states = [row["state"] for row in result["candidates"]]  # 10 % and 15 % are one, called as asked for
     assert states == ["2%", "15%", "20%", "30%", "50%", "75%"]
-    assert [row["state"] for row in found["energy"]] == [*states, "final"]
-    assert found["early"] == "15%"
-    assert found["student"]["view"] == "raw"
-    assert set(found["explained"]) == {"displaced", "abandoned"}
-    assert "texture" in found["directions"]["displaced"][0]["explained"]["early"]
-    assert found["notes"] == [note for note in found["notes"] if "fingerprints" not in note]
+    assert [row["state"] for row in result["energy"]] == [*states, "final"]
+    assert result["early"] == "15%"
+    assert result["student"]["view"] == "raw"
+    assert set(result["explained"]) == {"displaced", "abandoned"}
+    assert "texture" in result["directions"]["displaced"][0]["explained"]["early"]
+    assert result["notes"] == [note for note in result["notes"] if "fingerprints" not in note]
     assert asd("audit", "--teacher", teacher.hash, "--early", "50%", "--limit", "30")["early"] == "50%"
     for words, message in (
         (("--early", "16%"), "kept no state '16%'; did you mean"),
@@ -445,15 +445,15 @@ def test_a_teacher_with_all_it_kept_and_its_student(
 def fails(monkeypatch: pytest.MonkeyPatch, message: str, *words: str) -> None:
     """Exit code 2 and one line that says what is wrong; nothing is left behind."""
     before = sorted(str(path) for path in Path().rglob("*"))
-    told: list[str] = []
+    text: list[str] = []
     with monkeypatch.context() as inside:
         inside.setattr(sys, "argv", ["asd", *words])
-        inside.setattr("builtins.print", lambda *texts, **_: told.append(" ".join(map(str, texts))))
+        inside.setattr("builtins.print", lambda *texts, **_: text.append(" ".join(map(str, texts))))
         with pytest.raises(SystemExit) as stopped:
             main()
     assert stopped.value.code == 2
-    assert message in told[-1]
-    assert "\n" not in told[-1]
+    assert message in text[-1]
+    assert "\n" not in text[-1]
     assert sorted(str(path) for path in Path().rglob("*")) == before
 
 

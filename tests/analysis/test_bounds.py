@@ -23,30 +23,30 @@ from tests.test_subspace import normal, seeds, several
 @given(count=st.integers(1, 12), m=st.integers(1, 9), at=places, tau=st.sampled_from([0.07, 1.0]), seed=seeds)
 def test_bounds_equal_their_loops_in_any_chunking(count: int, m: int, at: list[int], tau: float, seed: int) -> None:
     features, pool = three(count, 4, seed), normal(m, 4, seed=seed + 9)
-    found = infonce(cut(features, at), pool, temperature=tau)
+    result = infonce(cut(features, at), pool, temperature=tau)
     losses: dict[str, list[float]] = {"binary": [], "full": [], "temporal": []}
     for student, final, early in zip(*(rows.tolist() for rows in features.values()), strict=True):
         positive, negative = (math.exp(loop_cosine(student, other) / tau) for other in (final, early))
-        others = [math.exp(loop_cosine(student, other) / tau) for other in pool.tolist()]
+        rest = [math.exp(loop_cosine(student, other) / tau) for other in pool.tolist()]
         losses["binary"].append(-math.log(positive / (positive + negative)))
-        losses["full"].append(-math.log(positive / (positive + math.fsum(others))))  # S-Eq. 1
-        losses["temporal"].append(-math.log(positive / (positive + negative + math.fsum(others))))  # Eq. 5–6
-    assert found.binary == pytest.approx(math.log(2) - math.fsum(losses["binary"]) / count, abs=1e-10)
-    assert found.full == pytest.approx(math.log(m + 1) - math.fsum(losses["full"]) / count, abs=1e-10)
-    assert found.temporal == pytest.approx(math.log(m + 1) - math.fsum(losses["temporal"]) / count, abs=1e-10)
-    assert found.temporal <= found.full <= found.ceiling == math.log(m + 1)
-    assert found.binary <= math.log(2)
+        losses["full"].append(-math.log(positive / (positive + math.fsum(rest))))  # S-Eq. 1
+        losses["temporal"].append(-math.log(positive / (positive + negative + math.fsum(rest))))  # Eq. 5–6
+    assert result.binary == pytest.approx(math.log(2) - math.fsum(losses["binary"]) / count, abs=1e-10)
+    assert result.full == pytest.approx(math.log(m + 1) - math.fsum(losses["full"]) / count, abs=1e-10)
+    assert result.temporal == pytest.approx(math.log(m + 1) - math.fsum(losses["temporal"]) / count, abs=1e-10)
+    assert result.temporal <= result.full <= result.ceiling == math.log(m + 1)
+    assert result.binary <= math.log(2)
 
 
 @pytest.mark.parametrize("temporal", [False, True])
 def test_the_full_bound_is_that_of_the_training_loss(temporal: bool) -> None:
     """A pool that is the batch itself, each row's own left out, is Eq. 6 with in-batch negatives."""
     features = three(20, 6)
-    found = infonce(cut(features, [4, 11]), features["final"], torch.arange(20))
+    result = infonce(cut(features, [4, 11]), features["final"], torch.arange(20))
     early = features["early"] if temporal else None
     loss = temporal_contrast(features["student"], features["final"], early)
-    assert (found.temporal if temporal else found.full) == pytest.approx(math.log(20) - loss.item(), abs=1e-10)
-    assert found.negatives == 19
+    assert (result.temporal if temporal else result.full) == pytest.approx(math.log(20) - loss.item(), abs=1e-10)
+    assert result.negatives == 19
     queue = normal(7, 6, seed=5)
     both = infonce([features], torch.cat([features["final"], queue]), torch.tensor([*range(20), *[-1] * 7]))
     loss = temporal_contrast(features["student"], features["final"], early, unit(queue))
@@ -55,33 +55,33 @@ def test_the_full_bound_is_that_of_the_training_loss(temporal: bool) -> None:
 
 def test_a_pool_of_some_rows_gives_every_row_as_many_negatives() -> None:
     features, index = three(9, 4), torch.tensor([7, 2, 4, 0])
-    found = infonce(cut(features, [3]), pick(cut(features, [5]), "final", index), index)
+    result = infonce(cut(features, [3]), pick(cut(features, [5]), "final", index), index)
     losses = []
     for row in range(9):
         pool = [i for i in index.tolist() if i != row][:3]  # the last one is left out where none is its own
         h_s, finals = features["student"][row].tolist(), features["final"].tolist()
-        positive, *others = (math.exp(loop_cosine(h_s, finals[i]) / 0.07) for i in (row, *pool))
-        losses.append(-math.log(positive / (positive + math.fsum(others))))
-    assert found.negatives == 3
-    assert found.full == pytest.approx(math.log(4) - math.fsum(losses) / 9, abs=1e-10)
+        positive, *rest = (math.exp(loop_cosine(h_s, finals[i]) / 0.07) for i in (row, *pool))
+        losses.append(-math.log(positive / (positive + math.fsum(rest))))
+    assert result.negatives == 3
+    assert result.full == pytest.approx(math.log(4) - math.fsum(losses) / 9, abs=1e-10)
 
 
 def test_bounds_by_hand() -> None:
     """cos = 1 to the final and 0 to the early state and to all others: L = log(1 + N e^{−1/τ})."""
     e = torch.eye(5)
     stream = [{"student": 2 * e[:1], "final": 3 * e[:1], "early": e[1:2]}]
-    found = infonce(stream, e[2:], temperature=0.5)
-    assert found.binary == pytest.approx(math.log(2) - math.log(1 + math.exp(-2)))
-    assert found.full == pytest.approx(math.log(4) - math.log(1 + 3 * math.exp(-2)))
-    assert found.temporal == pytest.approx(math.log(4) - math.log(1 + 4 * math.exp(-2)))
+    result = infonce(stream, e[2:], temperature=0.5)
+    assert result.binary == pytest.approx(math.log(2) - math.log(1 + math.exp(-2)))
+    assert result.full == pytest.approx(math.log(4) - math.log(1 + 3 * math.exp(-2)))
+    assert result.temporal == pytest.approx(math.log(4) - math.log(1 + 4 * math.exp(-2)))
 
 
 def test_without_negatives_only_the_binary_bound_is_defined() -> None:
     for pool, index in ((None, None), (torch.zeros(0, 2), None), (normal(1, 2), torch.tensor([0]))):
-        found = infonce([three(3, 2)], pool, index).values()
-        assert found["full"] is found["temporal"] is found["ceiling"] is None
-        assert found["negatives"] == 0
-        json.dumps(found, allow_nan=False)
+        result = infonce([three(3, 2)], pool, index).values()
+        assert result["full"] is result["temporal"] is result["ceiling"] is None
+        assert result["negatives"] == 0
+        json.dumps(result, allow_nan=False)
 
 
 def test_mistakes_are_told() -> None:

@@ -27,21 +27,21 @@ def sure(classes: list[int], width: int = 3) -> torch.Tensor:
 
 def test_shares_are_counted() -> None:
     label = torch.tensor([0, 1, 2, 0])
-    found = signs(sure([0, 1, 2, 1]), sure([0, 2, 2, 1]), label, 0.0)
-    assert (found.agreement, found.moved) == (0.75, 0.0)
-    assert (found.early_accuracy, found.final_accuracy, found.target_accuracy) == (0.5, 0.75, 0.75)
-    assert found.hard_accuracy == 0.5  # T_early is wrong on the second and the last; the targets on the last
+    result = signs(sure([0, 1, 2, 1]), sure([0, 2, 2, 1]), label, 0.0)
+    assert (result.agreement, result.moved) == (0.75, 0.0)
+    assert (result.early_accuracy, result.final_accuracy, result.target_accuracy) == (0.5, 0.75, 0.75)
+    assert result.hard_accuracy == 0.5  # T_early is wrong on the second and the last; the targets on the last
 
 
 def test_a_target_moves_where_early_was_surer() -> None:
     """p_F = (0.6, 0.4), p_E = (0.9, 0.1): with λ = 1 the target's odds are (0.6/0.4)² · (0.1/0.9) = 0.25."""
     final, early = torch.tensor([[0.6, 0.4]]).log(), torch.tensor([[0.9, 0.1]]).log()
-    found = signs(final, early, torch.tensor([1]), 1.0, temperature=1.0)
-    assert found.moved == 1.0
-    assert found.target_accuracy == 1.0
-    assert found.final_accuracy == 0.0
+    result = signs(final, early, torch.tensor([1]), 1.0, temperature=1.0)
+    assert result.moved == 1.0
+    assert result.target_accuracy == 1.0
+    assert result.final_accuracy == 0.0
     p = 0.25 / 1.25
-    assert found.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
+    assert result.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
 
 
 def test_the_largest_strength_stops_where_targets_lose_too_much() -> None:
@@ -66,11 +66,11 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
     result = CliRunner().invoke(app, ["targets", str(teacher), "--strengths", "0,1", "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["set"] == "val"
-    assert found["count"] == 60
-    assert [(row["state"], row["strength"]) for row in found["rows"]] == [("0%", 0), ("0%", 1), ("50%", 0), ("50%", 1)]
-    plain = [row for row in found["rows"] if row["strength"] == 0]
+    results = json.loads(result.stdout)
+    assert results["set"] == "val"
+    assert results["count"] == 60
+    assert [(row["state"], row["strength"]) for row in results["rows"]] == [("0%", 0), ("0%", 1), ("50%", 0), ("50%", 1)]
+    plain = [row for row in results["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
     table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])
     assert table.exit_code == 0

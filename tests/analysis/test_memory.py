@@ -21,17 +21,17 @@ def measured(*words: str) -> dict[str, float]:
         check=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    found: dict[str, float] = json.loads(result.stdout)
-    return found
+    results: dict[str, float] = json.loads(result.stdout)
+    return results
 
 
 def test_a_stream_costs_its_moments_and_a_few_blocks() -> None:
-    found = measured("60000", "256")  # 184 MB of features; three moments are 1.5 MB
-    assert found["shortcut_mb"] - found["import_mb"] < 80, found
+    result = measured("60000", "256")  # 184 MB of features; three moments are 1.5 MB
+    assert result["shortcut_mb"] - result["import_mb"] < 80, result
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_wide_rows_need_less_than_a_gigabyte() -> None:
-    found = measured("100000", "2048")  # 2.5 GB of features
-    assert found["shortcut_mb"] < 1000, found
-    assert found["moments_mb"] - found["import_mb"] < 400, found
+    result = measured("100000", "2048")  # 2.5 GB of features
+    assert result["shortcut_mb"] < 1000, result
+    assert result["moments_mb"] - result["import_mb"] < 400, result

@@ -26,15 +26,15 @@ def axes(*rows: tuple[float, ...]) -> Tensor:
 @given(count=st.integers(1, 40), width=st.integers(1, 6), at=places, seed=seeds)
 def test_moments_are_the_loops_in_any_chunking(count: int, width: int, at: list[int], seed: int) -> None:
     features = three(count, width, seed)
-    found = Moments.of(cut(features, at))
+    result = Moments.of(cut(features, at))
     rows = {
         "final": features["final"],
         "early": features["early"],
         "delta": features["early"] - features["final"],
     }
-    assert (found.count, found.width) == (count, width)
+    assert (result.count, result.width) == (count, width)
     for role, x in rows.items():
-        scatter: Scatter = getattr(found, role)
+        scatter: Scatter = getattr(result, role)
         close(scatter.mean, [sum(column) / count for column in x.T.tolist()], 1e-12)
         close(scatter.moment(centred=False), slow_moment(x), 1e-12)
         close(scatter.moment(centred=True), slow_moment(x - x.mean(dim=0)), 1e-12)
@@ -65,12 +65,12 @@ def test_a_large_mean_does_not_eat_a_small_variance() -> None:
 @given(count=st.integers(1, 30), width=st.integers(1, 7), k=st.integers(1, 9), at=places, seed=seeds)
 def test_directions_are_numpys(count: int, width: int, k: int, at: list[int], seed: int) -> None:
     features = three(count, width, seed)
-    found = Moments.of(cut(features, at))
+    result = Moments.of(cut(features, at))
     delta = features["early"] - features["final"]
     for basis, moment in (
-        (found.shortcut(k), slow_moment(delta)),
-        (found.pca("final", k), slow_moment(features["final"] - features["final"].mean(dim=0))),
-        (found.pca("early", k), slow_moment(features["early"] - features["early"].mean(dim=0))),
+        (result.shortcut(k), slow_moment(delta)),
+        (result.pca("final", k), slow_moment(features["final"] - features["final"].mean(dim=0))),
+        (result.pca("early", k), slow_moment(features["early"] - features["early"].mean(dim=0))),
     ):
         rank = np.linalg.matrix_rank(moment, hermitian=True)
         assert basis.shape == (width, min(k, rank))
@@ -86,8 +86,8 @@ def test_abandoned_directions_are_scipys_generalised_eigenvectors(k: int) -> Non
     final, delta = features["final"].numpy(), (features["early"] - features["final"]).numpy()
     s_f, s_d = final.T @ final / 60, delta.T @ delta / 60
     _, vectors = scipy.linalg.eigh(s_d, s_f + 0.01 * np.trace(s_f) / 6 * np.eye(6))
-    found = Moments.of(cut(features, [7, 40])).abandoned(k)
-    close(span(found), span(scipy.linalg.orth(vectors[:, ::-1][:, :k])), 1e-8)
+    result = Moments.of(cut(features, [7, 40])).abandoned(k)
+    close(span(result), span(scipy.linalg.orth(vectors[:, ::-1][:, :k])), 1e-8)
 
 
 def test_displaced_and_abandoned_by_hand() -> None:
@@ -125,15 +125,15 @@ def test_geometry_is_scipys() -> None:
     features = three(200, 12)
     x, y = features["final"], features["early"]
     bases = [slow_directions(slow_moment(r), 4)[0] for r in (y - x, x - x.mean(dim=0), y - y.mean(dim=0))]
-    found = Moments.of(cut(features, [33, 120])).geometry(4)
+    result = Moments.of(cut(features, [33, 120])).geometry(4)
     for ours, (a, b) in (
-        (found.shortcut_final, (bases[0], bases[1])),
-        (found.shortcut_early, (bases[0], bases[2])),
-        (found.final_early, (bases[1], bases[2])),
+        (result.shortcut_final, (bases[0], bases[1])),
+        (result.shortcut_early, (bases[0], bases[2])),
+        (result.final_early, (bases[1], bases[2])),
     ):
-        theirs = np.sort(np.rad2deg(scipy.linalg.subspace_angles(a, b)))
-        close(ours.each, theirs, 1e-6)
-        assert ours.mean == pytest.approx(theirs.mean(), abs=1e-6)
+        reference = np.sort(np.rad2deg(scipy.linalg.subspace_angles(a, b)))
+        close(ours.each, reference, 1e-6)
+        assert ours.mean == pytest.approx(reference.mean(), abs=1e-6)
         assert 50 < ours.random < 65
 
 
@@ -150,9 +150,9 @@ def test_geometry_does_not_depend_on_rotation_or_scale(scale: float, seed: int) 
 def test_angles_by_hand() -> None:
     e = torch.eye(4)
     half = (e[:, 1:2] + e[:, 2:3]) / math.sqrt(2)
-    found = angles(e[:, :2], torch.cat([e[:, :1], half], dim=1))
-    close(found.each, [0, 45], 1e-5)
-    assert found.mean == pytest.approx(22.5, abs=1e-5)
+    result = angles(e[:, :2], torch.cat([e[:, :1], half], dim=1))
+    close(result.each, [0, 45], 1e-5)
+    assert result.mean == pytest.approx(22.5, abs=1e-5)
     assert angles(e[:, :2], e[:, :0]).values() == {"mean": None, "each": [], "random": None}
     with pytest.raises(ValueError, match="not of one space"):
         angles(e, torch.eye(3))
@@ -165,7 +165,7 @@ def test_equal_states_have_no_direction_but_principal_components() -> None:
     assert moments.pca("early", 9).shape == (4, 4)
     assert moments.spectrum(centred=False) == (0.0,) * 4
     assert moments.eigengap(2, centred=False).values() == {"absolute": None, "relative": None}
-    found = moments.geometry(2)
-    assert found.shortcut_final.values() == {"mean": None, "each": [], "random": None}
-    assert found.final_early.mean == pytest.approx(0, abs=1e-6)
+    result = moments.geometry(2)
+    assert result.shortcut_final.values() == {"mean": None, "each": [], "random": None}
+    assert result.final_early.mean == pytest.approx(0, abs=1e-6)
     assert moments.moved().values() == {"count": 20, "width": 4, "size": 0.0, "common": None}

@@ -24,12 +24,12 @@ def test_the_map_is_numpys_in_any_chunking(count: int, d: int, strength: float, 
     load = np.sqrt(strength * (a**2).sum() / d) * np.eye(d)  # ridge as further rows of least squares
     matrix = np.linalg.lstsq(np.vstack([a, load]), np.vstack([b, np.zeros((d, 4))]), rcond=None)[0]
     offset = y.mean(axis=0) - x.mean(axis=0) @ matrix
-    for found in (
+    for result in (
         Cross.of(cut(features, at)).ridge(strength),
         ridge_map(features["student"], features["final"], strength),
     ):
-        close(found[0], matrix, 1e-8)
-        close(found[1], offset, 1e-8)
+        close(result[0], matrix, 1e-8)
+        close(result[1], offset, 1e-8)
 
 
 def test_ridge_map_finds_a_line_and_a_rotation() -> None:

@@ -34,21 +34,21 @@ def test_bootstrap_equals_its_loop_in_any_chunking(at: list[int], number: int, s
     whole = slow_directions(slow_moment(delta[part >= 0]), 2)[0]
     pairs = [slow_angle(a, b) for a, b in itertools.combinations(bases, 2)]
     apart = [slow_angle(a, whole) for a in bases]
-    found = bootstrap(cut(features, at), part, k=2)
-    assert (found.parts, found.rows, found.pairs) == (number, 53 // number, number * (number - 1) // 2)
-    assert (found.mean, found.to_whole) == pytest.approx((np.mean(pairs), np.mean(apart)), abs=1e-6)
-    assert found.to_whole_std == pytest.approx(np.std(apart, ddof=1), abs=1e-6)
+    result = bootstrap(cut(features, at), part, k=2)
+    assert (result.parts, result.rows, result.pairs) == (number, 53 // number, number * (number - 1) // 2)
+    assert (result.mean, result.to_whole) == pytest.approx((np.mean(pairs), np.mean(apart)), abs=1e-6)
+    assert result.to_whole_std == pytest.approx(np.std(apart, ddof=1), abs=1e-6)
     if len(pairs) > 1:
-        assert found.std == pytest.approx(np.std(pairs, ddof=1), abs=1e-6)
-    assert found.random == pytest.approx(math.degrees(random_angle(2, 2, 6)))
+        assert result.std == pytest.approx(np.std(pairs, ddof=1), abs=1e-6)
+    assert result.random == pytest.approx(math.degrees(random_angle(2, 2, 6)))
 
 
 def test_the_papers_split_has_45_pairs_and_a_planted_direction_is_stable() -> None:
     final, planted = normal(600, 10), orthonormal(10, 2, seed=1)
     early = final + 5 * normal(600, 2, seed=2) @ planted.T + 0.05 * normal(600, 10, seed=3)
-    found = bootstrap(Chunks({"final": final, "early": early}, size=100), parts(600), k=2)
-    assert (found.parts, found.pairs, found.rows) == (10, 45, 60)
-    assert found.mean < 1 < 60 < found.random
+    result = bootstrap(Chunks({"final": final, "early": early}, size=100), parts(600), k=2)
+    assert (result.parts, result.pairs, result.rows) == (10, 45, 60)
+    assert result.mean < 1 < 60 < result.random
     noise = bootstrap([{"final": final, "early": final + normal(600, 10, seed=4)}], parts(600), k=2)
     assert noise.mean > 30
 
@@ -88,41 +88,41 @@ def test_growth_equals_its_loop_in_any_chunking(at: list[int], seed: int) -> Non
     features, sizes = three(50, 6, seed), (3, 5, 6, 11, 25)
     delta = features["early"] - features["final"]
     whole = Moments.of([features]).shortcut(2)
-    found = growth(cut(features, at), whole, sizes, batches=4)
+    result = growth(cut(features, at), whole, sizes, batches=4)
     slow = [slow_growth(delta, whole.numpy(), size, 4) for size in sizes]
-    assert found.batches == tuple(count for count, _, _ in slow) == (4, 4, 4, 4, 2)
-    close(found.to_whole, [to for _, to, _ in slow], 1e-5)
-    close(found.between, [between for _, _, between in slow], 1e-5)
-    close(found.to_whole_reference, [found.to_whole[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
-    close(found.between_reference, [found.between[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
+    assert result.batches == tuple(count for count, _, _ in slow) == (4, 4, 4, 4, 2)
+    close(result.to_whole, [to for _, to, _ in slow], 1e-5)
+    close(result.between, [between for _, _, between in slow], 1e-5)
+    close(result.to_whole_reference, [result.to_whole[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
+    close(result.between_reference, [result.between[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
 
 
 def test_no_large_matrix_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
     eigh = torch.linalg.eigh
 
     def recorded(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        asked.append(len(matrix))
+        requested.append(len(matrix))
         values, vectors = eigh(matrix)
         return values, vectors
 
     monkeypatch.setattr(torch.linalg, "eigh", recorded)
     growth([three(64, 40)], orthonormal(40, 2), (8, 16), batches=2)
-    assert sorted(asked) == [8, 8, 16, 16]
+    assert sorted(requested) == [8, 8, 16, 16]
 
 
 @pytest.mark.parametrize("k", [2, 9])
 def test_states_that_do_not_differ_or_hardly(k: int) -> None:
     rows = normal(30, 3)
     same = [{"final": rows, "early": rows}]
-    found = [
+    result = [
         bootstrap(same, parts(30), k).values(),
         growth(same, Moments.of(same).shortcut(k), (4, 8, 100)).values(),
         bootstrap([three(30, 3)], parts(30), k).values(),
         growth([three(30, 3)], Moments.of([three(30, 3)]).shortcut(k), (1, 4, 20, 100)).values(),
     ]
-    json.dumps(found, allow_nan=False)
-    assert found[0]["mean"] is found[0]["random"] is None
-    assert found[1]["to_whole"] == found[1]["between"] == [None] * 3
-    assert found[3]["batches"] == [10, 7, 1, 0]
-    assert found[3]["to_whole"][3] is found[3]["between"][2] is None
+    json.dumps(result, allow_nan=False)
+    assert result[0]["mean"] is result[0]["random"] is None
+    assert result[1]["to_whole"] == result[1]["between"] == [None] * 3
+    assert result[3]["batches"] == [10, 7, 1, 0]
+    assert result[3]["to_whole"][3] is result[3]["between"][2] is None

@@ -40,10 +40,10 @@ places = st.lists(st.integers(0, 10_000), max_size=5)
 @given(count=st.integers(1, 30), at=places, size=st.integers(1, 9), seed=seeds)
 def test_blocks_are_the_rows_however_they_were_cut(count: int, at: list[int], size: int, seed: int) -> None:
     features = three(count, 3, seed)
-    found = list(blocks(cut(features, at), "final", "student", size=size))
-    assert all(len(final) == len(student) <= size for final, student in found)
-    assert torch.equal(torch.cat([final for final, _ in found]), features["final"])
-    assert torch.equal(torch.cat([student for _, student in found]), features["student"])
+    result = list(blocks(cut(features, at), "final", "student", size=size))
+    assert all(len(final) == len(student) <= size for final, student in result)
+    assert torch.equal(torch.cat([final for final, _ in result]), features["final"])
+    assert torch.equal(torch.cat([student for _, student in result]), features["student"])
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_chunks_can_be_read_again_in_a_seeded_order() -> None:
 @given(count=st.integers(1, 60), number=st.integers(1, 12), seed=seeds)
 def test_parts_are_disjoint_equal_and_seeded(count: int, number: int, seed: int) -> None:
     number = min(number, count)
-    found = parts(count, number, seed)
-    assert torch.equal(found, parts(count, number, seed))
-    sizes = torch.bincount(found + 1, minlength=number + 1).tolist()
+    result = parts(count, number, seed)
+    assert torch.equal(result, parts(count, number, seed))
+    sizes = torch.bincount(result + 1, minlength=number + 1).tolist()
     assert sizes == [count % number, *[count // number] * number]
 
 
@@ -126,15 +126,15 @@ class Example(Found):
 
 
 def test_undefined_numbers_become_null() -> None:
-    found = Example(math.nan, (1.0, math.inf), Example(0.5, ()))
+    result = Example(math.nan, (1.0, math.inf), Example(0.5, ()))
     expected: dict[str, object] = {
         "number": None,
         "several": [1.0, None],
         "inner": {"number": 0.5, "several": [], "inner": None},
     }
-    assert found.values() == expected
+    assert result.values() == expected
     assert plain({"a": torch.tensor([[1.0, math.nan]])}) == {"a": [[1.0, None]]}
-    json.dumps(found.values(), allow_nan=False)
+    json.dumps(result.values(), allow_nan=False)
 
 
 @several
@@ -145,17 +145,17 @@ def test_a_tally_is_the_spread_of_all_values(count: int, at: list[int], seed: in
     tally = Tally(-1, 1)
     for chunk in cut({"value": values, "defined": defined}, at):
         tally.update(chunk["value"], chunk["defined"])
-    found, known = tally.spread(), values[defined].tolist()
-    assert (found.count, found.undefined, sum(found.histogram)) == (len(known), count - len(known), len(known))
+    result, known = tally.spread(), values[defined].tolist()
+    assert (result.count, result.undefined, sum(result.histogram)) == (len(known), count - len(known), len(known))
     if known:
         mean = math.fsum(known) / len(known)
-        assert found.mean == pytest.approx(mean, abs=1e-12)
+        assert result.mean == pytest.approx(mean, abs=1e-12)
         bins = [0] * BINS
         for value in known:
             bins[min(int((value + 1) / 2 * BINS), BINS - 1)] += 1
-        assert list(found.histogram) == bins
+        assert list(result.histogram) == bins
     if len(known) > 1:
         spread = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1))
-        assert found.std == pytest.approx(spread, abs=1e-12)
+        assert result.std == pytest.approx(spread, abs=1e-12)
     else:
-        assert math.isnan(found.std)
+        assert math.isnan(result.std)

@@ -40,40 +40,40 @@ def mean(values: list[float]) -> float:
 def test_standing_equals_its_loop_in_any_chunking(count: int, at: list[int], seed: int) -> None:
     features = three(count, 5, seed)
     student, final, early = (features[role].tolist() for role in ("student", "final", "early"))
-    found = standing(cut(features, at))
+    result = standing(cut(features, at))
     to_final = [loop_cosine(s, f) for s, f in zip(student, final, strict=True)]
     to_early = [loop_cosine(s, e) for s, e in zip(student, early, strict=True)]
     moved = [[x - y for x, y in zip(e, f, strict=True)] for e, f in zip(early, final, strict=True)]
     signed = [loop_cosine(s, d) for s, d in zip(student, moved, strict=True)]
-    for ours, theirs in ((found.final, to_final), (found.early, to_early), (found.displacement, signed)):
+    for ours, reference in ((result.final, to_final), (result.early, to_early), (result.displacement, signed)):
         assert (ours.count, ours.undefined, sum(ours.histogram), len(ours.histogram)) == (count, 0, count, 40)
-        assert ours.mean == pytest.approx(mean(theirs), abs=1e-12)
-        assert ours.std == pytest.approx(np.std(theirs, ddof=1), abs=1e-10)
-        assert list(ours.histogram) == np.histogram(theirs, bins=40, range=(-1, 1))[0].tolist()
-    assert found.closer_to_final == sum(f > e for f, e in zip(to_final, to_early, strict=True)) / count
-    assert found.above_threshold == sum(s > -0.1 for s in signed) / count
+        assert ours.mean == pytest.approx(mean(reference), abs=1e-12)
+        assert ours.std == pytest.approx(np.std(reference, ddof=1), abs=1e-10)
+        assert list(ours.histogram) == np.histogram(reference, bins=40, range=(-1, 1))[0].tolist()
+    assert result.closer_to_final == sum(f > e for f, e in zip(to_final, to_early, strict=True)) / count
+    assert result.above_threshold == sum(s > -0.1 for s in signed) / count
 
 
 def test_standing_by_hand() -> None:
     """Three students: at the final state, at the early one, nowhere. Axes 0 and 1 are the two states."""
     student = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
     final, early = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([[0.0, 1.0]] * 3)
-    found = standing([{"student": student, "final": final, "early": early}])
-    assert (found.final.mean, found.early.mean, found.displacement.mean) == pytest.approx((0.5, 0.5, 0.0), abs=1e-12)
-    assert found.displacement.std == pytest.approx(1.0)  # ∓1/√2
-    assert (found.displacement.count, found.displacement.undefined) == (2, 1)
-    assert (found.closer_to_final, found.above_threshold) == (0.5, 0.5)
+    result = standing([{"student": student, "final": final, "early": early}])
+    assert (result.final.mean, result.early.mean, result.displacement.mean) == pytest.approx((0.5, 0.5, 0.0), abs=1e-12)
+    assert result.displacement.std == pytest.approx(1.0)  # ∓1/√2
+    assert (result.displacement.count, result.displacement.undefined) == (2, 1)
+    assert (result.closer_to_final, result.above_threshold) == (0.5, 0.5)
 
 
 def test_the_short_form_has_the_same_numbers() -> None:
     features = three(50, 8)
-    found, short = standing([features]), dict(alignment(features["student"], features["final"], features["early"]))
+    result, short = standing([features]), dict(alignment(features["student"], features["final"], features["early"]))
     assert short == {
-        "cos_final": found.final.mean,
-        "cos_early": found.early.mean,
-        "closer_to_final": found.closer_to_final,
-        "cos_displacement": found.displacement.mean,
-        "above_threshold": found.above_threshold,
+        "cos_final": result.final.mean,
+        "cos_early": result.early.mean,
+        "closer_to_final": result.closer_to_final,
+        "cos_displacement": result.displacement.mean,
+        "above_threshold": result.above_threshold,
     }
 
 
@@ -81,29 +81,29 @@ def test_the_short_form_has_the_same_numbers() -> None:
 @given(count=st.integers(2, 40), k=st.integers(1, 5), at=places, seed=seeds)
 def test_leaning_equals_its_loop_in_any_chunking(count: int, k: int, at: list[int], seed: int) -> None:
     features, basis = three(count, 5, seed), orthonormal(5, k, seed=seed)
-    found = leaning(cut(features, at), basis, margin=0.6)
+    result = leaning(cut(features, at), basis, margin=0.6)
     lengths = []
     for row in features["student"].tolist():
         inside = [math.fsum(h * u for h, u in zip(row, column, strict=True)) for column in basis.T.tolist()]
         lengths.append(math.sqrt(math.fsum(x * x for x in inside) / math.fsum(h * h for h in row)))
-    assert found.projection.mean == pytest.approx(mean(lengths), abs=1e-12)
-    assert found.projection.std == pytest.approx(np.std(lengths, ddof=1), abs=1e-9)
-    assert found.fires == pytest.approx(sum(x > 0.6 for x in lengths) / count)
-    assert found.hinge == pytest.approx(mean([max(0.0, x - 0.6) for x in lengths]), abs=1e-12)  # Eq. 7
-    assert found.directions == k
-    assert found.random == pytest.approx(math.sqrt(k / 5))
+    assert result.projection.mean == pytest.approx(mean(lengths), abs=1e-12)
+    assert result.projection.std == pytest.approx(np.std(lengths, ddof=1), abs=1e-9)
+    assert result.fires == pytest.approx(sum(x > 0.6 for x in lengths) / count)
+    assert result.hinge == pytest.approx(mean([max(0.0, x - 0.6) for x in lengths]), abs=1e-12)  # Eq. 7
+    assert result.directions == k
+    assert result.random == pytest.approx(math.sqrt(k / 5))
 
 
 def test_leaning_by_hand_and_its_change() -> None:
     axis = torch.tensor([[1.0], [0.0]])
     rows = torch.tensor([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]])  # 0.6, 0, nowhere
-    found = leaning([{"student": rows}], axis)
-    assert (found.projection.mean, found.fires, found.hinge) == pytest.approx((0.3, 0.5, 0.25))
-    assert found.projection.undefined == 1
+    result = leaning([{"student": rows}], axis)
+    assert (result.projection.mean, result.fires, result.hinge) == pytest.approx((0.3, 0.5, 0.25))
+    assert result.projection.undefined == 1
     other = leaning([{"student": torch.tensor([[4.0, 3.0]])}], axis)
-    assert found.change_against(other) == pytest.approx((0.3 - 0.8) / 0.8)
-    assert other.change_against(found) == pytest.approx((0.8 - 0.3) / 0.3)
-    assert math.isnan(found.change_against(leaning([{"student": torch.tensor([[0.0, 1.0]])}], axis)))
+    assert result.change_against(other) == pytest.approx((0.3 - 0.8) / 0.8)
+    assert other.change_against(result) == pytest.approx((0.8 - 0.3) / 0.3)
+    assert math.isnan(result.change_against(leaning([{"student": torch.tensor([[0.0, 1.0]])}], axis)))
 
 
 def test_many_leanings_in_one_pass_are_those_of_many_passes() -> None:
@@ -116,11 +116,11 @@ def test_many_leanings_in_one_pass_are_those_of_many_passes() -> None:
             passes += 1
             return iter(cut(features, [11]))
 
-    found = leanings(Once(), {"shortcut": u, "robust": v}, ("student", "final"))
+    result = leanings(Once(), {"shortcut": u, "robust": v}, ("student", "final"))
     assert passes == 1
     for role in ("student", "final"):
-        assert found[role]["shortcut"] == leaning(cut(features, [11]), u, role)
-        assert found[role]["robust"] == leaning(cut(features, [11]), v, role)
+        assert result[role]["shortcut"] == leaning(cut(features, [11]), u, role)
+        assert result[role]["robust"] == leaning(cut(features, [11]), v, role)
 
 
 @several
@@ -128,10 +128,10 @@ def test_many_leanings_in_one_pass_are_those_of_many_passes() -> None:
 def test_rotation_and_scale_change_nothing(scale: float, seed: int) -> None:
     features, turn, basis = three(20, 4, seed), orthonormal(4, 4, seed=seed), orthonormal(4, 2, seed=seed + 1)
     turned = {role: scale * rows @ turn for role, rows in features.items()}
-    ours, theirs = standing([features]), standing([turned])
+    ours, reference = standing([features]), standing([turned])
     for part in ("final", "early", "displacement"):
-        assert getattr(ours, part).mean == pytest.approx(getattr(theirs, part).mean, abs=1e-10)
-    assert ours.closer_to_final == theirs.closer_to_final
+        assert getattr(ours, part).mean == pytest.approx(getattr(reference, part).mean, abs=1e-10)
+    assert ours.closer_to_final == reference.closer_to_final
     mean_of = leaning([turned], turn.T @ basis).projection.mean
     assert mean_of == pytest.approx(leaning([features], basis).projection.mean, abs=1e-10)
 
@@ -142,11 +142,11 @@ def test_the_pools_projection_equals_numpy() -> None:
     delta = early - final
     _, vectors = np.linalg.eigh(delta.T @ delta / 50)
     basis = vectors[:, -3:]
-    found = dict(shortcut_projection(features["student"], features["final"], features["early"], k=3))
+    result = dict(shortcut_projection(features["student"], features["final"], features["early"], k=3))
     for key, rows in (("projection", student), ("projection_final", final)):
         expected = np.mean(np.linalg.norm(rows @ basis, axis=1) / np.linalg.norm(rows, axis=1))
-        assert found[key] == pytest.approx(expected, abs=1e-10)
-    assert found["projection_random"] == pytest.approx(math.sqrt(3 / 8))
+        assert result[key] == pytest.approx(expected, abs=1e-10)
+    assert result["projection_random"] == pytest.approx(math.sqrt(3 / 8))
 
 
 def degenerate() -> list[dict[str, Tensor]]:
@@ -186,9 +186,9 @@ def test_accuracy_and_shape_bias_by_hand() -> None:
     label = torch.tensor([0, 1, 2, 0, 1, 0])
     texture = torch.tensor([1, 0, 2, 2, 0, 2])  # the third image is no conflict
     assert dict(accuracy(logits, label)) == {"accuracy": pytest.approx(0.5)}
-    found = dict(shape_bias(logits, label, {"texture": texture}))
-    assert found["by_shape"] == pytest.approx(2 / 5)
-    assert found["by_texture"] == pytest.approx(2 / 5)
-    assert found["shape_bias"] == pytest.approx(0.5)
+    result = dict(shape_bias(logits, label, {"texture": texture}))
+    assert result["by_shape"] == pytest.approx(2 / 5)
+    assert result["by_texture"] == pytest.approx(2 / 5)
+    assert result["shape_bias"] == pytest.approx(0.5)
     assert dict(shape_bias(logits, label, {})) == {}
     assert dict(shape_bias(logits, label, {"texture": label})) == {}

@@ -133,15 +133,15 @@ def test_contrast_pulls_to_the_final_and_pushes_from_the_early_state(
 ) -> None:
     """∂L/∂z_S = −1/τ [(1 − p_F) z_F − p_E z_E − Σ p_k ν_k], and its tangential part for raw features."""
     raw = 2.5 * normal(1, 6)
-    z_s, z_f, z_e, others = unit(raw)[0], *unit(normal(2, 6, seed=1)), unit(normal(5, 6, seed=2))
-    powers = [math.exp(float(z_s @ v) / tau) for v in (z_f, z_e, *others)]
+    z_s, z_f, z_e, rest = unit(raw)[0], *unit(normal(2, 6, seed=1)), unit(normal(5, 6, seed=2))
+    powers = [math.exp(float(z_s @ v) / tau) for v in (z_f, z_e, *rest)]
     p_f, p_e, *p = (power / sum(powers) for power in powers)
-    repelled = torch.stack([p_k * v for p_k, v in zip(p, others, strict=True)]).sum(0)
+    repelled = torch.stack([p_k * v for p_k, v in zip(p, rest, strict=True)]).sum(0)
     expected = -1 / tau * ((1 - p_f) * z_f - p_e * z_e - repelled)  # (D,)
     rows = (unit(raw) if by == "z" else raw).requires_grad_()
     if by == "z":
         monkeypatch.setattr(asd, "unit", as_it_is)
-    (gradient,) = torch.autograd.grad(temporal_contrast(rows, z_f[None], z_e[None], others, temperature=tau), rows)
+    (gradient,) = torch.autograd.grad(temporal_contrast(rows, z_f[None], z_e[None], rest, temperature=tau), rows)
     close(gradient, expected[None] if by == "z" else tangential(raw.detach(), expected[None]))
 
 
@@ -183,14 +183,14 @@ def test_uncorrelated_and_dominant_shortcuts_are_found(p: int, q: int, k: int, s
     close(second_moment(rows), g_r + g_s)  # no cross-moment
     robust, shortcut = torch.linalg.eigvalsh(g_r).flip(0), torch.linalg.eigvalsh(g_s).flip(0)
     basis, _ = top_directions(rows, k)
-    found = span(basis) @ v_r.numpy()  # what lies in the robust block
+    result = span(basis) @ v_r.numpy()  # what lies in the robust block
     if shortcut[k - 1] > robust[0] + 1e-3:  # Eq. 13
-        close(found, 0 * found, 1e-9)
+        close(result, 0 * result, 1e-9)
         close(span(basis), span(leading_eigenvectors(g_s, k)[0]), 1e-8)
         joint = torch.linalg.eigvalsh(second_moment(rows)).flip(0)
         close(joint[k - 1] - joint[k], shortcut[k - 1] - torch.maximum(shortcut[k], robust[0]))  # the gap
     elif robust[0] > shortcut[k - 1] + 1e-3:  # without Eq. 13 a robust direction comes along
-        close(np.linalg.norm(found, 2), 1.0, 1e-8)
+        close(np.linalg.norm(result, 2), 1.0, 1e-8)
 
 
 @pytest.mark.parametrize(("robust", "gap"), [(1.0, 5.0), (6.0, 3.0)], ids=["next shortcut", "robust"])
@@ -210,8 +210,8 @@ def test_correlated_components_defeat_the_theorem() -> None:
     assert leading_eigenvectors(second_moment(s), 1)[1] > 3.9 * leading_eigenvectors(second_moment(r), 1)[1]
     basis, _ = top_directions(r + s, 1)
     close(basis[:, 0].abs(), [1 / math.sqrt(5), 0, 2 / math.sqrt(5)])  # not e₃: a fifth of its energy is robust
-    found, _ = top_directions(uncorrelated(r, s), 1)
-    close(found[:, 0].abs(), [0, 0, 1])  # the same two moments, uncorrelated
+    result, _ = top_directions(uncorrelated(r, s), 1)
+    close(result[:, 0].abs(), [0, 0, 1])  # the same two moments, uncorrelated
 
 
 # --- Davis–Kahan -------------------------------------------------------------------------------------------------

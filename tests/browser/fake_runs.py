@@ -40,8 +40,8 @@ def student(place: Path, name: str, seed: int, last: float, **more: Any) -> RunD
 
 
 def score(folder: RunDir, name: str, values: dict[str, Any], **more: Any) -> None:
-    kept = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
-    write_json(folder.path / "scores" / f"{name}.json", kept | more)
+    saved = {"set": name, "state": "final", "fingerprint": "f", "count": 9, "values": values}
+    write_json(folder.path / "scores" / f"{name}.json", saved | more)
 
 
 def scores(folder: RunDir, level: float, chance: random.Random, classes: str = LETTERS) -> None:

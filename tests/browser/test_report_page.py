@@ -57,14 +57,14 @@ def chromium() -> Iterator[Browser]:
 def opened(browser: Browser, address: str, size: ViewportSize, scheme: Literal["light", "dark"] = "light") -> Opened:
     page = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce").new_page()
     page.set_default_timeout(30_000)
-    found = Opened(page)
-    page.on("console", lambda message: found.said.append(message.text))
-    page.on("pageerror", lambda error: found.said.append(str(error)))
-    page.on("dialog", lambda dialog: found.said.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: found.asked.append(request.url))
+    result = Opened(page)
+    page.on("console", lambda message: result.said.append(message.text))
+    page.on("pageerror", lambda error: result.said.append(str(error)))
+    page.on("dialog", lambda dialog: result.said.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: result.asked.append(request.url))
     page.goto(address)
     page.wait_for_selector("body[data-drawn]")
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,10 @@ def test_it_opens_silently_and_fits(
     browser: Browser, runs: Path, size: ViewportSize, scheme: Literal["light", "dark"]
 ) -> None:
     address = (runs / "report.html").as_uri()
-    found = opened(browser, address, size, scheme)
-    page = found.page
-    assert found.said == []
-    assert [url for url in found.asked if url != address and not url.startswith("data:")] == []
+    result = opened(browser, address, size, scheme)
+    page = result.page
+    assert result.said == []
+    assert [url for url in result.asked if url != address and not url.startswith("data:")] == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     wide = (
         "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg') && e.getClientRects().length"

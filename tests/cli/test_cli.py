@@ -35,9 +35,9 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
     assert taught["states"][-1]["labels"] == ["100%"]
     for seed in ("1", "2"):
         for method in ("kd", "asd"):
-            made = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
-            assert made["run"] == f"runs/tiny/{method}-s{seed}"
-            assert 0 <= made["last"]["accuracy"] <= made["best"]["accuracy"] <= 1
+            built = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
+            assert built["run"] == f"runs/tiny/{method}-s{seed}"
+            assert 0 <= built["last"]["accuracy"] <= built["best"]["accuracy"] <= 1
     folders = sorted(str(path) for path in Path("runs/tiny").iterdir())
     scored = asd("evaluate", *folders, "--on", "clean,mechanism")
     assert [entry["run"] for entry in scored["runs"]] == folders

@@ -27,16 +27,16 @@ from tests.data.official import make_ade, make_camvid, make_cifar, make_tiny, pi
 def test_it_reports_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
     result = CliRunner().invoke(app, ["doctor", "--json"], catch_exceptions=False)
-    found = json.loads(result.stdout)
-    assert found["broken"] == []
-    assert found["versions"]["antishortcut"] == __version__
-    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    assert len(found["GPUs"]) == torch.cuda.device_count()
-    assert found["a run uses"]["threads"] == torch.get_num_threads()
-    assert found["a run uses"]["teacher precision"] == "bfloat16"
-    assert found["a run uses"]["student precision"] == "bf16-mixed"
-    assert found["environment"]["ANTISHORTCUT_NATIVE"] == "bfloat16"
+    results = json.loads(result.stdout)
+    assert results["broken"] == []
+    assert results["versions"]["antishortcut"] == __version__
+    assert results["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert results["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert len(results["GPUs"]) == torch.cuda.device_count()
+    assert results["a run uses"]["threads"] == torch.get_num_threads()
+    assert results["a run uses"]["teacher precision"] == "bfloat16"
+    assert results["a run uses"]["student precision"] == "bf16-mixed"
+    assert results["environment"]["ANTISHORTCUT_NATIVE"] == "bfloat16"
     printed = CliRunner().invoke(app, ["doctor"], catch_exceptions=False).stdout
     for words in ("torch", "processor", "data root", "bf16-mixed", "next: asd demo"):
         assert words in printed
@@ -74,10 +74,10 @@ def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.Monk
 def test_missing_extras_are_listed_with_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = doctor._installed
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "altair" else installed(name))
-    found = examine()
-    assert found["broken"] == []
-    assert found["missing extras"]["report"] == "pip install 'antishortcut[report]'"
-    assert {"dev", "docs"}.isdisjoint(found["missing extras"])
+    result = examine()
+    assert result["broken"] == []
+    assert result["missing extras"]["report"] == "pip install 'antishortcut[report]'"
+    assert {"dev", "docs"}.isdisjoint(result["missing extras"])
 
 
 def test_only_what_breaks_asd_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,9 +40,9 @@ def threads() -> list[str]:
 
 def test_the_next_is_made_while_this_one_is_used_and_no_more() -> None:
     log: list[int] = []
-    made = ahead(batches(5, log))
+    built = ahead(batches(5, log))
     assert log == []
-    for at, batch in enumerate(made):
+    for at, batch in enumerate(built):
         assert int(batch.label[0]) == at
         assert len(log) <= at + 2
     assert log == [0, 1, 2, 3, 4]
@@ -54,11 +54,11 @@ def test_errors_come_in_their_place() -> None:
         yield from batches(2)
         raise UserError("the third is bad")
 
-    for made in (ahead(broken()), to_device(broken(), CPU), to_device(ahead(broken()), CPU)):
-        seen: list[Batch] = []
+    for built in (ahead(broken()), to_device(broken(), CPU), to_device(ahead(broken()), CPU)):
+        outputs: list[Batch] = []
         with pytest.raises(UserError, match="the third is bad"):
-            seen.extend(made)
-        assert [int(batch.label[0]) for batch in seen] == [0, 1]
+            outputs.extend(built)
+        assert [int(batch.label[0]) for batch in outputs] == [0, 1]
     assert threads() == []
 
 
@@ -73,10 +73,10 @@ def test_closing_stops_the_thread_and_what_it_asks() -> None:
         finally:
             closed.append(True)
 
-    made = ahead(endless())
-    assert [next(made), next(made)] == [1, 2]
+    built = ahead(endless())
+    assert [next(built), next(built)] == [1, 2]
     assert len(threads()) == 1
-    made.close()  # type: ignore[attr-defined]
+    built.close()  # type: ignore[attr-defined]
     assert closed == [True]
     assert threads() == []
     for _ in to_device(Loader(memory(40), batch=4, seed=0, image_size=8).epoch(0), CPU):

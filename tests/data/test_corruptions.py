@@ -49,9 +49,9 @@ PLAIN: dict[str, Callable[..., Array]] = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_without_draws(name: str, severity: int) -> None:
     images = pictures(5)
-    made = corrupt(images, name, severity)
+    built = corrupt(images, name, severity)
     constants = each(severity, 32, name)
-    for one, image in zip(made, images, strict=True):
+    for one, image in zip(built, images, strict=True):
         near(one, PLAIN[name](image, *(constants if isinstance(constants, tuple) else (constants,))))
 
 
@@ -82,11 +82,11 @@ def test_cases_solved_by_hand() -> None:
 def test_noise_of_given_draws() -> None:
     images, rng = pictures(5), np.random.default_rng(1)
     normal = rng.standard_normal(images.shape)
-    for made, twin in (
+    for built, twin in (
         (noise.gaussian_noise(images, 0.1, normal), twins.gaussian_noise(images, 0.1, normal)),
         (noise.speckle_noise(images, 0.2, normal), twins.speckle_noise(images, 0.2, normal)),
     ):
-        near(made, twin)
+        near(built, twin)
     count = rng.poisson(images / 255 * 50)
     near(noise.shot_noise(50, count), twins.clipped(count / 50))
     uniform = rng.random(images.shape)
@@ -102,8 +102,8 @@ def test_glass_of_given_draws(side: int, severity: int) -> None:
     sigma, reach, repeats = each(severity, side, "glass_blur")
     images = pictures(2 if side < 128 else 1, side)
     delta = np.random.default_rng(2).integers(-reach, reach, (len(images), repeats, 2, side, side))
-    made = blur.glass_blur(images, sigma, reach, delta)
-    for one, image, moves in zip(made, images, delta, strict=True):
+    built = blur.glass_blur(images, sigma, reach, delta)
+    for one, image, moves in zip(built, images, delta, strict=True):
         near(one, twins.glass_blur(image, sigma, reach, moves))
 
 
@@ -112,8 +112,8 @@ def test_motion_along_given_angles(side: int, severity: int) -> None:
     angle = np.array([30.0, -44.9, 0.0])[: 3 if side == 32 else 1]
     images = pictures(len(angle), side)
     radius, sigma = each(severity, side, "motion_blur")
-    made = blur.motion_blur(images, radius, sigma, angle)
-    for one, image, turn in zip(made, images, angle, strict=True):
+    built = blur.motion_blur(images, radius, sigma, angle)
+    for one, image, turn in zip(built, images, angle, strict=True):
         near(one, twins.magick_motion(image, radius, sigma, turn))
 
 
@@ -134,9 +134,9 @@ def test_snow_of_given_draws(severity: int) -> None:
     images, rng = pictures(3), np.random.default_rng(3)
     normal, angle = rng.standard_normal((3, 32, 32)), np.array([-100.0, -60.0, -90.0])
     constants = each(severity, 32, "snow")
-    made = weather.snow(images, constants, normal, angle)
+    built = weather.snow(images, constants, normal, angle)
     for at in range(3):
-        near(made[at], twins.snow(images[at], constants, normal[at], angle[at]))
+        near(built[at], twins.snow(images[at], constants, normal[at], angle[at]))
 
 
 @pytest.mark.parametrize("side", [32, 40])
@@ -170,18 +170,18 @@ def test_elastic_of_given_draws(side: int, severity: int) -> None:
     images, rng = pictures(3, side), np.random.default_rng(7)
     alpha, sigma, reach = each(severity, side, "elastic_transform")
     corners, field = rng.uniform(-reach, reach, (3, 3, 2)), rng.uniform(-1, 1, (3, 2, side, side))
-    made = digital.elastic_transform(images, alpha, sigma, corners, field)
+    built = digital.elastic_transform(images, alpha, sigma, corners, field)
     for at in range(3):
-        near(made[at], twins.elastic_transform(images[at], alpha, sigma, corners[at], field[at]), 0.01)
+        near(built[at], twins.elastic_transform(images[at], alpha, sigma, corners[at], field[at]), 0.01)
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_spatter_of_given_draws(severity: int) -> None:
     images, constants = pictures(3), each(severity, 32, "spatter")
     normal = np.random.default_rng(8).standard_normal((3, 32, 32))
-    made = spatter(images, constants, normal)
+    built = spatter(images, constants, normal)
     for at in range(3):
-        near(made[at], spatter_twin.spatter(images[at], constants, normal[at]))
+        near(built[at], spatter_twin.spatter(images[at], constants, normal[at]))
 
 
 # The draws themselves ----------------------------------------------------------------------------------------------

@@ -51,37 +51,37 @@ def test_constants_as_published() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_bytes_depend_on_seed_severity_chunk_and_place_alone(name: str) -> None:
     images = pictures(12)
-    made = corrupt(images, name, 3, seed=1, chunk=2)
-    assert made.shape == images.shape
-    assert made.dtype == np.uint8
-    assert np.array_equal(made, corrupt(images, name, 3, seed=1, chunk=2))
-    assert np.array_equal(made[:5], corrupt(images[:5], name, 3, seed=1, chunk=2))  # not on who comes after
-    others = images.copy()
-    others[5:] = 255 - others[5:]
+    built = corrupt(images, name, 3, seed=1, chunk=2)
+    assert built.shape == images.shape
+    assert built.dtype == np.uint8
+    assert np.array_equal(built, corrupt(images, name, 3, seed=1, chunk=2))
+    assert np.array_equal(built[:5], corrupt(images[:5], name, 3, seed=1, chunk=2))  # not on who comes after
+    rest = images.copy()
+    rest[5:] = 255 - rest[5:]
     if name != "shot_noise":  # draws as much as the images before it make it draw
-        assert np.array_equal(made[:5], corrupt(others, name, 3, seed=1, chunk=2)[:5])
+        assert np.array_equal(built[:5], corrupt(rest, name, 3, seed=1, chunk=2)[:5])
     drawn = name not in UNDRAWN
     for seed, chunk in ((2, 2), (1, 3)):
-        assert np.array_equal(made, corrupt(images, name, 3, seed=seed, chunk=chunk)) != drawn
-    assert not np.array_equal(made, corrupt(images, name, 4, seed=1, chunk=2))
+        assert np.array_equal(built, corrupt(images, name, 3, seed=seed, chunk=chunk)) != drawn
+    assert not np.array_equal(built, corrupt(images, name, 4, seed=1, chunk=2))
 
 
 @pytest.mark.parametrize("name", ["shot_noise", "motion_blur", "frost", "elastic_transform"])
 def test_more_than_a_chunk_runs_on(name: str) -> None:
     size = CHUNK[32]
     images = make_cues("iid", size + 20, seed=0).image.permute(0, 2, 3, 1).numpy()
-    made = corrupt(images, name, 2, chunk=4)
-    assert np.array_equal(made[:size], corrupt(images[:size], name, 2, chunk=4))
-    assert np.array_equal(made[size:], corrupt(images[size:], name, 2, chunk=5))
+    built = corrupt(images, name, 2, chunk=4)
+    assert np.array_equal(built[:size], corrupt(images[:size], name, 2, chunk=4))
+    assert np.array_equal(built[size:], corrupt(images[size:], name, 2, chunk=5))
 
 
 @pytest.mark.parametrize("side", [16, 130])
 @pytest.mark.parametrize("name", ALL)
 def test_any_side_will_do(name: str, side: int) -> None:
     images = pictures(2, side)
-    made = corrupt(images, name, 5)
-    assert made.shape == images.shape
-    assert not np.array_equal(made, images)
+    built = corrupt(images, name, 5)
+    assert built.shape == images.shape
+    assert not np.array_equal(built, images)
 
 
 UNORDERED = {  # as published: constants trade one thing for another, or bring another kind of change
@@ -130,9 +130,9 @@ MEANS = {
 @pytest.mark.parametrize("name", ALL)
 def test_draws_are_frozen(name: str) -> None:
     """Mean byte of the upper left quarter. When draws or their order change, so must VERSION, and all copies."""
-    made = corrupt(pictures(4), name, 3)[:, :16, :16]
+    built = corrupt(pictures(4), name, 3)[:, :16, :16]
     assert VERSION == 1
-    assert made.mean() == pytest.approx(MEANS[name], abs=0.02)
+    assert built.mean() == pytest.approx(MEANS[name], abs=0.02)
 
 
 @pytest.mark.parametrize("side", TABLES)

@@ -109,11 +109,11 @@ def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatc
     with pytest.raises(UserError, match="not finished; run asd corrupt again"):
         open_copies(tmp_path, 10, needed=TWO)
 
-    made = [0]
-    monkeypatch.setattr(generate, "fill", lambda *_: made.__setitem__(0, made[0] + 1) or real(*_))
+    built = [0]
+    monkeypatch.setattr(generate, "fill", lambda *_: built.__setitem__(0, built[0] + 1) or real(*_))
     written = (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns
     write(images, tmp_path)
-    assert made[0] == 5  # contrast alone
+    assert built[0] == 5  # contrast alone
     assert (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns == written
     assert open_copies(tmp_path, 10, needed=TWO).names == ("gaussian_noise", "contrast")
     assert not (tmp_path / "making.json").exists()
@@ -191,10 +191,10 @@ def test_frost_pictures_of_ones_own(tmp_path: Path, images: ImageSet) -> None:
     for number in range(6):
         Image.new("RGB", (200, 180), (40 * number, 0, 200)).save(folder / f"frost{number}.png")
     write(images, tmp_path / "out", ("frost",), frost=folder)
-    made = open_copies(tmp_path / "out", 10, needed=("frost",))
-    assert len(made.facts["frost"]) == 16
+    built = open_copies(tmp_path / "out", 10, needed=("frost",))
+    assert len(built.facts["frost"]) == 16
     shades = {0.2 * 40 * number for number in range(5)}  # the sixth is never drawn, as in the scripts
-    added = pixels(made.part("frost", 1))[..., 0].astype(int) - pixels(images)[..., 0]
+    added = pixels(built.part("frost", 1))[..., 0].astype(int) - pixels(images)[..., 0]
     dim = pixels(images)[..., 0] < 200
     assert set(added[dim].tolist()) <= {int(shade + 1e-4) for shade in shades}
     with pytest.raises(UserError, match="frost"):
@@ -215,13 +215,13 @@ def run(*words: str) -> tuple[int, str, BaseException | None]:
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "cues-c"
     words = ("--names", "fog,contrast", "--limit", "20", "--set-name", "conflict", "--json")
-    code, said, error = run("corrupt", "cues", str(out), *words)
+    code, line, error = run("corrupt", "cues", str(out), *words)
     assert (code, error) == (0, None)
-    told = json.loads(said[said.index("{") :])
-    assert (told["folder"], told["sheet"]) == (str(out), str(out / "contact.png"))
-    assert [told["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
-    assert [row["name"] for row in told["rows"]] == ["fog", "contrast"]
-    assert all(change > 0 for row in told["rows"] for change in row["change"])
+    text = json.loads(line[line.index("{") :])
+    assert (text["folder"], text["sheet"]) == (str(out), str(out / "contact.png"))
+    assert [text["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
+    assert [row["name"] for row in text["rows"]] == ["fog", "contrast"]
+    assert all(change > 0 for row in text["rows"] for change in row["change"])
     assert (out / "contact.png").exists()
     assert open_copies(out, 10, needed=("fog",)).label.bincount().tolist() == [2] * 10  # balanced
     for words, message in (

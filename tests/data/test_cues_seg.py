@@ -56,8 +56,8 @@ def test_an_image_depends_on_split_seed_and_place_alone() -> None:
     assert torch.equal(few.image, many.image[:100])
     assert torch.equal(few.label, many.label[:100])
     assert torch.equal(few.cues["texture_map"], many.cues["texture_map"][:100])
-    others = [make_scenes(split, 100, seed=seed).image for split, seed in (("iid", 2), ("train", 1), ("conflict", 1))]
-    every = torch.cat([many.image, *others]).flatten(1)
+    rest = [make_scenes(split, 100, seed=seed).image for split, seed in (("iid", 2), ("train", 1), ("conflict", 1))]
+    every = torch.cat([many.image, *rest]).flatten(1)
     assert len(torch.unique(every, dim=0)) == len(every)
 
 

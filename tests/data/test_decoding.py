@@ -51,8 +51,8 @@ def twin_varied(picture: Image.Image, size: int, seed: int, epoch: int, index: i
 def test_imagenet_is_torchvisions_bit_for_bit(size: tuple[int, int]) -> None:
     picture = scene(*size)
     for index in range(40):
-        made = varied(picture, 48, 3, 5, index)
-        assert np.array_equal(made, twin_varied(picture, 48, 3, 5, index)), index
+        built = varied(picture, 48, 3, 5, index)
+        assert np.array_equal(built, twin_varied(picture, 48, 3, 5, index)), index
 
 
 def test_imagenet_in_both_places_and_beside_a_network_that_draws() -> None:
@@ -60,14 +60,14 @@ def test_imagenet_in_both_places_and_beside_a_network_that_draws() -> None:
     rows = torch.stack([pixels(scene(32, 32, seed)) for seed in range(24)])
     images = ImageSet(rows, torch.zeros(24, dtype=torch.int64))
     torch.manual_seed(4)
-    alone = [float(torch.rand(())) for _ in range(600)]
+    single = [float(torch.rand(())) for _ in range(600)]
     torch.manual_seed(4)
-    beside, made = [], []
+    beside, built = [], []
     for batch in Loader(images, batch=4, seed=1, image_size=64, augment="imagenet").epoch(2):
-        made.append(batch)
+        built.append(batch)
         beside += [float(torch.rand(())) for _ in range(100)]
-    assert beside == alone
-    for batch in made:
+    assert beside == single
+    for batch in built:
         for image, at in zip(batch.image, batch.index.tolist(), strict=True):
             twin = twin_varied(scene(32, 32, at), 64, 1, 2, at)
             assert torch.equal(image, torch.from_numpy(twin) / 255)
@@ -121,13 +121,13 @@ def test_every_kind_has_the_pixels_that_a_copy_has(kinds: FileSet, name: str, tm
     source = next(path for path in kinds.paths if path.name == name)
     path = tmp_path / name
     path.write_bytes(source.read_bytes())
-    made = read(path)
+    built = read(path)
     path.unlink()  # what was read needs the file no more
     with Image.open(source) as picture:
         plain = picture.convert("RGBA") if "transparency" in picture.info else picture
-        assert np.array_equal(np.asarray(made), np.asarray(plain.convert("RGB")))
-        assert made.size == picture.size  # as stored: EXIF turns nothing
-    assert made.mode == "RGB"
+        assert np.array_equal(np.asarray(built), np.asarray(plain.convert("RGB")))
+        assert built.size == picture.size  # as stored: EXIF turns nothing
+    assert built.mode == "RGB"
 
 
 @pytest.mark.parametrize("name", ["plain.jpg", "rgb.png"])
@@ -140,9 +140,9 @@ def test_a_truncated_file_is_one_line_after_the_batches_before_it(
     bad.write_bytes(whole[: len(whole) * 2 // 3])
     images = FileSet((*kinds.paths[:8], bad), torch.zeros(9, dtype=torch.int64))
     loader = Loader(images, batch=4, seed=0, image_size=16, augment="imagenet", workers=workers, shuffle=False)
-    seen: list[Batch] = []
+    outputs: list[Batch] = []
     with pytest.raises(UserError, match="replace or remove the file") as caught:
-        seen.extend(loader.epoch(0))
-    assert len(seen) == 2
+        outputs.extend(loader.epoch(0))
+    assert len(outputs) == 2
     assert str(bad) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -68,7 +68,7 @@ def interior(label: Tensor, reach: int = 2) -> Tensor:
 @pytest.mark.parametrize("shape", [(60, 90), (70, 41)])
 def test_masks_move_with_their_images(augment: str, shape: tuple[int, int]) -> None:
     images = painted(40, *shape)
-    seen = 0
+    outputs = 0
     for batch in loader(images, augment=augment).epoch(0):
         assert batch.label.dtype == torch.int64
         assert batch.label.shape == (len(batch.index), *batch.image.shape[2:])
@@ -81,8 +81,8 @@ def test_masks_move_with_their_images(augment: str, shape: tuple[int, int]) -> N
         black = (colour == 0).all(-1)
         assert torch.equal(black & sure, black & sure & ~classes)  # padding is void
         assert torch.equal(colour[sure & ~black], expected[sure & ~black])
-        seen += int((sure & classes).sum())
-    assert seen > 40 * 32 * 32 / 5
+        outputs += int((sure & classes).sum())
+    assert outputs > 40 * 32 * 32 / 5
 
 
 def twin(image: Tensor, label: Tensor, at: int, size: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
@@ -126,8 +126,8 @@ def test_scale_crop_flip_equals_its_twin(height: int, width: int, size: int, see
 def test_memory_and_disk_workers_and_company_give_the_same(tmp_path: Path) -> None:
     images = painted(11, 50, 37)
     files = saved(images, tmp_path)
-    made = loader(images)
-    batches = list(made.epoch(3))
+    built = loader(images)
+    batches = list(built.epoch(3))
     assert [len(batch.index) for batch in batches] == [4, 4, 3]
     assert torch.equal(torch.cat([batch.index for batch in batches]), order(11, 1, 3))
     torch.manual_seed(5)
@@ -135,13 +135,13 @@ def test_memory_and_disk_workers_and_company_give_the_same(tmp_path: Path) -> No
     assert same(batches, list(loader(files).epoch(3)))
     assert same(batches, list(loader(files, workers=2).epoch(3)))
     assert torch.equal(torch.get_rng_state(), before)
-    assert same(batches[1:], list(made.epoch(3, start=1)))
+    assert same(batches[1:], list(built.epoch(3, start=1)))
     assert same(batches, list(loader(images, views=2).epoch(3))) is False
-    assert not same(batches, list(made.epoch(4)))
+    assert not same(batches, list(built.epoch(4)))
     shares = [list(loader(images, rank=rank, world=2).epoch(3)) for rank in range(2)]
     for number, batch in enumerate(batches):
-        parts = [share[number] for share in shares]
-        whole = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in ("image", "label", "index")))
+        pieces = [share[number] for share in shares]
+        whole = Batch(*(torch.cat([getattr(part, name) for part in pieces]) for name in ("image", "label", "index")))
         assert same([batch], [whole])
 
 
@@ -149,8 +149,8 @@ def test_memory_and_disk_workers_and_company_give_the_same(tmp_path: Path) -> No
 
 
 def odd_sizes(folder: Path, count: int) -> FileSet:
-    parts = [saved(painted(1, 20 + 3 * at, 33 - at), _made(folder / str(at))) for at in range(count)]
-    paths, masks = (tuple(getattr(part, name)[0] for part in parts) for name in ("paths", "masks"))
+    pieces = [saved(painted(1, 20 + 3 * at, 33 - at), _made(folder / str(at))) for at in range(count)]
+    paths, masks = (tuple(getattr(part, name)[0] for part in pieces) for name in ("paths", "masks"))
     return FileSet(paths, torch.zeros(count, dtype=torch.int64), masks=masks)
 
 
@@ -162,9 +162,9 @@ def _made(folder: Path) -> Path:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_whole_images_on_disk_come_alone_and_in_order(tmp_path: Path, workers: int) -> None:
     files = odd_sizes(tmp_path, 5)
-    made = loader(files, batch=256, augment="none", shuffle=False, workers=workers)
-    batches = list(made.epoch(0))
-    assert len(batches) == len(made) == 5
+    built = loader(files, batch=256, augment="none", shuffle=False, workers=workers)
+    batches = list(built.epoch(0))
+    assert len(batches) == len(built) == 5
     for at, batch in enumerate(batches):
         expected = painted(1, 20 + 3 * at, 33 - at)
         assert batch.index.tolist() == [at]
@@ -185,8 +185,8 @@ def test_ranks_share_whole_images(tmp_path: Path, world: int, shuffle: bool) -> 
     shares = [[batch.index.tolist() for batch in rank] for rank in ranks]
     assert len({len(share) for share in shares}) == 1  # no one waits forever
     assert all(len(part) <= 1 for share in shares for part in share)
-    seen = sorted(at for share in shares for part in share for at in part)
-    assert len(seen) == len(set(seen)) == (5 - 5 % world if shuffle else 5)
+    outputs = sorted(at for share in shares for part in share for at in part)
+    assert len(outputs) == len(set(outputs)) == (5 - 5 % world if shuffle else 5)
     if shuffle:
         assert all(part for share in shares for part in share)
     elif world == 3:
@@ -206,7 +206,7 @@ def test_bad_files_are_one_line_also_from_a_worker(tmp_path: Path, workers: int)
     files = saved(painted(6, 40, 40), tmp_path, lookup)
     good = files.masks[4].read_bytes()
 
-    def said(augment: str = "scale-crop-flip") -> str:
+    def text(augment: str = "scale-crop-flip") -> str:
         with pytest.raises(UserError) as caught:
             list(loader(files, workers=workers, augment=augment).epoch(0))
         assert "\n" not in str(caught.value)
@@ -214,11 +214,11 @@ def test_bad_files_are_one_line_also_from_a_worker(tmp_path: Path, workers: int)
         return str(caught.value)
 
     files.masks[4].write_bytes(good[: len(good) // 2])
-    assert "cannot read the mask" in said()
+    assert "cannot read the mask" in text()
     Image.fromarray(np.full((40, 40), 9, dtype=np.uint8)).save(files.masks[4])
-    assert "has the value 9, which is no class: they are 0 to 4, and 255" in said()
+    assert "has the value 9, which is no class: they are 0 to 4, and 255" in text()
     Image.fromarray(np.zeros((40, 30), dtype=np.uint8)).save(files.masks[4])
-    assert "30 × 40 pixels" in said("none")
+    assert "30 × 40 pixels" in text("none")
 
 
 def test_augmentations_that_do_not_suit(tmp_path: Path) -> None:
@@ -255,12 +255,12 @@ def test_splits_and_limits_carry_masks_and_maps(count: int, fraction: float, see
         masks=tuple(Path(f"{at}.png") for at in range(count)),
         lookup=torch.arange(256, dtype=torch.uint8),
     )
-    wanted = max(1, round(fraction * count))
-    if wanted == count:
+    required = max(1, round(fraction * count))
+    if required == count:
         return
-    for parts in (hold_out(images, fraction, seed), hold_out(files, fraction, seed)):
+    for pieces in (hold_out(images, fraction, seed), hold_out(files, fraction, seed)):
         places = []
-        for part in parts:
+        for part in pieces:
             assert part is not None
             assert is_dense(part)
             if isinstance(part, ImageSet):
@@ -270,11 +270,11 @@ def test_splits_and_limits_carry_masks_and_maps(count: int, fraction: float, see
                 assert part.lookup is files.lookup
                 assert [path.stem for path in part.paths] == [path.stem for path in part.masks]
                 places.append([int(path.stem) for path in part.paths])
-        assert len(places[1]) == wanted
+        assert len(places[1]) == required
         assert sorted(places[0] + places[1]) == list(range(count))
-    some, more = limited(images, wanted, seed), limited(images, wanted + 1, seed)
+    some, more = limited(images, required, seed), limited(images, required + 1, seed)
     assert set(some.label[:, 0, 0].tolist()) <= set(more.label[:, 0, 0].tolist())
-    assert len(some) == wanted
-    alike = limited(files, wanted, seed)
+    assert len(some) == required
+    alike = limited(files, required, seed)
     assert isinstance(alike, FileSet)
     assert [int(path.stem) for path in alike.paths] == some.label[:, 0, 0].tolist()  # in memory and on disk the same

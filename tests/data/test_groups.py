@@ -162,15 +162,15 @@ def _set_or_one_line(text: str) -> None:
         for name in "abcde":
             (folder / f"{name}.png").touch()
         (folder / "metadata.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
-        found, error = _tried(folder)
-        if found is None:
+        result, error = _tried(folder)
+        if result is None:
             assert len(error.splitlines()) == 1
             return
-        for images in (found.train, *found.tests.values()):
+        for images in (result.train, *result.tests.values()):
             assert len(images) == len(images.label) == len(next(iter(images.cues.values()))) > 0
-            assert 0 <= int(images.label.min()) <= int(images.label.max()) < len(found.classes)
+            assert 0 <= int(images.label.min()) <= int(images.label.max()) < len(result.classes)
             assert all(path.parent == folder for path in images.paths)
-        assert not set(found.train.paths) & set(found.tests["test"].paths)
+        assert not set(result.train.paths) & set(result.tests["test"].paths)
 
 
 def _tried(folder: Path) -> tuple[Found | None, str]:

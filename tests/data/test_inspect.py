@@ -85,34 +85,34 @@ def pets(tmp_path: Path) -> Path:
 
 def test_a_damaged_folder_is_told_in_full(ask: Ask, pets: Path) -> None:
     assert ask(pets)[0]["image_size"] == 32  # as asd distill would take them: half are no larger than 48
-    found, code, line = ask(pets, "--set", "data.image_size=224")
+    result, code, line = ask(pets, "--set", "data.image_size=224")
     assert code == 2
     assert line.startswith(f"asd: folder:{pets}: training would stop: no images in {pets / 'train' / 'cow'}")
     assert "2 files cannot be read" in line
-    assert found["parts"] == [
+    assert result["parts"] == [
         {"part": "train", "images": 13, "classes": 2, "smallest": 5, "largest": 8, "ratio": 1.6},
         {"part": "test", "images": 3, "classes": 1, "smallest": 3, "largest": 3, "ratio": 1.0},
     ]
-    assert found["balance"] == [
+    assert result["balance"] == [
         {"class": "cat", "train": 5, "test": 3},
         {"class": "cow", "train": 0, "test": 0},
         {"class": "dog", "train": 8, "test": 0},
     ]
-    reasons = {entry["file"]: entry["why"] for entry in found["unreadable"]}
+    reasons = {entry["file"]: entry["why"] for entry in result["unreadable"]}
     assert set(reasons) == {"train/cat/cut.jpg", "train/dog/nothing.png"}
     assert "truncated" in reasons["train/cat/cut.jpg"]
     assert "cannot identify" in reasons["train/dog/nothing.png"]
     assert str(pets) not in reasons["train/dog/nothing.png"]
-    assert found["modes"] == {"colour": 11, "grey": 1, "CMYK": 1, "colour with alpha": 1}
-    assert found["turned"] == 1
-    assert (found["sizes"]["smallest"], found["sizes"]["largest"]) == ([20, 24], [64, 64])
-    assert found["sizes"]["smaller"] == 14
-    assert found["empty"] == ["train/cow"]
-    assert found["missing"] == {"test": ["dog"]}
-    assert found["held"] == "val"
-    assert found["not_images"] == {".heic": 1, ".txt": 1}
-    assert found["unused"] == {"valid/cat": 1}
-    copies = found["duplicates"]
+    assert result["modes"] == {"colour": 11, "grey": 1, "CMYK": 1, "colour with alpha": 1}
+    assert result["turned"] == 1
+    assert (result["sizes"]["smallest"], result["sizes"]["largest"]) == ([20, 24], [64, 64])
+    assert result["sizes"]["smaller"] == 14
+    assert result["empty"] == ["train/cow"]
+    assert result["missing"] == {"test": ["dog"]}
+    assert result["held"] == "val"
+    assert result["not_images"] == {".heic": 1, ".txt": 1}
+    assert result["unused"] == {"valid/cat": 1}
+    copies = result["duplicates"]
     assert copies["leaked"] == {"test": 1}
     assert copies["within"] == {"train": 1, "test": 0}
     assert copies["across"] == [["train/cat/1.jpg", "val/cat/copy.png"]]
@@ -125,9 +125,9 @@ def test_without_train_a_folder_of_unread_kinds_is_no_class_and_gets_a_line(ask:
             picture(tmp_path / name / f"{at}.jpg")
     (tmp_path / "cow").mkdir()
     (tmp_path / "cow" / "phone.heic").write_bytes(b"ftypheic")
-    found, code, _ = ask(tmp_path)
-    assert (code, found["classes"], found["empty"]) == (0, 2, ["cow"])
-    advice = "\n".join(found["advice"])
+    result, code, _ = ask(tmp_path)
+    assert (code, result["classes"], result["empty"]) == (0, 2, ["cow"])
+    advice = "\n".join(result["advice"])
     assert "cow has no images: fill or remove the folder" in advice
     assert "(.heic)" in advice
 
@@ -147,15 +147,15 @@ def test_what_is_repaired_is_no_longer_told(ask: Ask, pets: Path) -> None:
         (pets / name).unlink()
     (pets / "train" / "cow").rmdir()
     shutil.rmtree(pets / "valid")
-    found, code, line = ask(pets, "--set", "data.image_size=16")
+    result, code, line = ask(pets, "--set", "data.image_size=16")
     assert (code, line) == (0, "")
-    assert found["problems"] == found["unreadable"] == found["duplicates"]["across"] == []
-    assert found["sizes"]["smaller"] == 0
+    assert result["problems"] == result["unreadable"] == result["duplicates"]["across"] == []
+    assert result["sizes"]["smaller"] == 0
     assert ask(pets, "--set", "data.image_size=22")[0]["sizes"]["smaller"] == 2  # those of 20 × 24
-    advice = "\n".join(found["advice"])
+    advice = "\n".join(result["advice"])
     assert not any(words in advice for words in ("training images too", "two classes", "image_size", "valid/"))
-    assert found["next"].startswith("asd distill --data ")
-    assert str(pets) in found["next"]
+    assert result["next"].startswith("asd distill --data ")
+    assert str(pets) in result["next"]
 
 
 def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path: Path) -> None:
@@ -173,15 +173,15 @@ def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path:
     assert open_sets(f"folder:{tmp_path / 'flat'}", None).train.label.tolist() == [0, 1]
     assert ask(tmp_path / "flat")[1] == 0
     (tmp_path / "flat" / "val").mkdir()
-    found, code, line = ask(tmp_path / "flat")
+    result, code, line = ask(tmp_path / "flat")
     assert code == 2
     assert "has val/ but no train/" in line
-    assert found["balance"][:2] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 2}]
+    assert result["balance"][:2] == [{"class": "ape", "train": 1}, {"class": "bat", "train": 2}]
     picture(tmp_path / "good" / "val" / "new" / "0.png")
-    found, code, line = ask(tmp_path / "good")
+    result, code, line = ask(tmp_path / "good")
     assert code == 2
     assert "new" in line
-    assert [row["class"] for row in found["balance"]] == ["ape", "bat", "new"]
+    assert [row["class"] for row in result["balance"]] == ["ape", "bat", "new"]
     (tmp_path / "good" / "train" / "new").mkdir()
     _, code, line = ask(tmp_path / "good")
     assert (code, "no image of new to train on" in line) == (2, True)
@@ -189,12 +189,12 @@ def test_what_training_refuses_is_what_check_calls_a_problem(ask: Ask, tmp_path:
 
 def test_without_val_a_tenth_is_held_out(ask: Ask, tmp_path: Path) -> None:
     make_folder(tmp_path, held=None, per_class=10)
-    found, code, _ = ask(tmp_path)
+    result, code, _ = ask(tmp_path)
     assert code == 0
-    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 18), ("test", 2)]
-    assert any(line.startswith("there is no val/: a tenth of the images") for line in found["advice"])
-    found, _, _ = ask(f"folder:{tmp_path}", "--set", "data.val_fraction=0.5", "--set", "data.train_limit=4")
-    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 4), ("val", 9), ("test", 2)]
+    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 18), ("test", 2)]
+    assert any(line.startswith("there is no val/: a tenth of the images") for line in result["advice"])
+    result, _, _ = ask(f"folder:{tmp_path}", "--set", "data.val_fraction=0.5", "--set", "data.train_limit=4")
+    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 4), ("val", 9), ("test", 2)]
 
 
 def test_at_most_twenty_are_named_and_the_rest_counted(told: Told, tmp_path: Path) -> None:
@@ -215,18 +215,18 @@ def test_at_most_twenty_are_named_and_the_rest_counted(told: Told, tmp_path: Pat
 def test_a_table_of_groups_and_a_recipe(ask: Ask, tmp_path: Path) -> None:
     make_birds(tmp_path / "birds")
     picture(tmp_path / "birds" / "000.Some_Bird" / "unlisted.jpg")
-    found, code, _ = ask(tmp_path / "birds")
+    result, code, _ = ask(tmp_path / "birds")
     assert code == 0
-    assert found["data"] == f"groups:{tmp_path / 'birds'}"
-    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 6), ("test", 5), ("validation", 2)]
-    assert found["unused"] == {"000.Some_Bird": 1}
+    assert result["data"] == f"groups:{tmp_path / 'birds'}"
+    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 6), ("test", 5), ("validation", 2)]
+    assert result["unused"] == {"000.Some_Bird": 1}
     recipe = tmp_path / "mine.toml"
     recipe.write_text('epochs = 1\n[data]\nname = "cues"\noptions = {count = 40, test_count = 20}\naugment = "flip"\n'
                       '[teacher]\nname = "cnn-4-16"\n[student]\nname = "cnn-2-16"\n')  # fmt: skip
-    found, code, _ = ask(recipe, "--set", "method.tc=1", "--set", "data.augment=crop")
+    result, code, _ = ask(recipe, "--set", "method.tc=1", "--set", "data.augment=crop")
     assert code == 0
-    assert (found["augment"], found["next"]) == ("crop", f"asd distill {recipe}")
-    assert [row["images"] for row in found["parts"]] == [40, 20, 20, 20]
+    assert (result["augment"], result["next"]) == ("crop", f"asd distill {recipe}")
+    assert [row["images"] for row in result["parts"]] == [40, 20, 20, 20]
 
 
 @pytest.mark.parametrize(
@@ -261,48 +261,48 @@ def test_masks(ask: Ask, tmp_path: Path) -> None:
             values = np.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 255, 255, 255]], dtype=np.uint8)
             mask(folder / part / "masks" / f"{at}.png", values)
     (folder / "classes.txt").write_text("sky\nsea\nsand\n")
-    found, code, _ = ask(folder, "--set", "data.image_size=8")
+    result, code, _ = ask(folder, "--set", "data.image_size=8")
     assert code == 0
-    assert found["augment"] == "scale-crop-flip"
-    assert found["masks"]["void"] == {"train": 0.25, "test": 0.25}
-    first, second, third = found["masks"]["frequency"]
+    assert result["augment"] == "scale-crop-flip"
+    assert result["masks"]["void"] == {"train": 0.25, "test": 0.25}
+    first, second, third = result["masks"]["frequency"]
     assert first == {"class": "sky", "train": 0.55556, "train images": 2, "test": 0.55556, "test images": 2}
     assert (second["train"], third["train"], third["train images"]) == (0.44444, 0.0, 0)
-    assert "no training mask has sand" in found["advice"]
+    assert "no training mask has sand" in result["advice"]
     values[0, 0] = 7
     mask(folder / "train" / "masks" / "0.png", values)
     mask(folder / "val" / "masks" / "1.png", np.zeros((5, 5), dtype=np.uint8))
-    found, code, line = ask(folder, "--set", "data.image_size=8", "--out", tmp_path / "sheet.png")
+    result, code, line = ask(folder, "--set", "data.image_size=8", "--out", tmp_path / "sheet.png")
     assert code == 2
-    assert found["masks"]["strange"] == [{"file": "train/masks/0.png", "values": [7]}]
-    assert found["unreadable"] == [{"file": "val/masks/1.png", "why": "5 × 5 pixels, its image 4 × 3"}]
+    assert result["masks"]["strange"] == [{"file": "train/masks/0.png", "values": [7]}]
+    assert result["unreadable"] == [{"file": "val/masks/1.png", "why": "5 × 5 pixels, its image 4 × 3"}]
     assert "one mask has values that are no class" in line
     assert Image.open(tmp_path / "sheet.png").width > 4 * TILE
     (folder / "train" / "masks" / "1.png").unlink()
-    found, code, line = ask(folder)
+    result, code, line = ask(folder)
     assert code == 2
     assert "has no mask" in line
-    assert found["unpaired"] == ["train/images/1.png"]
-    assert found["unused"] == {}
+    assert result["unpaired"] == ["train/images/1.png"]
+    assert result["unused"] == {}
 
 
 def test_a_folder_of_masks_that_nobody_named(ask: Ask, tmp_path: Path) -> None:
     make_masked(tmp_path)
     assert ask(tmp_path)[0]["classes"] == 3
     (tmp_path / "train" / "masks" / "0.png").write_bytes(b"")
-    found, code, _ = ask(
+    result, code, _ = ask(
         tmp_path, "--out", tmp_path / "sheet.png"
     )  # its classes can no longer be counted by opening it
     assert code == 2
-    assert (found["classes"], found["held"]) == (3, "val")
-    assert [row["class"] for row in found["masks"]["frequency"]] == ["class 0", "class 1", "class 2"]
-    assert [entry["file"] for entry in found["unreadable"]] == ["train/masks/0.png"]
+    assert (result["classes"], result["held"]) == (3, "val")
+    assert [row["class"] for row in result["masks"]["frequency"]] == ["class 0", "class 1", "class 2"]
+    assert [entry["file"] for entry in result["unreadable"]] == ["train/masks/0.png"]
 
 
 def test_small_masks_move_into_memory_and_may_keep_their_size(ask: Ask, told: Told, tmp_path: Path) -> None:
     make_masked(tmp_path)
-    found, code, _ = ask(tmp_path, "--set", "data.augment=crop-flip", "--out", tmp_path / "sheet.png")
-    assert (code, found["augment"]) == (0, "crop-flip")
+    result, code, _ = ask(tmp_path, "--set", "data.augment=crop-flip", "--out", tmp_path / "sheet.png")
+    assert (code, result["augment"]) == (0, "crop-flip")
     width, height = Image.open(tmp_path / "sheet.png").size
     assert (width, height) == (2 * (5 * (TILE + GAP) + GAP), 3 * LINE + 2 * (TILE + LINE))  # title, heads, legend
     picture(tmp_path / "train" / "images" / "wide.jpg", size=(50, 30))
@@ -315,14 +315,14 @@ def test_small_masks_move_into_memory_and_may_keep_their_size(ask: Ask, told: To
 
 def test_sets_in_memory(ask: Ask, tmp_path: Path) -> None:
     small = ["--set", "data.options.count=24", "--set", "data.options.test_count=8"]
-    found, code, _ = ask("cues", *small)
+    result, code, _ = ask("cues", *small)
     assert code == 0
-    assert (found["augment"], found["sizes"]["median"], found["modes"]) == ("crop", [32, 32], {})  # the recipe's
-    assert sum(row["train"] for row in found["balance"]) == 24
-    found, code, _ = ask("cues-seg", *small, "--out", tmp_path / "sheet.png")
+    assert (result["augment"], result["sizes"]["median"], result["modes"]) == ("crop", [32, 32], {})  # the recipe's
+    assert sum(row["train"] for row in result["balance"]) == 24
+    result, code, _ = ask("cues-seg", *small, "--out", tmp_path / "sheet.png")
     assert code == 0
-    assert sum(row["train"] for row in found["masks"]["frequency"]) == pytest.approx(1, abs=1e-3)
-    assert found["masks"]["strange"] == []
+    assert sum(row["train"] for row in result["masks"]["frequency"]) == pytest.approx(1, abs=1e-3)
+    assert result["masks"]["strange"] == []
     assert Image.open(tmp_path / "sheet.png").size[0] > 8 * TILE
 
 
@@ -330,29 +330,29 @@ def test_sets_in_memory(ask: Ask, tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.booleans()), min_size=1, max_size=14))
 def test_copies_against_comparing_all_with_all(drawn: list[tuple[int, int, bool]]) -> None:
     """Images of one of four colours, with a class, in one part or the other."""
-    parts: dict[str, ImageSet] = {}
+    pieces: dict[str, ImageSet] = {}
     for part, here in (("train", True), ("test", False)):
         rows = [(colour, label) for colour, label, where in drawn if where is here]
         image = torch.tensor([colour for colour, _ in rows], dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
-        parts[part] = ImageSet(image.clone(), torch.tensor([label for _, label in rows], dtype=torch.int64))
-    finding = Finding("drawn", ("a", "b"), 2, parts)
-    found = summarise(finding, {part: look(images) for part, images in parts.items()})["duplicates"]
-    every = [(part, at) for part, images in parts.items() for at in range(len(images))]
+        pieces[part] = ImageSet(image.clone(), torch.tensor([label for _, label in rows], dtype=torch.int64))
+    finding = Finding("drawn", ("a", "b"), 2, pieces)
+    result = summarise(finding, {part: look(images) for part, images in pieces.items()})["duplicates"]
+    every = [(part, at) for part, images in pieces.items() for at in range(len(images))]
     same = [
         (one, other)
         for one, other in combinations(every, 2)
-        if bool((parts[one[0]].image[one[1]] == parts[other[0]].image[other[1]]).all())
+        if bool((pieces[one[0]].image[one[1]] == pieces[other[0]].image[other[1]]).all())
     ]
     leaked = {other for one, other in same if one[0] == "train" and other[0] == "test"}
-    assert found["leaked"] == {"test": len(leaked)}
-    for part in parts:
+    assert result["leaked"] == {"test": len(leaked)}
+    for part in pieces:
         again = {other for one, other in same if one[0] == other[0] == part}
-        assert found["within"][part] == len(again)
+        assert result["within"][part] == len(again)
     two = {frozenset((one, other)) for one, other in same
-           if parts[one[0]].label[one[1]] != parts[other[0]].label[other[1]]}  # fmt: skip
+           if pieces[one[0]].label[one[1]] != pieces[other[0]].label[other[1]]}  # fmt: skip
     named = {frozenset(f"{part} {at}" for part, at in pair) for pair in two}
-    assert all(any(pair <= set(group) for group in found["two_classes"]) for pair in named)
-    assert bool(named) == bool(found["two_classes"])
+    assert all(any(pair <= set(group) for group in result["two_classes"]) for pair in named)
+    assert bool(named) == bool(result["two_classes"])
 
 
 def tiles(sheet: Image.Image, number: int, columns: int = 4) -> list[np.ndarray[Any, Any]]:
@@ -381,19 +381,19 @@ def test_the_sheet_shows_what_training_will_see() -> None:
         sheet = contact_sheet(finding, look(finding.parts["train"]), augment, seed=3)
         loader = Loader(train, batch=2, seed=3, image_size=32, augment=augment, shuffle=False)
         for epoch in range(3):
-            seen = torch.cat([batch.image for batch in loader.epoch(epoch)])
+            outputs = torch.cat([batch.image for batch in loader.epoch(epoch)])
             for at in range(5):
                 shown = tiles(sheet, at)
                 assert (shown[0] == enlarged(train.image[at])).all()
-                assert (shown[1 + epoch] == enlarged(seen[at])).all()
+                assert (shown[1 + epoch] == enlarged(outputs[at])).all()
                 assert (augment == "none") == bool((shown[1] == shown[0]).all())
 
 
 def test_a_sheet_of_files_leaves_out_what_cannot_be_read(ask: Ask, told: Told, pets: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "sheet.png"
-    found, code, _ = ask(pets, "--out", out)
+    result, code, _ = ask(pets, "--out", out)
     assert code == 2
-    assert found["sheet"] == str(out)
+    assert result["sheet"] == str(out)
     assert Image.open(out).height == 2 * LINE + 6 * (TILE + LINE)  # of 13, 11 can be read
     broken = tmp_path / "broken"
     for name in ("a", "b"):
@@ -411,25 +411,25 @@ def test_looking_never_raises(tmp_path: Path) -> None:
     finding = open_finding(f"folder:{tmp_path}", None)
     for path in (tmp_path / "train").rglob("*.png"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    seen: list[Seen] = look(finding.parts["train"])
-    assert all(not one.readable for one in seen)
+    outputs: list[Seen] = look(finding.parts["train"])
+    assert all(not one.readable for one in outputs)
     assert summarise(finding, {part: look(images) for part, images in finding.parts.items()})["sizes"]
 
 
 def test_cifar100_has_ten_of_its_test_images_in_training(ask: Ask) -> None:
     root = real("cifar-100-python")
-    found, code, _ = ask("cifar100", "--data-root", root)
+    result, code, _ = ask("cifar100", "--data-root", root)
     assert code == 0
-    assert [row["images"] for row in found["parts"]] == [50_000, 10_000]
-    assert found["duplicates"]["leaked"] == {"test": 10}
-    assert found["next"].startswith("asd distill P1")
+    assert [row["images"] for row in result["parts"]] == [50_000, 10_000]
+    assert result["duplicates"]["leaked"] == {"test": 10}
+    assert result["next"].startswith("asd distill P1")
 
 
 def test_camvid(ask: Ask) -> None:
     root = real("camvid")
-    found, code, _ = ask("camvid", "--data-root", root)
+    result, code, _ = ask("camvid", "--data-root", root)
     assert code == 0
-    assert [(row["part"], row["images"]) for row in found["parts"]] == [("train", 367), ("val", 101), ("test", 233)]
-    assert 0.03 < found["masks"]["void"]["train"] < 0.05
-    assert found["masks"]["frequency"][3]["class"] == "road"
-    assert found["unreadable"] == found["masks"]["strange"] == []
+    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 367), ("val", 101), ("test", 233)]
+    assert 0.03 < result["masks"]["void"]["train"] < 0.05
+    assert result["masks"]["frequency"][3]["class"] == "road"
+    assert result["unreadable"] == result["masks"]["strange"] == []

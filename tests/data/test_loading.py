@@ -50,12 +50,12 @@ def test_draws_are_uniform_and_unrelated() -> None:
     assert first.min() >= 0
     assert first.max() < 1
     assert stats.kstest(first, "uniform").pvalue > 1e-4
-    others = [
+    rest = [
         uniform(seed, 0, index, draws.FLIP),
         uniform(seed, 1, index, draws.ROW),
         uniform(seed + 1, 0, index, draws.ROW),
     ]
-    for other in (*others, np.roll(first, 1)):
+    for other in (*rest, np.roll(first, 1)):
         grid = np.histogram2d(first, other, bins=10, range=[[0, 1], [0, 1]])[0]
         assert stats.chisquare(grid.ravel()).pvalue > 1e-4
     bits = np.unpackbits(mix(seed, index).view(np.uint8)).reshape(-1, 64).mean(axis=0)
@@ -153,12 +153,12 @@ AUGMENTS = ["none", "crop", "flip", "crop-flip", "imagenet"]
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_batches(disk: FileSet, place: str, augment: str) -> None:
     images = disk if place == "disk" else memory(13)
-    made = loader(images, augment=augment)
-    batches = list(made.epoch(3))
-    assert len(batches) == len(made) == 3
+    built = loader(images, augment=augment)
+    batches = list(built.epoch(3))
+    assert len(batches) == len(built) == 3
     assert [len(batch.label) for batch in batches] == [4, 4, 5]  # a last image alone joins the batch before
-    asked = list(loader(images, augment="none", shuffle=False).epoch(0))
-    assert [len(batch.label) for batch in asked] == [4, 4, 4, 1]
+    requested = list(loader(images, augment="none", shuffle=False).epoch(0))
+    assert [len(batch.label) for batch in requested] == [4, 4, 4, 1]
     for batch in batches:
         assert batch.image.dtype == torch.float32
         assert batch.image.shape == (len(batch.label), 3, 8, 8)
@@ -167,22 +167,22 @@ def test_batches(disk: FileSet, place: str, augment: str) -> None:
     assert torch.equal(torch.cat([batch.index for batch in batches]), order(13, 1, 3))
     assert same(batches, list(loader(images, augment=augment).epoch(3)))
     for start in range(6):  # resuming is counting
-        assert same(batches[start:], list(made.epoch(3, start=start)))
+        assert same(batches[start:], list(built.epoch(3, start=start)))
     if augment != "none":
-        other = torch.cat([batch.image[batch.index.argsort()] for batch in made.epoch(4)])
+        other = torch.cat([batch.image[batch.index.argsort()] for batch in built.epoch(4)])
         assert not torch.equal(other, torch.cat([batch.image[batch.index.argsort()] for batch in batches]))
 
 
 @pytest.mark.parametrize("augment", AUGMENTS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_ranks_together_hold_the_single_batch(augment: str, shuffle: bool) -> None:
-    alone = list(loader(memory(15), augment=augment, shuffle=shuffle).epoch(2))
+    single = list(loader(memory(15), augment=augment, shuffle=shuffle).epoch(2))
     shares = [
         list(loader(memory(15), augment=augment, shuffle=shuffle, rank=rank, world=3).epoch(2)) for rank in range(3)
     ]
-    for number, batch in enumerate(alone):
-        parts = [share[number] for share in shares]
-        whole = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in ("image", "label", "index")))
+    for number, batch in enumerate(single):
+        pieces = [share[number] for share in shares]
+        whole = Batch(*(torch.cat([getattr(part, name) for part in pieces]) for name in ("image", "label", "index")))
         assert same([batch], [whole])
 
 
@@ -192,15 +192,15 @@ def test_no_rank_goes_without(count: int, batch: int, world: int, shuffle: bool)
     images = memory(count, size=1)
     options = {"augment": "none", "image_size": 1, "shuffle": shuffle, "batch": max(batch, world), "world": world}
     ranks = [loader(images, rank=rank, **options) for rank in range(world)]
-    shares = [[part.index for part in made.epoch(0)] for made in ranks]
-    assert {len(share) for share in shares} == {len(made) for made in ranks} == {len(ranks[0])}  # no one waits forever
-    seen = sorted(int(at) for share in shares for part in share for at in part)
-    assert len(seen) == len(set(seen))
+    shares = [[part.index for part in built.epoch(0)] for built in ranks]
+    assert {len(share) for share in shares} == {len(built) for built in ranks} == {len(ranks[0])}  # no one waits forever
+    outputs = sorted(int(at) for share in shares for part in share for at in part)
+    assert len(outputs) == len(set(outputs))
     if shuffle:
         assert all(len(part) for share in shares for part in share)
-        assert count - len(seen) < world  # at most a last batch smaller than the ranks
+        assert count - len(outputs) < world  # at most a last batch smaller than the ranks
     else:
-        assert seen == list(range(count))
+        assert outputs == list(range(count))
         assert count < world or all(len(part) for share in shares for part in share)
 
 
@@ -208,9 +208,9 @@ def test_no_rank_goes_without(count: int, batch: int, world: int, shuffle: bool)
 def test_workers_change_nothing(disk: FileSet, augment: str) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    alone = list(loader(disk, augment=augment).epoch(1))
-    assert same(alone, list(loader(disk, augment=augment, workers=2).epoch(1)))
-    assert same(alone[2:], list(loader(disk, augment=augment, workers=1).epoch(1, start=2)))
+    single = list(loader(disk, augment=augment).epoch(1))
+    assert same(single, list(loader(disk, augment=augment, workers=2).epoch(1)))
+    assert same(single[2:], list(loader(disk, augment=augment, workers=1).epoch(1, start=2)))
     assert torch.equal(torch.get_rng_state(), before)  # the models' generator is left alone
 
 

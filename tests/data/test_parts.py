@@ -34,26 +34,26 @@ def places(images: AnySet | None) -> list[int]:
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=60), st.floats(0.02, 0.9), st.integers(0, 2**63))
 def test_hold_out_is_a_stratified_partition(labels: list[int], fraction: float, seed: int) -> None:
-    images, wanted = labelled(labels), max(1, round(fraction * len(labels)))
+    images, required = labelled(labels), max(1, round(fraction * len(labels)))
     room = len(labels) - len(set(labels))  # of each class one stays
-    if wanted == len(labels) or not room:
+    if required == len(labels) or not room:
         with pytest.raises(UserError):
             hold_out(images, fraction, seed)
         return
-    wanted = min(wanted, room)
-    kept, held = hold_out(images, fraction, seed)
+    required = min(required, room)
+    saved, held = hold_out(images, fraction, seed)
     assert held is not None
-    assert len(held) == wanted
-    assert sorted(places(kept) + places(held)) == list(range(len(labels)))
+    assert len(held) == required
+    assert sorted(places(saved) + places(held)) == list(range(len(labels)))
     assert places(held) == places(hold_out(images, fraction, seed)[1])
     # classes that can give no more; others give in their place
     full = sum((held.label == name).sum().item() == labels.count(name) - 1 for name in set(labels))
     for name in set(labels):
         count = labels.count(name)
-        assert (kept.label == name).any()
+        assert (saved.label == name).any()
         most = (held.label == name).sum().item()
-        assert most == count - 1 or abs(most - count * wanted / len(labels)) < 1.5 + full
-        assert torch.equal(kept.label, torch.tensor(labels)[places(kept)])
+        assert most == count - 1 or abs(most - count * required / len(labels)) < 1.5 + full
+        assert torch.equal(saved.label, torch.tensor(labels)[places(saved)])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 2**63))

@@ -28,15 +28,15 @@ def test_fit_gives_the_square(width: int, height: int, size: int, margin: float)
 
 def test_decoded_images_are_cached_as_long_as_their_files_stay(tmp_path: Path) -> None:
     first = open_sets("tiny-imagenet", make_tiny(tmp_path))
-    kept = sorted((tmp_path / CACHE).iterdir())
-    assert [path.suffix for path in kept] == [".npy", ".npy"]  # training and test, and no half-written file
-    written = [path.stat().st_mtime_ns for path in kept]
+    saved = sorted((tmp_path / CACHE).iterdir())
+    assert [path.suffix for path in saved] == [".npy", ".npy"]  # training and test, and no half-written file
+    written = [path.stat().st_mtime_ns for path in saved]
     assert open_sets("tiny-imagenet", tmp_path).fingerprint == first.fingerprint
-    assert [path.stat().st_mtime_ns for path in kept] == written
-    for path in kept:
+    assert [path.stat().st_mtime_ns for path in saved] == written
+    for path in saved:
         path.write_bytes(path.read_bytes()[:500])  # cut short: decoded again, and mended
     assert open_sets("tiny-imagenet", tmp_path).fingerprint == first.fingerprint
-    assert all(path.stat().st_size > 500 for path in kept)
+    assert all(path.stat().st_size > 500 for path in saved)
     picture(tmp_path / layouts.TINY / "train/n01/images/n01_1.JPEG")
     assert open_sets("tiny-imagenet", tmp_path).fingerprint != first.fingerprint
 

@@ -156,9 +156,9 @@ def test_folder_names_its_classes(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("cat\ncat\n")
     refused("names the class 'cat' twice", name, None)
     (tmp_path / "classes.txt").unlink()
-    for text, said in (("{", "cannot read .*classes.json"), ('{"a": 1}', "not a list of names"), ("[1]", "not a list")):
+    for text, message in (("{", "cannot read .*classes.json"), ('{"a": 1}', "not a list of names"), ("[1]", "not a list")):
         (tmp_path / "classes.json").write_text(text)
-        refused(said, name, None)
+        refused(message, name, None)
 
 
 def test_folder_mistakes(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
     name = masked(tmp_path)
     for path in (tmp_path / "train/masks").iterdir():
         mask(path, 255 * (values(path) % 2))
-    said = "has one class only; 255 means void, so write foreground as 1"
-    refused(said, name, None)
+    text = "has one class only; 255 means void, so write foreground as 1"
+    refused(text, name, None)
     (tmp_path / "classes.txt").write_text("thing\n")
-    refused(said, name, None)
+    refused(text, name, None)
     (tmp_path / "classes.txt").write_text("ground\nthing\n")
     refused(r"show 1 class and void \(255\): there is nothing to tell apart; a foreground is written as 1", name, None)
 
@@ -216,9 +216,9 @@ def png(depth: int, rows: list[list[int]]) -> bytes:
     lines = [line + "0" * (-len(line) % 8) for line in lines]
     raw = b"".join(b"\0" + bytes(int(line[at : at + 8], 2) for at in range(0, len(line), 8)) for line in lines)
     head = struct.pack(">IIBBBBB", len(rows[0]), len(rows), depth, 0, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
+    pieces = ((b"IHDR", head), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
     chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in pieces
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
@@ -244,8 +244,8 @@ def test_masks_of_every_kind(tmp_path: Path) -> None:
     }
     kinds["palette.png"].putpalette([9, 9, 9, 200, 0, 0] + [0] * 762)
     paths = []
-    for name, made in kinds.items():
-        made.save(tmp_path / name)
+    for name, built in kinds.items():
+        built.save(tmp_path / name)
         picture(tmp_path / "image.png", size=(2, 2))
         paths.append(tmp_path / name)
     count = len(paths)

@@ -109,11 +109,11 @@ def test_mistakes_with_renditions(tmp_path: Path) -> None:
 def test_the_sixteen_are_the_published_imagenet_classes() -> None:
     """As indices of the 1,000 classes, the other form in which texture-vs-shape's human_categories.py has them."""
     names: list[str] = ImageNetInfo().label_names()  # type: ignore[no-untyped-call]
-    found: dict[str, set[int]] = {category: set() for category in SIXTEEN}
+    result: dict[str, set[int]] = {category: set() for category in SIXTEEN}
     for name, category in published().items():
         if name in names:
-            found[category].add(names.index(name))
-    assert found == {
+            result[category].add(names.index(name))
+    assert result == {
         "airplane": {404},
         "bear": {294, 295, 296, 297},
         "bicycle": {444, 671},
@@ -131,8 +131,8 @@ def test_the_sixteen_are_the_published_imagenet_classes() -> None:
         "oven": {766},
         "truck": {555, 569, 656, 675, 717, 734, 864, 867},
     }
-    others = set(published()) - set(names)
-    assert others == {*SIXTEEN, "pickup_truck"}
+    rest = set(published()) - set(names)
+    assert rest == {*SIXTEEN, "pickup_truck"}
 
 
 def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
@@ -150,11 +150,11 @@ def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
     )
     stimuli = open_stimuli(folder, CIFAR)
     assert stimuli.categories == ("bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "truck")
-    seen = {
+    outputs = {
         (stimuli.categories[shape], stimuli.categories[texture])
         for shape, texture in zip(stimuli.shape.tolist(), stimuli.texture.tolist(), strict=True)
     }
-    assert seen == {("bear", "clock"), ("truck", "bear"), ("clock", "truck")}
+    assert outputs == {("bear", "clock"), ("truck", "bear"), ("clock", "truck")}
     assert len(stimuli.images) == len(stimuli.texture) == 3
     assert (stimuli.facts["images"], stimuli.facts["no_conflict"], stimuli.facts["without_category"]) == (3, 1, 2)
     assert stimuli.facts["categories"]["truck"] == ["pickup_truck"]

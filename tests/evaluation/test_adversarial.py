@@ -55,7 +55,7 @@ def batch(count: int = 8, classes: int = 2, seed: int = 1) -> tuple[Tensor, Tens
 def test_one_step_by_hand() -> None:
     network = Linear().eval()
     image, label, index = batch(3)
-    found = pgd(network, image, label, index, epsilon=0.1, step=0.02, steps=1, seed=7)
+    result = pgd(network, image, label, index, epsilon=0.1, step=0.02, steps=1, seed=7)
     noise = start(image.shape, index, 7)
     for at in range(3):
         own, other = network.weight[label[at]], network.weight[1 - label[at]]
@@ -68,7 +68,7 @@ def test_one_step_by_hand() -> None:
                     low, high = max(0, x - 0.1), min(1, x + 0.1)
                     begun = min(max(x + 0.1 * float(noise[at][where]), low), high)
                     stepped = min(max(begun + 0.02 * float(slope[where]), low), high)
-                    assert float(found[at][where]) == pytest.approx(stepped, abs=1e-6)
+                    assert float(result[at][where]) == pytest.approx(stepped, abs=1e-6)
 
 
 @settings(deadline=None, max_examples=60)
@@ -76,11 +76,11 @@ def test_one_step_by_hand() -> None:
 def test_a_linear_network_meets_its_worst_case(seed: int, epsilon: float, steps: int) -> None:
     network = Linear(seed=seed).eval()
     image, label, index = batch(seed=seed)
-    found = pgd(network, image, label, index, epsilon=epsilon, steps=steps, seed=seed)
+    result = pgd(network, image, label, index, epsilon=epsilon, steps=steps, seed=seed)
     away = (network.weight[1 - label] - network.weight[label]).sign().view_as(image)
-    assert torch.allclose(found, (image + epsilon * away.float()).clamp(0, 1), atol=1e-6)
+    assert torch.allclose(result, (image + epsilon * away.float()).clamp(0, 1), atol=1e-6)
     clean = network(image).logits.argmax(1) == label
-    attacked = network(found).logits.argmax(1) == label
+    attacked = network(result).logits.argmax(1) == label
     assert not (attacked & ~clean).any()
 
 
@@ -88,11 +88,11 @@ def test_a_linear_network_meets_its_worst_case(seed: int, epsilon: float, steps:
 @given(st.integers(0, 1000), st.floats(0, 1), st.integers(1, 3), st.floats(0, 2))
 def test_it_stays_in_the_ball_and_among_images(seed: int, epsilon: float, steps: int, step: float) -> None:
     image, label, index = batch(4, classes=4, seed=seed)
-    found = pgd(Small(seed % 3).eval(), image, label, index, epsilon=epsilon, steps=steps, step=step, seed=seed)
-    assert found.shape == image.shape
-    assert found.dtype == image.dtype
-    assert float((found - image).abs().max()) <= epsilon + 1e-6
-    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+    result = pgd(Small(seed % 3).eval(), image, label, index, epsilon=epsilon, steps=steps, step=step, seed=seed)
+    assert result.shape == image.shape
+    assert result.dtype == image.dtype
+    assert float((result - image).abs().max()) <= epsilon + 1e-6
+    assert 0 <= float(result.min()) <= float(result.max()) <= 1
 
 
 def test_an_image_is_attacked_alike_in_any_batch() -> None:

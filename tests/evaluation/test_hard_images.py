@@ -18,11 +18,11 @@ from antishortcut.types import AnySet
 
 def guesses(network: Network, images: AnySet) -> list[int]:
     """The class a network finds most likely, image by image."""
-    found: list[int] = []
+    result: list[int] = []
     for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
         with torch.no_grad():
-            found += [row.index(max(row)) for row in network(batch.image).logits.tolist()]
-    return found
+            result += [row.index(max(row)) for row in network(batch.image).logits.tolist()]
+    return result
 
 
 def by_hand(run: Run, session: Session, images: AnySet, state: str = "15%") -> dict[str, float]:

@@ -41,17 +41,17 @@ def planted() -> dict[str, torch.Tensor]:
 
 def test_planted_directions_are_told_apart() -> None:
     pool = planted()
-    found = kinds(pool, "early")
-    displaced = found["displaced"].abs()
+    result = kinds(pool, "early")
+    displaced = result["displaced"].abs()
     assert displaced[:2].square().sum(dim=0)[:2].tolist() == pytest.approx([1, 1], abs=1e-6)  # 0 and 1, in some order
     assert displaced[1, 0] > 0.99  # what turned moved farthest
-    assert found["abandoned"].abs()[0, 0] > 0.99
+    assert result["abandoned"].abs()[0, 0] > 0.99
     images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
-    told = describe(pool, "early", images, ["a", "b", "c"], None)
-    first, second = told["displaced"][:2]
+    message = describe(pool, "early", images, ["a", "b", "c"], None)
+    first, second = message["displaced"][:2]
     assert first["kept"] > 1  # reused: it holds a larger share of the smaller final energy
     assert second["kept"] < 0.1  # abandoned; the sample correlates a little
-    assert told["abandoned"][0]["kept"] < 0.1
+    assert message["abandoned"][0]["kept"] < 0.1
     assert "high" not in first  # no folder, no pictures
 
 
@@ -65,23 +65,23 @@ def test_a_picture_that_a_full_disk_does_not_take_is_named(disk: Path) -> None:
 
 def test_geometry_and_stability_are_complete_and_plain() -> None:
     pool = planted()
-    found = written(geometry(pool, "early") | stability({"final": pool["final"], "early": pool["early"]}))
-    json.dumps(found, allow_nan=False)
-    energy = {row["state"]: row["shortcut"] for row in found["energy"]}
+    result = written(geometry(pool, "early") | stability({"final": pool["final"], "early": pool["early"]}))
+    json.dumps(result, allow_nan=False)
+    energy = {row["state"]: row["shortcut"] for row in result["energy"]}
     assert energy["early"] > energy["halfway"]
-    assert (found["width"], found["K"], found["count"]) == (D, 4, N)
-    assert found["bootstrap"]["pairs"] == 45
-    assert [row["batch"] for row in found["batches"]] == [32, 64, 128, 256]
-    assert found["batches"][1]["reference"] == pytest.approx(found["batches"][0]["to_whole"] / 2**0.5)
+    assert (result["width"], result["K"], result["count"]) == (D, 4, N)
+    assert result["bootstrap"]["pairs"] == 45
+    assert [row["batch"] for row in result["batches"]] == [32, 64, 128, 256]
+    assert result["batches"][1]["reference"] == pytest.approx(result["batches"][0]["to_whole"] / 2**0.5)
 
 
 def test_states_that_are_equal_say_so_without_falling_over() -> None:
     rows = planted()["final"]
     pool = {"early": rows, "final": rows.clone()}
-    found = written(geometry(pool, "early") | stability(pool))
-    json.dumps(found, allow_nan=False)
-    assert found["moved"]["size"] == 0
-    assert found["angles"]["shortcut_final"]["mean"] is None
+    result = written(geometry(pool, "early") | stability(pool))
+    json.dumps(result, allow_nan=False)
+    assert result["moved"]["size"] == 0
+    assert result["angles"]["shortcut_final"]["mean"] is None
     images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.zeros(N, dtype=torch.int64))
     assert describe(pool, "early", images, ["a"], None) == {"displaced": [], "abandoned": []}
     numbers, _ = values_of({"student": rows, **pool})
@@ -94,8 +94,8 @@ def test_factors_are_read_from_directions() -> None:
     texture, shape = torch.arange(N) % 4, torch.arange(N) // 4 % 5
     rows = {"early": torch.zeros(N, D).double(), "final": torch.zeros(N, D).double()}
     rows["early"][:, 0], rows["final"][:, 0] = texture.double(), shape.double()
-    told = meaning({"displaced": torch.eye(D).double()[:, :1]}, rows, {"texture": texture, "shape": shape})
-    each = told["displaced"]["each"][0]
+    message = meaning({"displaced": torch.eye(D).double()[:, :1]}, rows, {"texture": texture, "shape": shape})
+    each = message["displaced"]["each"][0]
     assert each["early"] == {"texture": pytest.approx(1), "shape": pytest.approx(0, abs=0.02)}
     assert each["final"] == {"texture": pytest.approx(0, abs=0.02), "shape": pytest.approx(1)}
     assert pool["final"].shape == (N, D)
@@ -116,25 +116,25 @@ def test_features_are_the_networks_and_many_rows_lie_in_a_file(monkeypatch: pyte
     images = make_cues("iid", 300, seed=0)
     torch.manual_seed(0)
     nets = {"a": build("cnn-4-16", 10).eval(), "b": build("cnn-4-8", 10).eval()}
-    seen = features(nets, images, 32)
+    outputs = features(nets, images, 32)
     with torch.no_grad():
         for role, net in nets.items():
-            assert torch.allclose(seen[role], net(images.image.float() / 255).embedding, atol=1e-5)
+            assert torch.allclose(outputs[role], net(images.image.float() / 255).embedding, atol=1e-5)
     monkeypatch.setattr(room, "IN_MEMORY", 0)
     again = features(nets, images, 32)
-    assert all(torch.equal(again[role], seen[role]) for role in nets)
+    assert all(torch.equal(again[role], outputs[role]) for role in nets)
 
 
 def test_a_map_draws_the_same_images_in_both_planes() -> None:
     label = torch.arange(200) % 4
     rows = torch.nn.functional.one_hot(label, 8).float() * 10 + torch.randn(200, 8)
-    found = tsne({"teacher": rows, "student": rows[:, :5]}, label, ["a", "b", "c", "d"])
-    assert found is not None
-    assert len(found["label"]) == len(found["teacher"]) == len(found["student"]) == len(places(label)) == 200
-    at = np.array(found["teacher"])
-    middle = np.stack([at[np.array(found["label"]) == each].mean(axis=0) for each in range(4)])
+    result = tsne({"teacher": rows, "student": rows[:, :5]}, label, ["a", "b", "c", "d"])
+    assert result is not None
+    assert len(result["label"]) == len(result["teacher"]) == len(result["student"]) == len(places(label)) == 200
+    at = np.array(result["teacher"])
+    middle = np.stack([at[np.array(result["label"]) == each].mean(axis=0) for each in range(4)])
     near = ((at[:, None] - middle) ** 2).sum(axis=2).argmin(axis=1)
-    assert (near == np.array(found["label"])).mean() > 0.95  # classes far apart stay apart
+    assert (near == np.array(result["label"])).mean() > 0.95  # classes far apart stay apart
     assert tsne({"teacher": rows[:3]}, label[:3], ["a", "b", "c", "d"]) is None
 
 
@@ -151,19 +151,19 @@ def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
     for method in ("kd", "asd"):
         folder = RunDir(distill(recipe, session, method=method, seed=1, suite="s").folder(session.runs))
         evaluate(folder, bench, ["mechanism"])
-        made = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
-        assert sum(made["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
-        assert len(made["embedding"]["teacher"]) == 100
+        built = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
+        assert sum(built["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
+        assert len(built["embedding"]["teacher"]) == 100
         (path,) = (session.runs / "teachers").glob("*/artifacts/directions-15.json")
         if method == "kd":
             first = path.stat().st_mtime_ns
     assert path.stat().st_mtime_ns == first
-    found = json.loads(path.read_text())
-    assert found["early"] == "15%"
-    assert [row["state"] for row in found["energy"]][-1] == "100%"
-    assert [row["epoch"] for row in found["energy"]] == sorted(row["epoch"] for row in found["energy"])
+    result = json.loads(path.read_text())
+    assert result["early"] == "15%"
+    assert [row["state"] for row in result["energy"]][-1] == "100%"
+    assert [row["epoch"] for row in result["energy"]] == sorted(row["epoch"] for row in result["energy"])
     for kind in ("displaced", "abandoned"):
-        for direction in found["directions"][kind]:
+        for direction in result["directions"][kind]:
             assert set(direction["explained"]["early"]) == {"texture", "shape"}
             for end in ("high", "low"):
                 with Image.open(path.parent / direction[end]) as picture:
@@ -181,8 +181,8 @@ def test_displaced_directions_are_reused_and_abandoned_ones_left(seed: int, tmp_
     teacher = json.loads(taught.stdout)["teacher"]
     done = CliRunner().invoke(app, ["audit", "--teacher", teacher, "--out", str(out), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)["explained"]
-    displaced, abandoned = told["displaced"], told["abandoned"]
+    message = json.loads(done.stdout)["explained"]
+    displaced, abandoned = message["displaced"], message["abandoned"]
     assert displaced["early"]["texture"] > 0.6 > 0.1 > displaced["early"]["shape"]
     assert displaced["final"]["shape"] > 0.4 > 0.3 > displaced["final"]["texture"]  # reused
     assert abandoned["early"]["texture"] > 0.6 > 0.1 > abandoned["early"]["shape"]

@@ -56,9 +56,9 @@ def test_colours_of_few_classes_are_the_first_of_many() -> None:
 
 def test_oklab_of_known_colours() -> None:
     """Ottosson's own numbers for white, red and blue."""
-    found = oklab(np.array([[255, 255, 255], [255, 0, 0], [0, 0, 255], [0, 0, 0]]))
+    result = oklab(np.array([[255, 255, 255], [255, 0, 0], [0, 0, 255], [0, 0, 0]]))
     known = np.array([[1, 0, 0], [0.628, 0.2249, 0.1258], [0.452, -0.0325, -0.3115], [0, 0, 0]])
-    assert np.allclose(found, known, atol=1e-3)
+    assert np.allclose(result, known, atol=1e-3)
 
 
 def test_scenes_of_the_conflict_set_too(subject: EvaluatedRun) -> None:
@@ -67,8 +67,8 @@ def test_scenes_of_the_conflict_set_too(subject: EvaluatedRun) -> None:
     assert set(score["values"]) == {"agreement", "conflict_agreement"}
     assert score["of"] == "iid"
     for stem, name in (("scenes", "iid"), ("scenes-conflict", "conflict")):
-        made = json.loads((folder.path / "artifacts" / f"{stem}.json").read_text())
-        assert (made["set"], made["scenes"], made["colours"]) == (name, 16, palette(11))
+        built = json.loads((folder.path / "artifacts" / f"{stem}.json").read_text())
+        assert (built["set"], built["scenes"], built["colours"]) == (name, 16, palette(11))
         place = folder.path / "artifacts" / stem
         assert len(list(place.iterdir())) == 64
         shown = torch.linspace(0, 19, 16).round().long()
@@ -86,7 +86,7 @@ def taught(subject: EvaluatedRun) -> Network:
 def test_dots_come_from_many_images_and_no_image_has_many(subject: EvaluatedRun) -> None:
     images = subject.bench.primary_metric[1]
     rows = locations(subject, taught(subject), images)
-    assert len({len(found) for found in rows.values()}) == 1
+    assert len({len(result) for result in rows.values()}) == 1
     assert max(Counter(zip(rows["label"].tolist(), rows["image"].tolist(), strict=True)).values()) == SAME
     shown = places(rows["label"], each=EACH)
     ground = rows["image"][shown][rows["label"][shown] == 0].tolist()  # of the class that is in every image

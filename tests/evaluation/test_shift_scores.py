@@ -116,11 +116,11 @@ def test_errors_relative_to_a_reference(
     other = RunDir(distill(recipe, session, method="ce", seed=1, suite="s").folder(session.runs))
     with pytest.raises(UserError, match="no corruption score yet"):
         relate(folder, other)
-    ours, theirs = (evaluate(each, bench, ["corruptions"])["corruptions"] for each in (folder, other))
+    ours, reference = (evaluate(each, bench, ["corruptions"])["corruptions"] for each in (folder, other))
     relate(folder, other)
     score = folder.score("corruptions")
     assert score is not None
-    shares = [sum(ours["errors"][name]) / sum(theirs["errors"][name]) for name in made.CORRUPTIONS]
+    shares = [sum(ours["errors"][name]) / sum(reference["errors"][name]) for name in made.CORRUPTIONS]
     assert score["values"]["mce_relative"] == pytest.approx(np.mean(shares))
     assert score["reference"]["hash"] == other.read()[0].hash
     relate(other, other)

@@ -78,13 +78,13 @@ def test_adain_by_hand() -> None:
 
 def test_adain_properties() -> None:
     content, style = torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8) * 2 - 1
-    made = adain(content, style)
-    for one, two in zip(statistics(made), statistics(style), strict=True):
+    built = adain(content, style)
+    for one, two in zip(statistics(built), statistics(style), strict=True):
         assert torch.allclose(one, two, atol=1e-4)  # the style's statistics
     turned = content.flip(3)  # the same statistics in another arrangement
     assert torch.allclose(adain(content, turned), content, atol=1e-5)
     assert torch.equal(blend(content, style, 0.0), content)
-    assert torch.allclose(blend(content, style, 0.25), 0.75 * content + 0.25 * made, atol=1e-6)
+    assert torch.allclose(blend(content, style, 0.25), 0.75 * content + 0.25 * built, atol=1e-6)
     flat = torch.full((1, 1, 4, 4), 2.0)
     assert torch.isfinite(adain(flat, flat)).all()  # a dead channel divides by nothing
 
@@ -92,13 +92,13 @@ def test_adain_properties() -> None:
 def test_style_loss_by_hand_and_by_loops() -> None:
     style_loss = TRAINING["style_loss"]
     assert style_loss([torch.ones(1, 1, 2, 2)], [torch.full((1, 1, 2, 2), 3.0)]) == pytest.approx(4)  # only the mean
-    made, style = [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)], [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)]
+    built, style = [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)], [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)]
     total = 0.0
-    for one, two in zip(made, style, strict=True):
-        for ours, theirs in zip(slow_statistics(one, 1e-5), slow_statistics(two, 1e-5), strict=True):
-            errors = [(a - b) ** 2 for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)]
+    for one, two in zip(built, style, strict=True):
+        for ours, other in zip(slow_statistics(one, 1e-5), slow_statistics(two, 1e-5), strict=True):
+            errors = [(a - b) ** 2 for x, y in zip(ours, other, strict=True) for a, b in zip(x, y, strict=True)]
             total += sum(errors) / len(errors)
-    assert style_loss(made, style).item() == pytest.approx(total, rel=1e-5)
+    assert style_loss(built, style).item() == pytest.approx(total, rel=1e-5)
 
 
 # ------------------------------------------------------------------------------------------ the reference's weights
@@ -196,8 +196,8 @@ def test_every_image_gets_another_class_and_all_others_are_drawn() -> None:
 def test_another_class_is_the_slow_one() -> None:
     label, train = np.array([2, 0, 1, 2]), np.array([1, 0, 2, 2, 0, 1, 1])
     for at, got in enumerate(another_class(label, np.arange(4), train, seed=7)):
-        others = [i for c in range(3) if c != label[at] for i in range(len(train)) if train[i] == c]
-        assert got == others[int(float(uniform(7, VERSION, at, STREAM)) * len(others))]
+        rest = [i for c in range(3) if c != label[at] for i in range(len(train)) if train[i] == c]
+        assert got == rest[int(float(uniform(7, VERSION, at, STREAM)) * len(rest))]
 
 
 # ---------------------------------------------------------------------------------------------- our own stylizer

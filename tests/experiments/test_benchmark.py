@@ -16,14 +16,14 @@ PLAINLY = ["--teacher-compile", "off"]  # compiling takes half a minute
 
 
 def test_every_method_is_timed() -> None:
-    found = bench(pair_of("cnn-4-16:cnn-2-16"), list(METHODS), batch=8, rounds=1)
-    assert set(found["ms"]) == {"plain-kd", "asd-cached", *METHODS}
-    for name, split in found["split"].items():
+    result = bench(pair_of("cnn-4-16:cnn-2-16"), list(METHODS), batch=8, rounds=1)
+    assert set(result["ms"]) == {"plain-kd", "asd-cached", *METHODS}
+    for name, split in result["split"].items():
         assert tuple(split) == PARTS
-        assert sum(split.values()) == pytest.approx(found["ms"][name], abs=0.05)  # one round: medians add up
+        assert sum(split.values()) == pytest.approx(result["ms"][name], abs=0.05)  # one round: medians add up
     passes = {name: len(method_roles(name, method_options(name, {}))) for name in METHODS}
-    assert found["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
-    assert found["teacher_passes"]["contrast"] == found["teacher_passes"]["asd"] == 2
+    assert result["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
+    assert result["teacher_passes"]["contrast"] == result["teacher_passes"]["asd"] == 2
 
 
 def test_ratios_are_of_the_same_round() -> None:
@@ -34,8 +34,8 @@ def test_the_command() -> None:
     words = ["bench", "--pair", "cnn-4-16:cnn-2-16", "--methods", "kd,contrast", "--batch", "4", "--rounds", "2"]
     result = CliRunner().invoke(app, [*words, "--json", *PLAINLY])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert set(found["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
+    results = json.loads(result.stdout)
+    assert set(results["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
     assert CliRunner().invoke(app, [*words, *PLAINLY]).exit_code == 0
 
 
@@ -44,10 +44,10 @@ def test_a_recipe_is_a_pair_with_its_own_images() -> None:
         app, ["bench", "--pair", "cues", "--methods", "kd", "--rounds", "1", "--json", *PLAINLY]
     )
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["pair"] == "cnn-32-64:cnn-8-64"
-    assert found["images"] == {"classes": 10, "count": 8_000, "side": 32}
-    assert found["batch"] == 64
+    results = json.loads(result.stdout)
+    assert results["pair"] == "cnn-32-64:cnn-8-64"
+    assert results["images"] == {"classes": 10, "count": 8_000, "side": 32}
+    assert results["batch"] == 64
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_pairs_of_other_libraries() -> None:
 
 
 def test_a_network_of_one_size_gets_it_in_every_way() -> None:
-    found = bench(pair_of("cnn-2-16:timm:test_vit"), ["kd"], batch=2, rounds=1)
-    assert set(found["ms"]) == {"plain-kd", "kd"}
+    result = bench(pair_of("cnn-2-16:timm:test_vit"), ["kd"], batch=2, rounds=1)
+    assert set(result["ms"]) == {"plain-kd", "kd"}

@@ -92,8 +92,8 @@ def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: 
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
     monkeypatch.setitem(KNOWN, "cifar100", Size(images=15, classes=3, side=32))
-    found = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
-    assert found == Size(images=len(sets.train), classes=len(sets.classes), side=32)
+    result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
+    assert result == Size(images=len(sets.train), classes=len(sets.classes), side=32)
 
 
 @pytest.fixture(scope="module")
@@ -117,45 +117,45 @@ def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any, clock: Stopwa
 
 def test_table_1_has_forty_kinds_of_students_and_each_teacher_once(tmp_path: Path) -> None:
     jobs = open_suite("table1").jobs
-    found = trainings(jobs, {}, tmp_path)
-    students, teachers = ([training for training in found if training.teacher is kind] for kind in (False, True))
+    result = trainings(jobs, {}, tmp_path)
+    students, teachers = ([training for training in result if training.teacher is kind] for kind in (False, True))
     assert [training.title for training in students] == [job.title for job in jobs]
     assert len({str(training.group.model_dump()) for training in students}) == 5 * 8
     assert len(teachers) == len({teacher_key(job.recipe) for job in jobs}) == 4  # P2 and P4 share WRN-40-2
     assert {training.suite for training in teachers} == {"P1", "P2", "P3", "P5"}
-    assert {training.steps for training in found} == {240 * 782}  # 781 batches of 64, and one of 16
+    assert {training.steps for training in result} == {240 * 782}  # 781 batches of 64, and one of 16
 
 
 def test_what_costs_the_same_is_one_group(tmp_path: Path) -> None:
     jobs = [job for job in open_suite("beyond-cues", seeds=[1]).jobs if job.suite == "beyond-cues"]
-    found = {t.title.split("/")[-1][:-3]: t for t in trainings(jobs, {}, tmp_path) if not t.teacher}
-    group = found["contrast-1"].group
-    assert all(found[name].group == group for name in ("other-seed", "early-2", "untrained"))
-    other = found["other-network"].group
+    result = {t.title.split("/")[-1][:-3]: t for t in trainings(jobs, {}, tmp_path) if not t.teacher}
+    group = result["contrast-1"].group
+    assert all(result[name].group == group for name in ("other-seed", "early-2", "untrained"))
+    other = result["other-network"].group
     assert other.other is not None
     assert (other.other.name, other == group) == ("cnn-8-64", False)
-    assert found["contrast-1"].steps == 12 * 113  # 7,200 of 8,000 images
+    assert result["contrast-1"].steps == 12 * 113  # 7,200 of 8,000 images
 
 
 def test_a_teacher_has_its_own_epochs_and_batch(tmp_path: Path) -> None:
-    found = trainings(open_suite("s-table8", only=["asd-b256"], seeds=[1]).jobs, {}, tmp_path)
+    result = trainings(open_suite("s-table8", only=["asd-b256"], seeds=[1]).jobs, {}, tmp_path)
     expected = {(True, 240 * 782, 64), (False, 240 * 196, 256)}
-    assert {(training.teacher, training.steps, training.group.batch) for training in found} == expected
-    found = trainings(open_suite("desk-cues", only=["kd"], seeds=[1]).jobs, {}, tmp_path)
-    assert {(training.teacher, training.steps) for training in found} == {(True, 14 * 113), (False, 12 * 113)}
+    assert {(training.teacher, training.steps, training.group.batch) for training in result} == expected
+    result = trainings(open_suite("desk-cues", only=["kd"], seeds=[1]).jobs, {}, tmp_path)
+    assert {(training.teacher, training.steps) for training in result} == {(True, 14 * 113), (False, 12 * 113)}
 
 
 def test_rewinding_and_iterations_are_counted(tmp_path: Path) -> None:
-    found = trainings(open_suite("rewind").jobs, {}, tmp_path)
-    assert [(training.title, training.steps) for training in found if training.teacher] == [
+    result = trainings(open_suite("rewind").jobs, {}, tmp_path)
+    assert [(training.title, training.steps) for training in result if training.teacher] == [
         ("teacher resnet34 s0 of P1", 240 * 782),
         ("teacher resnet34 s0 of P1, rewound", 10 * 782),
     ]
     (job,) = open_suite("desk-cues", only=["kd"], seeds=[1]).jobs
     teacher = job.recipe.teacher.model_copy(update={"epochs": None, "early": "rewind", "rewind_epochs": 30})
     recipe = job.recipe.model_copy(update={"epochs": 0, "iterations": 700, "teacher": teacher})
-    found = trainings([job.model_copy(update={"recipe": recipe})], {}, tmp_path)
-    assert [training.steps for training in found] == [700, 30, 700]
+    result = trainings([job.model_copy(update={"recipe": recipe})], {}, tmp_path)
+    assert [training.steps for training in result] == [700, 30, 700]
 
 
 def finish(run: Run, runs: Path) -> None:

@@ -56,33 +56,33 @@ SMALL = (
 @contextmanager
 def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
     """A folder that another process holds for a while; says when it let go."""
-    said, inside = list[str](), threading.Event()
+    text, inside = list[str](), threading.Event()
 
     def hold() -> None:
         with RunDir(path).locked():
             inside.set()
             time.sleep(seconds)
-            said.append("free")
+            text.append("free")
 
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait()
-    yield said
+    yield text
     thread.join()
 
 
 def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, session: Session) -> None:
     short = recipe.model_copy(update={"epochs": 1})
     teacher = teach(short, session)
-    with busy(rewind_run(teacher, 1, 0.05).folder(session.runs)) as said:
+    with busy(rewind_run(teacher, 1, 0.05).folder(session.runs)) as text:
         again = rewind(teacher, 1, 0.05, session)
-        assert said == ["free"]
+        assert text == ["free"]
     assert RunDir(again.folder(session.runs)).finished
     via = distill(short, session, method="kd", seed=1, suite="s", via=["cnn-3-12"])
     other = Session(session.runs.parent / "other", execution=session.execution, quiet=True)
-    with busy(other.runs / "teachers" / str(via.teacher)) as said:  # an assistant
+    with busy(other.runs / "teachers" / str(via.teacher)) as text:  # an assistant
         assert distill(short, other, method="kd", seed=1, suite="s", via=["cnn-3-12"]).hash == via.hash
-        assert said == ["free"]
+        assert text == ["free"]
 
 
 def test_a_student_that_is_being_trained_is_not(recipe: Recipe, session: Session) -> None:
@@ -97,9 +97,9 @@ def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
     words = ["rewind", "--only", "asd-rewind", "--seeds", "1,2", "--jobs", "2", "--threads", "1"]
     more = ("teacher.keep=[15]", "teacher.rewind_epochs=100")
     words += [word for text in (*SMALL, *more) for word in ("--set", text)]
-    told = CliRunner().invoke(app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False)
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout) == {"done": 2, "failed": {}, "runs": 2}
+    message = CliRunner().invoke(app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False)
+    assert message.exit_code == 0, message.output
+    assert json.loads(message.stdout) == {"done": 2, "failed": {}, "runs": 2}
     kinds = {RunDir(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
     assert set(kinds) == {"teach", "rewind"}
     assert len(list((kinds["rewind"] / "tensorboard").iterdir())) == 1
@@ -159,8 +159,8 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_is_known_as_its_own(learned: Path, name: str) -> None:
     assert another(job(name), learned) == ""
     assert state(job(name), learned) == "finished"
-    kept = job(name, "teacher.keep=[15]")
-    assert state(kept, learned) == "finished"  # which states are kept changes no result
+    saved = job(name, "teacher.keep=[15]")
+    assert state(saved, learned) == "finished"  # which states are kept changes no result
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, sessio
 def test_status_tells_what_is_not_scored(learned: Path) -> None:
     words = ["suite", "status", "beyond-cues", "--only", "beyond-cues/kd", "--seeds", "1", "--runs", str(learned)]
     words += [word for text in (*SMALL, *KEPT) for word in ("--set", text)]
-    told = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert json.loads(told.stdout) == {"beyond-cues/kd-s1": "not scored"}  # hard is not there
+    message = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert json.loads(message.stdout) == {"beyond-cues/kd-s1": "not scored"}  # hard is not there
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
     assert "not scored" in shown
     assert "1 of 1 students are trained" in shown
@@ -275,23 +275,23 @@ def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_devices_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = list[Place]()
+    outputs = list[Place]()
 
     def engine(place: Place, jobs: int) -> None:
-        seen.append(place)
+        outputs.append(place)
         raise UserError("enough")
 
     monkeypatch.setattr(command, "_processes", engine)
     words = ["suite", "run", "beyond-cues", "--devices", "4", "--runs", str(tmp_path)]
     assert isinstance(CliRunner().invoke(app, words).exception, UserError)
-    assert seen[0].execution.devices == 4
+    assert outputs[0].execution.devices == 4
 
 
 def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = dict[str, Any]()
+    requested = dict[str, Any]()
 
     def remote(**needs: Any) -> Any:
-        asked.update(needs)
+        requested.update(needs)
         return lambda work: work
 
     there = {"CPU": 8.0, "GPU": 4.0}
@@ -300,11 +300,11 @@ def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest
     monkeypatch.setattr(cluster, "_connect", lambda address: ray)
     place = Place(tmp_path, execution=Execution(accelerator="cuda", devices=4, threads=2))
     cluster.Cluster(place, "auto")
-    assert (asked["num_gpus"], asked["num_cpus"]) == (4.0, 8)
+    assert (requested["num_gpus"], requested["num_cpus"]) == (4.0, 8)
     with pytest.raises(UserError, match=r"--cards 0\.5: a run over --devices 4 takes 4 GPUs or none"):
         cluster.Cluster(place, "auto", cards=0.5)
     cluster.Cluster(Place(tmp_path, execution=Execution(accelerator="cpu", devices=2)), "auto")
-    assert (asked["num_gpus"], asked["num_cpus"]) == (0.0, 2)
+    assert (requested["num_gpus"], requested["num_cpus"]) == (0.0, 2)
 
 
 def test_an_error_in_the_process_of_a_run_comes_back(tmp_path: Path) -> None:
@@ -313,10 +313,10 @@ def test_an_error_in_the_process_of_a_run_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_run_over_several_devices_does_not_inherit_ranks() -> None:
-    kept = environment(
+    saved = environment(
         {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
     )
-    assert kept == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
+    assert saved == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
 
 
 @pytest.mark.slow
@@ -335,15 +335,15 @@ def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) 
         assert time.monotonic() < end, "no student begins"
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
-    told = first.communicate(timeout=300)[1]
-    assert first.returncode == 143, told
+    message = first.communicate(timeout=300)[1]
+    assert first.returncode == 143, message
     assert list(student.glob("resume/*.pt"))
     assert RunDir(student).read()[1]["devices"] == 2
     other = begin(1)
-    told = other.communicate(timeout=300)[1]
-    assert (other.returncode, "was begun with --devices 2 --nodes 1" in told) == (2, True), told
+    message = other.communicate(timeout=300)[1]
+    assert (other.returncode, "was begun with --devices 2 --nodes 1" in message) == (2, True), message
     again = begin(2)
-    told = again.communicate(timeout=900)[1]
-    assert again.returncode == 0, told
+    message = again.communicate(timeout=900)[1]
+    assert again.returncode == 0, message
     assert set(RunDir(student).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
     assert not (student / "resume").exists()

@@ -115,12 +115,12 @@ def test_no_folder_is_used_twice(scale: str) -> None:
 
 
 def test_a_run_of_several_tables_is_one_run(scale: str) -> None:
-    seen: dict[str, Job] = {}
+    outputs: dict[str, Job] = {}
     for name in RUNS:
         for job in opened(name, scale).jobs:
             bare = job.model_copy(update={"on": ()})
-            assert seen.setdefault(job.title, bare) == bare
-    assert len(seen) == RUNS["paper"]
+            assert outputs.setdefault(job.title, bare) == bare
+    assert len(outputs) == RUNS["paper"]
     title = "P1/asd-s1" if scale == "paper" else "P1-desk/asd-s1"
     (job,) = (job for job in opened("paper", scale).jobs if job.title == title)
     assert set(job.on) == {"clean", "corruptions", "mechanism", "stylized"}
@@ -139,10 +139,10 @@ def test_every_run_can_be_made(every: Suite) -> None:
 def test_every_early_state_is_kept_by_its_teacher(every: Suite) -> None:
     for job in every.jobs:
         recipe = job.recipe
-        kept = {at for names in snapshot_steps(recipe.teacher.keep, 100, 100 * recipe.epochs).values() for at in names}
+        saved = {at for names in snapshot_steps(recipe.teacher.keep, 100, 100 * recipe.epochs).values() for at in names}
         assert job.early is None or "early" in wants(job)
         for state in (job.early or recipe.teacher.early, recipe.teacher.early):
-            assert state in kept | {"rewind"}, job.title
+            assert state in saved | {"rewind"}, job.title
 
 
 @cache
@@ -170,11 +170,11 @@ def test_every_method_can_be_built_for_its_networks(pair: str, every: Suite) -> 
 
 def test_no_run_has_two_names(every: Suite) -> None:
     """Two rows of one pair and seed differ in more than their name."""
-    seen: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for job in every.jobs:
         state = job.early or job.recipe.teacher.early if "early" in wants(job) else None
         own = [job.suite, job.seed, job.method, settings(job), state, job.recipe.optim.batch]
-        assert seen.setdefault(json.dumps(own, sort_keys=True), job.title) == job.title
+        assert outputs.setdefault(json.dumps(own, sort_keys=True), job.title) == job.title
 
 
 def test_all_students_of_a_pair_share_one_teacher(every: Suite) -> None:
@@ -182,7 +182,7 @@ def test_all_students_of_a_pair_share_one_teacher(every: Suite) -> None:
     for job in every.jobs:
         assert len(job.teachers) == 1
         keys[job.suite].add(teacher_key(job.recipe))
-    assert {len(found) for found in keys.values()} == {1}
+    assert {len(result) for result in keys.values()} == {1}
     assert len(set.union(*keys.values())) == 7  # ResNet-34 on two data sets, WRN, ResNet-32x4, VGG, ResNet-50, DeepLab
 
 
@@ -263,9 +263,9 @@ ASD_TEXT = {"kd": "α_kd", "tc": "α_tc", "ss": "α_ss", "kd_temperature": "τ_k
 def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
     pair, recipe = PAIRS[name], PAIRS[name].recipe()
     optim, data = recipe.optim, recipe.data
-    told = {"epochs": recipe.epochs, "rate": optim.rate, "batch": optim.batch, "early": pair.early_at(),
+    message = {"epochs": recipe.epochs, "rate": optim.rate, "batch": optim.batch, "early": pair.early_at(),
             "gpus": pair.devices, "of": f"{data.name} {data.augment}"}  # fmt: skip
-    assert told == TEXT[pair.data]
+    assert message == TEXT[pair.data]
     assert (optim.name, optim.momentum, optim.weight_decay, optim.schedule) == ("sgd", 0.9, 5e-4, "cosine")
     assert (optim.nesterov, optim.warmup, optim.label_smoothing, optim.clip) == (False, 0, 0, 0)
     assert (data.train_limit, data.test_limit, data.val_fraction, data.views, data.image_size) == (
@@ -290,9 +290,9 @@ def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
 def test_the_text_is_what_is_written_down(data: str) -> None:
     """Printed numbers of the protocol, where the paper gives them."""
     named = {"epochs": "epochs", "rate": "rate", "batch": "batch", "T_early epoch": "early", "GPUs": "gpus"}
-    told = [n for n in PRINTED if n.row == "protocol" and n.column == data and n.measure in named]
-    assert {n.measure for n in told} >= {"epochs", "T_early epoch"}
-    assert all(n.mean == TEXT[data][named[n.measure]] for n in told)
+    message = [n for n in PRINTED if n.row == "protocol" and n.column == data and n.measure in named]
+    assert {n.measure for n in message} >= {"epochs", "T_early epoch"}
+    assert all(n.mean == TEXT[data][named[n.measure]] for n in message)
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -306,8 +306,8 @@ def test_segmentation_has_the_settings_of_the_text(name: str) -> None:
     assert pair.early_at() == 6_000
     own = method_options("asd", recipe.methods["asd"])
     assert round(float(own["warmup"]) / recipe.iterations * 240) == 20
-    told = {n.measure: n.mean for n in PRINTED if n.row == "protocol" and n.column == ADE}
-    assert (told["image size"], told["iterations"], told["momentum"], told["rate"]) == (512, 40_000, 0.9, 0.02)
+    message = {n.measure: n.mean for n in PRINTED if n.row == "protocol" and n.column == ADE}
+    assert (message["image size"], message["iterations"], message["momentum"], message["rate"]) == (512, 40_000, 0.9, 0.02)
     assert recipe.teacher.name.endswith(pair.teacher.lower().replace("-", ""))
     assert recipe.student.name.endswith(pair.student.lower().replace("-", ""))
     assert recipe.teacher.pretrained
@@ -335,9 +335,9 @@ def test_show_lists_the_students_of_table_1() -> None:
     asd = {key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()}
     assert all(settings | asd == settings for settings in own)
     assert all(settings == method_options("asd", {}) for settings in own)
-    for told, job in zip(shown, opened("table1").jobs, strict=True):
-        assert told.pop("resolved") == settings(job)
-        assert Job.model_validate(told) == job
+    for message, job in zip(shown, opened("table1").jobs, strict=True):
+        assert message.pop("resolved") == settings(job)
+        assert Job.model_validate(message) == job
 
 
 def test_show_tells_the_papers_hours_and_desk_does_not() -> None:
@@ -349,11 +349,11 @@ def test_show_tells_the_papers_hours_and_desk_does_not() -> None:
     assert "P11–P13" not in invoke("show", "table6")
     assert "600 A100-hours as the paper counts (72 × 8.3 h; 75 h for nine runs of P11–P13;" in invoke("show", "table3")
     assert "the paper does not say what these runs cost (6 of deit-tiny)" in invoke("show", "transformer")
-    told = " ".join(invoke("show", "paper").split())
-    assert "2,112 A100-hours as the paper counts (336 × 4.5 h + 72 × 8.3 h;" in told
-    assert "left out: 15 of ade20k-resnet18, 15 of ade20k-mobilenetv2, 6 of deit-tiny" in told
-    told = invoke("show", "s-table8")
-    assert "batch=32" in told
+    message = " ".join(invoke("show", "paper").split())
+    assert "2,112 A100-hours as the paper counts (336 × 4.5 h + 72 × 8.3 h;" in message
+    assert "left out: 15 of ade20k-resnet18, 15 of ade20k-mobilenetv2, 6 of deit-tiny" in message
+    message = invoke("show", "s-table8")
+    assert "batch=32" in message
     assert "rewind" in invoke("show", "rewind", "--only", "asd-rewind")
 
 
@@ -380,8 +380,8 @@ def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:
     listed = {row["name"]: row for row in json.loads(invoke("list", "--scale", "desk", "--json"))}
     assert {name: row["students"] for name, row in listed.items()} == RUNS
     assert all("desk scale" in row["what"] for row in listed.values())
-    told = json.loads(invoke("status", "table6", "--scale", "desk", "--runs", str(tmp_path), "--json"))
-    assert set(told) == {f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)}
+    message = json.loads(invoke("status", "table6", "--scale", "desk", "--runs", str(tmp_path), "--json"))
+    assert set(message) == {f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -407,8 +407,8 @@ def test_desk_keeps_the_pairing_and_says_what_it_is() -> None:
         for whole, cut in zip(opened(name).jobs, opened(name, "desk").jobs, strict=True):
             assert cut.suite == whole.suite + "-desk"
             assert "desk scale" in cut.recipe.title
-            kept = ("name", "seed", "method", "early", "on")
-            assert [getattr(cut, key) for key in kept] == [getattr(whole, key) for key in kept]
+            saved = ("name", "seed", "method", "early", "on")
+            assert [getattr(cut, key) for key in saved] == [getattr(whole, key) for key in saved]
             assert cut.recipe.optim == whole.recipe.optim
             assert cut.recipe.teacher.early == whole.recipe.teacher.early
             assert cut.recipe.data.name == whole.recipe.data.name

@@ -22,10 +22,10 @@ COUNTS = {
 
 
 def group(*fields: str, where: Callable[[Printed], bool] = lambda number: True) -> dict[tuple[str, ...], list[Printed]]:
-    found = defaultdict(list)
+    result = defaultdict(list)
     for number in filter(where, PRINTED):
-        found[tuple(str(getattr(number, key)) for key in fields)].append(number)
-    return found
+        result[tuple(str(getattr(number, key)) for key in fields)].append(number)
+    return result
 
 
 def in_table(number: Printed) -> bool:
@@ -33,7 +33,7 @@ def in_table(number: Printed) -> bool:
 
 
 def test_every_number_of_every_table_is_there() -> None:
-    assert {place: len(found) for (place,), found in group("place", where=in_table).items()} == COUNTS
+    assert {place: len(result) for (place,), result in group("place", where=in_table).items()} == COUNTS
     assert len(PRINTED) == sum(COUNTS.values()) + 389
     keys = [number.key for number in PRINTED if in_table(number)]
     assert len(set(keys)) == len(keys)
@@ -68,26 +68,26 @@ def test_p3_is_not_the_most_compressed() -> None:
 
 def test_the_best_is_marked_but_for_two() -> None:
     wrong = []
-    for (place, column, measure), found in group("place", "column", "measure", where=in_table).items():
-        rows = [number for number in found if number.row not in ("teacher", "student")]
+    for (place, column, measure), result in group("place", "column", "measure", where=in_table).items():
+        rows = [number for number in result if number.row not in ("teacher", "student")]
         marked = [number for number in rows if number.best]
         if marked and max(rows, key=lambda n: -n.mean if measure == "mCE" else n.mean) not in marked:
             wrong.append((place, column))
-            assert any(number.note for number in found)
+            assert any(number.note for number in result)
     assert wrong == [("Table 1", "P1"), ("Table 7", "P1")]
 
 
 def test_what_is_printed_twice_is_printed_alike() -> None:
     """Rounding aside; where it is not, a note says so."""
     rounded = ("signed cosine", "angular margin", "shortcut energy, highest", "shortcut energy, final", "robust energy")
-    for (_, _, measure), found in group("row", "column", "measure").items():
-        if len({number.mean for number in found}) == 1:
+    for (_, _, measure), result in group("row", "column", "measure").items():
+        if len({number.mean for number in result}) == 1:
             continue
-        spread = max(number.mean for number in found) - min(number.mean for number in found)
+        spread = max(number.mean for number in result) - min(number.mean for number in result)
         if measure.startswith(rounded) and not measure.endswith("from"):
             assert spread < 0.05
         else:
-            assert any(number.note for number in found), found[0].key
+            assert any(number.note for number in result), result[0].key
 
 
 def test_students_alone_are_the_runs_without_a_teacher() -> None:
@@ -148,17 +148,17 @@ def test_tiny_imagenets_deviations_are_not_those_of_its_seeds() -> None:
     """An expected failure, noted beside the number."""
     for row, true in (("crd+kd", 0.13), ("asd", 0.41)):
         seeds = [find("S-Table 9", row, "P12", f"accuracy, seed {s}").mean for s in (1, 2, 3)]
-        told = find("Table 3", row, "P12", "accuracy")
+        message = find("Table 3", row, "P12", "accuracy")
         assert statistics.stdev(seeds) == pytest.approx(true, abs=0.005)
-        assert told.std is not None
-        assert told.std > 3 * true
-        assert told.note
+        assert message.std is not None
+        assert message.std > 3 * true
+        assert message.note
 
 
 def test_counts_of_pairs() -> None:
     pairs = [f"P{i}" for i in range(1, 14)]
     table = group("column", "row", where=lambda n: n.place in ("Table 1", "Table 2", "Table 3"))
-    mean = {key: found[0].mean for key, found in table.items()}
+    mean = {key: result[0].mean for key, result in table.items()}
     methods = {row for _, row in mean} - {"teacher", "student"}
     above = [pair for pair in pairs if mean[pair, "asd"] > mean[pair, "kd"]]
     best = [
@@ -184,8 +184,8 @@ def test_captions_say_how_many() -> None:
         ("Table 8", "P1 P2 P3 P6 P5"),
     ):
         assert find(f"{place}, caption", "protocol", column, "seeds").mean == 3
-        told = [n.mean for n in PRINTED if (n.row, n.column, n.measure) == ("paper", column, "pairs")]
-        assert set(told) <= {len({n.column for n in PRINTED if n.place == place})}
+        message = [n.mean for n in PRINTED if (n.row, n.column, n.measure) == ("paper", column, "pairs")]
+        assert set(message) <= {len({n.column for n in PRINTED if n.place == place})}
     for place in ("Table 8, caption", "Sec. 6.3"):
         assert find(place, "paper", "P1 P2 P3 P6 P5", "pairs").mean == 5
     assert find("S-Table 8, caption", "protocol", "P1", "seeds of the default").mean == 3

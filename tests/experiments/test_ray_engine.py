@@ -86,10 +86,10 @@ def members(group: int) -> set[int]:
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             parents[int(stat.parent.name)] = (int(fields[1]), int(fields[2]))  # parent, group
-    found = {number for number, (_, own) in parents.items() if own == group}
-    while more := {number for number, (parent, _) in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    result = {number for number, (_, own) in parents.items() if own == group}
+    while more := {number for number, (parent, _) in parents.items() if parent in result} - result:
+        result |= more
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +159,16 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     """First of all, as long as there is none; one that somebody else runs here has no node of this size."""
     words = [*SUITE, "--threads", "1024", "--engine", "ray", "--runs", str(tmp_path / "runs")]
     code = "import sys; sys.modules['ray'] = None\nfrom antishortcut.cli import main\nmain()"
-    told = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    message = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     expected = "asd: --engine ray needs the extra: pip install 'antishortcut[cluster]'\n"
-    assert (told.returncode, told.stderr) == (2, expected)
+    assert (message.returncode, message.stderr) == (2, expected)
     clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     command = [sys.executable, "-m", "antishortcut", *words]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
-    assert told.returncode == 2
-    (line,) = told.stderr.strip().splitlines()
-    alone = line.startswith("asd: no Ray cluster at 'auto'") and line.endswith("start one: ray start --head")
-    assert alone or "no node of the cluster has 1024 cores" in line
+    message = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+    assert message.returncode == 2
+    (line,) = message.stderr.strip().splitlines()
+    single = line.startswith("asd: no Ray cluster at 'auto'") and line.endswith("start one: ray start --head")
+    assert single or "no node of the cluster has 1024 cores" in line
     assert not (tmp_path / "runs").exists()
 
 
@@ -213,8 +213,8 @@ def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes: Nodes, loca
     assert process.wait(timeout=200) == 130, log.read_text()
     assert "stopping: runs save their state" in log.read_text()
     assert "Traceback" not in log.read_text()
-    kept = list(runs.glob("beyond-cues/*/resume/*.pt"))
-    assert kept
+    saved = list(runs.glob("beyond-cues/*/resume/*.pt"))
+    assert saved
     again = begin(nodes, runs)
     assert again.wait(timeout=400) == 0, log.read_text()
     same(runs, local)
@@ -222,19 +222,19 @@ def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes: Nodes, loca
 
 def test_more_than_a_node_has_is_refused_at_once(nodes: Nodes, tmp_path: Path) -> None:
     words = ["--engine", "ray", "--address", nodes.address, "--runs", str(tmp_path / "runs"), "--threads", "2"]
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-m", "antishortcut", *SUITE, *words], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 2
-    (line,) = told.stderr.strip().splitlines()
+    assert message.returncode == 2
+    (line,) = message.stderr.strip().splitlines()
     assert "no node of the cluster has 2 cores and 0 GPUs for a run" in line  # a node that died may still count in all
     assert not (tmp_path / "runs").exists()
 
 
 def test_an_unknown_engine_is_one_line(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "antishortcut", *SUITE, "--engine", "rey", "--runs", str(tmp_path / "runs")]
-    told = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stderr) == (2, "asd: --engine 'rey'; did you mean 'ray'?\n")
+    message = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (message.returncode, message.stderr) == (2, "asd: --engine 'rey'; did you mean 'ray'?\n")
 
 
 def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path) -> None:
@@ -251,9 +251,9 @@ def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path)
 def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "images")
-    found = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}), 3)
-    assert (found.runs, found.root, found.at) == (tmp_path / "runs", tmp_path / "images", {"stylized": tmp_path / "s"})
-    assert found.execution.threads == 3
+    result = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}), 3)
+    assert (result.runs, result.root, result.at) == (tmp_path / "runs", tmp_path / "images", {"stylized": tmp_path / "s"})
+    assert result.execution.threads == 3
     assert cluster._absolute(Place(Path("runs"), Path("mine")), 1).root == tmp_path / "mine"
 
 

@@ -87,28 +87,28 @@ def test_every_early_state_is_kept_by_the_teacher_it_belongs_to(suite: Suite) ->
         assert job.early is None or "early" in roles, f"{job.title}: {job.method} would not look at {job.early}"
         assert job.other is None or job.early is not None
         teacher = job.other or job.recipe.teacher
-        kept = {label for labels in snapshot_steps(teacher.keep, 10, 1000).values() for label in labels} | {"final"}
-        assert (job.early or job.recipe.teacher.early) in kept
-        assert job.recipe.teacher.early in kept  # every student is compared with it
+        saved = {label for labels in snapshot_steps(teacher.keep, 10, 1000).values() for label in labels} | {"final"}
+        assert (job.early or job.recipe.teacher.early) in saved
+        assert job.recipe.teacher.early in saved  # every student is compared with it
 
 
 def test_no_run_has_two_names(suite: Suite) -> None:
     """Two rows of one suite and seed differ in more than their name."""
-    seen: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for job in suite.jobs:
         source = None if job.other is None else job.other.model_dump_json()
         state = job.early or job.recipe.teacher.early if "early" in method_roles(job.method, settings(job)) else None
         what = json.dumps([job.suite, job.seed, job.method, settings(job), state, source], sort_keys=True)
-        assert seen.setdefault(what, job.title) == job.title
+        assert outputs.setdefault(what, job.title) == job.title
 
 
 def test_rows_are_complete_over_the_seeds(suite: Suite) -> None:
     seeds: dict[tuple[str, str], set[int]] = {}
     for job in suite.jobs:
         seeds.setdefault((job.suite, job.name), set()).add(job.seed)
-    for (place, _), found in seeds.items():
+    for (place, _), result in seeds.items():
         main = place == suite.name or suite.name == "desk"  # the main comparison has all
-        assert found == set(SEEDS if main else FEWER), place
+        assert result == set(SEEDS if main else FEWER), place
     assert len(suite.jobs) == sum(map(len, seeds.values()))
 
 
@@ -179,13 +179,13 @@ def test_another_seeds_teacher_is_one_that_is_trained_anyway() -> None:
     own = {teacher_key(job.recipe) for job in jobs if job.suite == "beyond-cues"}
     apart = [job for job in jobs if job.name == "other-seed"]
     for job in apart:
-        mine, theirs = (teacher_key(recipe) for recipe in job.teachers)
-        assert mine != theirs
-        assert theirs in own
+        first, reference = (teacher_key(recipe) for recipe in job.teachers)
+        assert first != reference
+        assert reference in own
     assert len({job.other.seed for job in apart if job.other is not None}) == len(SEEDS)
     for seed in (0, *SEEDS):  # one teacher for all students: another is another still
-        told = open_suite("beyond-cues", [f"teacher.seed={seed}"], ["other-seed"]).jobs
-        assert all(job.other is not None and job.other.seed != seed for job in told)
+        message = open_suite("beyond-cues", [f"teacher.seed={seed}"], ["other-seed"]).jobs
+        assert all(job.other is not None and job.other.seed != seed for job in message)
     networks = {job.other.name for job in jobs if job.name.startswith("other-network") and job.other is not None}
     assert networks.isdisjoint({job.recipe.teacher.name for job in jobs})
 
@@ -216,11 +216,11 @@ def test_settings_that_leave_every_row_what_it_is_are_taken() -> None:
 
 
 def test_which_early_state_does_not_make_another_teacher() -> None:
-    one, early, kept, longer = (
+    one, early, saved, longer = (
         open_suite("beyond-cifar", [f"teacher.{text}"]).jobs[0].recipe
         for text in ("early=15%", "early=50%", "keep=[15]", "epochs=3")
     )
-    assert teacher_key(one) == teacher_key(early) == teacher_key(kept) != teacher_key(longer)
+    assert teacher_key(one) == teacher_key(early) == teacher_key(saved) != teacher_key(longer)
 
 
 # --- a part of one -----------------------------------------------------------------------------------------------
@@ -311,9 +311,9 @@ def test_list_and_show() -> None:
     assert Job.model_validate(shown[1]) == job
     assert "Sec. 5.4" in listed["table3"]["what"]
     assert "Sec. 5.4, Beyond CIFAR-100, is table3" in listed["beyond-cifar"]["what"]
-    told = invoke("show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
+    message = invoke("show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
     for words in ("15% of another seed", "final of cnn-8-64", "15 students"):
-        assert words in told
+        assert words in message
 
 
 def test_help_and_show_need_no_torch() -> None:
@@ -362,9 +362,9 @@ def folders(runs: Path) -> dict[str, RunDir]:
 
 def same(one: RunDir, two: RunDir) -> None:
     """The same weights bit for bit, by the same steps."""
-    weights, others = load_file(one.student), load_file(two.student)
-    assert weights.keys() == others.keys()
-    assert all(torch.equal(weights[key], others[key]) for key in weights)
+    weights, rest = load_file(one.student), load_file(two.student)
+    assert weights.keys() == rest.keys()
+    assert all(torch.equal(weights[key], rest[key]) for key in weights)
     assert one.history() == two.history()
 
 
@@ -372,10 +372,10 @@ def same(one: RunDir, two: RunDir) -> None:
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three students of a suite and the two teachers they need, two runs at a time. Tests only read it or copy it."""
     runs = tmp_path_factory.mktemp("suite") / "runs"
-    told = invoke("run", *PART, "--runs", str(runs), "--jobs", "2", "--threads", "1")
-    assert f"3 students are there; next: asd report {runs}/beyond-cues" in told.stdout
+    message = invoke("run", *PART, "--runs", str(runs), "--jobs", "2", "--threads", "1")
+    assert f"3 students are there; next: asd report {runs}/beyond-cues" in message.stdout
     for name in THREE:
-        assert f"beyond-cues/{name}-s1: val accuracy" in told.stderr
+        assert f"beyond-cues/{name}-s1: val accuracy" in message.stderr
     return runs
 
 
@@ -402,20 +402,20 @@ def test_a_suite_leaves_finished_and_scored_runs(carried: Path) -> None:
 
 def test_the_same_command_again_trains_nothing(carried: Path) -> None:
     def written() -> dict[str, int]:
-        kept = [path for path in carried.rglob("*") if path.is_file() and path.name != ".lock"]
-        return {str(path): path.stat().st_mtime_ns for path in kept}
+        saved = [path for path in carried.rglob("*") if path.is_file() and path.name != ".lock"]
+        return {str(path): path.stat().st_mtime_ns for path in saved}
 
     before = written()
-    told = invoke("run", *PART, "--runs", str(carried), "--jobs", "1", "--threads", "1", "--json")
-    assert json.loads(told.stdout) == {"done": 3, "failed": {}, "runs": 3}
+    message = invoke("run", *PART, "--runs", str(carried), "--jobs", "1", "--threads", "1", "--json")
+    assert json.loads(message.stdout) == {"done": 3, "failed": {}, "runs": 3}
     assert written() == before
 
 
 def test_status_tells_how_far_it_is(carried: Path, tmp_path: Path) -> None:
     part = [*PART[:-1], "1,2", "--runs"]
-    told = json.loads(invoke("status", *part, str(carried), "--json").stdout)
-    assert {title for title, state in told.items() if state == "finished"} == {f"beyond-cues/{n}-s1" for n in THREE}
-    assert {title for title, state in told.items() if state == "waiting"} == {f"beyond-cues/{n}-s2" for n in THREE}
+    message = json.loads(invoke("status", *part, str(carried), "--json").stdout)
+    assert {title for title, state in message.items() if state == "finished"} == {f"beyond-cues/{n}-s1" for n in THREE}
+    assert {title for title, state in message.items() if state == "waiting"} == {f"beyond-cues/{n}-s2" for n in THREE}
     assert "3 of 6 students are trained" in invoke("status", *part, str(carried)).stdout
     half = tmp_path / "beyond-cues" / "kd-s1"
     half.mkdir(parents=True)
@@ -429,9 +429,9 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: 
     shutil.copytree(carried / "teachers", runs / "teachers")
     held = ["data.val_fraction=0.1", f"teacher.keep={list(KEPT)}", "teacher.seed=1"]
     words = ["distill", "cues", "--method", name.partition("-")[0], *method, *(w for s in held for w in ("--set", s))]
-    how = ["--seed", "1", "--suite", "by-hand", "--name", name, "--runs", str(runs), "--threads", "1", "--json"]
-    how += ["--cache-teachers"]  # as suites do unasked
-    result = CliRunner().invoke(app, [*words, *SET, *how], catch_exceptions=False)
+    options = ["--seed", "1", "--suite", "by-hand", "--name", name, "--runs", str(runs), "--threads", "1", "--json"]
+    options += ["--cache-teachers"]  # as suites do unasked
+    result = CliRunner().invoke(app, [*words, *SET, *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     folder = folders(carried)[name]
     assert json.loads(result.stdout)["hash"] == folder.read()[0].hash
@@ -450,17 +450,17 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path, name: 
 def test_which_suites_share_what_teachers_say(
     suite: str, asked: list[str], cached: bool | str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: list[Any] = []
+    outputs: list[Any] = []
 
     def carry_out(jobs: object, place: Place, *more: object) -> Outcome:
-        seen.append(place.execution.cache_teachers)
+        outputs.append(place.execution.cache_teachers)
         return Outcome(0, {}, False)
 
     monkeypatch.setattr("antishortcut.experiments.launcher.carry_out", carry_out)
     monkeypatch.setattr("antishortcut.experiments.launcher.check_images", lambda *words: None)
     words = ["suite", "run", suite, "--scale", "desk", "--runs", str(tmp_path), *asked]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert seen == [cached]
+    assert outputs == [cached]
 
 
 @pytest.mark.slow
@@ -472,13 +472,13 @@ def test_one_run_that_fails_stops_no_other(carried: Path, tmp_path: Path) -> Non
     shutil.rmtree(there["other-network"].path)
     shutil.copytree(there["kd"].path, there["contrast-1"].path)  # another run in its place
     words = [sys.executable, "-m", "antishortcut", "suite", "run", *PART, "--runs", str(runs), "--threads", "1"]
-    told = subprocess.run([*words, "--json"], capture_output=True, text=True, check=False)
-    assert told.returncode == 2, told.stderr
-    outcome = json.loads(told.stdout)
+    message = subprocess.run([*words, "--json"], capture_output=True, text=True, check=False)
+    assert message.returncode == 2, message.stderr
+    outcome = json.loads(message.stdout)
     assert (outcome["done"], list(outcome["failed"])) == (2, ["beyond-cues/contrast-1-s1"])
     assert "holds another run (method kd there, contrast here" in outcome["failed"]["beyond-cues/contrast-1-s1"]
-    assert "Traceback" not in told.stderr
-    *_, last = told.stderr.strip().splitlines()
+    assert "Traceback" not in message.stderr
+    *_, last = message.stderr.strip().splitlines()
     assert last.startswith("asd: 1 of 3 runs failed; beyond-cues/contrast-1-s1: ")
     same(there["other-network"], folders(carried)["other-network"])
     assert "hard" in there["other-network"].scores()
@@ -491,8 +491,8 @@ def test_a_run_that_another_suite_has_is_taken_from_there(carried: Path, tmp_pat
     shutil.copytree(carried, runs)
     source = folders(runs)["kd"]
     words = ["run", "desk-cues", *SET, "--seeds", "1", "--runs", str(runs), "--threads", "1", "--only"]
-    told = invoke(*words, "kd", "--json")
-    assert json.loads(told.stdout) == {"done": 1, "failed": {}, "runs": 1}
+    message = invoke(*words, "kd", "--json")
+    assert json.loads(message.stdout) == {"done": 1, "failed": {}, "runs": 1}
     copy = RunDir(runs / "desk-cues" / "kd-s1")
     same(copy, source)
     assert copy.result() == source.result() | {"copy_of": "beyond-cues/kd-s1"}
@@ -516,8 +516,8 @@ def test_two_commands_that_need_one_teacher_train_it_once(tmp_path: Path) -> Non
     both = [
         subprocess.Popen([*words, f"beyond-cues/{name}"], stderr=subprocess.PIPE, text=True) for name in ("kd", "asd")
     ]
-    told = [process.communicate(timeout=300)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    message = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], message
     (teacher,) = (runs / "teachers").iterdir()
     assert len(list((teacher / "tensorboard").iterdir())) == 1
     assert all((runs / "beyond-cues" / f"{name}-s1" / "result.json").exists() for name in ("kd", "asd"))
@@ -528,10 +528,10 @@ def test_scores_against_other_states_are_not_taken_along(carried: Path, tmp_path
     twin = RunDir(tmp_path / "a" / "kd-s1")
     run = twin.read()[0].model_copy(update={"suite": "b", "early": "30%"})
     assert run.hash == twin.read()[0].hash  # KD does not look at the early state, its scores do
-    found = find_twin(run, tmp_path)
-    assert found is not None
-    assert found.path == twin.path
-    RunDir(run.folder(tmp_path)).copy_of(found, run)
+    result = find_twin(run, tmp_path)
+    assert result is not None
+    assert result.path == twin.path
+    RunDir(run.folder(tmp_path)).copy_of(result, run)
     assert RunDir(run.folder(tmp_path)).finished
     assert RunDir(run.folder(tmp_path)).scores() == {}
     assert find_twin(run.model_copy(update={"seed": 2}), tmp_path) is None
@@ -581,10 +581,10 @@ def test_interrupted_it_stops_in_good_order_and_goes_on(
     wait_for(moment, runs, process)
     send(process.pid, number)
     assert process.wait(timeout=300) == 128 + number, log.read_text()
-    told = log.read_text()
-    assert "stopping: runs save their state" in told
-    assert "asd: stopped; the same command goes on from there" in told
-    assert "Traceback" not in told
+    message = log.read_text()
+    assert "stopping: runs save their state" in message
+    assert "asd: stopped; the same command goes on from there" in message
+    assert "Traceback" not in message
     assert len(begun(runs)) in (1, 2)  # those at work; the third was not begun
     assert not list(runs.glob("beyond-cues/*/result.json"))  # nor any trained to its end
     assert bool(list(runs.glob("beyond-cues/*/resume/*.pt"))) == bool(training(runs))

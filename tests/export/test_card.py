@@ -23,12 +23,12 @@ def test_the_lines_of_the_card_run_where_it_lies(
     form: str, student: RunDir, of_timm: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = of_timm if form == "timm" else student
-    made = export(folder, form, None, out=tmp_path / form)
-    (block,) = re.findall(r"```python\n(.*?)```", (made.place / "README.md").read_text(), re.DOTALL)
+    built = export(folder, form, None, out=tmp_path / form)
+    (block,) = re.findall(r"```python\n(.*?)```", (built.place / "README.md").read_text(), re.DOTALL)
     assert len(block.splitlines()) == 5
-    assert block.splitlines()[: len(made.record["load"])] == made.record["load"]
-    monkeypatch.chdir(made.place)
-    if made.record["recipe"] is None:  # others need no package of ours
+    assert block.splitlines()[: len(built.record["load"])] == built.record["load"]
+    monkeypatch.chdir(built.place)
+    if built.record["recipe"] is None:  # others need no package of ours
         monkeypatch.setitem(sys.modules, "antishortcut", None)
     names: dict[str, Any] = {}
     exec(compile(block, form, "exec"), names)
@@ -38,8 +38,8 @@ def test_the_lines_of_the_card_run_where_it_lies(
 
 def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp_path: Path) -> None:
     run, _ = student.read()
-    made = export(student, "safetensors", session.sets(run.data), out=tmp_path / "c")
-    card = (made.place / "README.md").read_text()
+    built = export(student, "safetensors", session.sets(run.data), out=tmp_path / "c")
+    card = (built.place / "README.md").read_text()
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in card.splitlines() if line[:1] == "|"]
     scores = student.scores()
     for name in ("iid", "conflict", "uncorrelated"):
@@ -72,16 +72,16 @@ def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp
 def test_the_card_as_the_hub_reads_it(student: RunDir, dense: RunDir, session: Session, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
-    made = export(student, "torch", None, out=tmp_path / "t")
-    held = ModelCard.load(made.place / "README.md").data
+    built = export(student, "torch", None, out=tmp_path / "t")
+    held = ModelCard.load(built.place / "README.md").data
     assert (held.library_name, held.pipeline_tag) == ("torch", "image-classification")
     assert held.tags == ["antishortcut", "knowledge-distillation", "kd"]
-    found = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
+    result = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
     scores = student.scores()
-    assert found["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
-    assert found["iid", "accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"], abs=1e-6)
-    made = export(dense, "safetensors", None, out=tmp_path / "d")
-    held = ModelCard.load(made.place / "README.md").data
+    assert result["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
+    assert result["iid", "accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"], abs=1e-6)
+    built = export(dense, "safetensors", None, out=tmp_path / "d")
+    held = ModelCard.load(built.place / "README.md").data
     assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
 
 

@@ -34,17 +34,17 @@ def asd(*words: str) -> Any:
 
 def test_the_command(student: RunDir, tmp_path: Path) -> None:
     assert set(OFFERED) == set(FORMATS)
-    told = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
+    message = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
     teacher = RunDir(student.path.parent.parent / "teachers" / str(student.read()[0].teacher))
     (state,) = [entry for entry in Trajectory(teacher).entries if "100%" in entry["labels"]]
-    assert told["teacher"] == {
+    assert message["teacher"] == {
         "parameters": teacher.result()["parameters"],
         "bytes": (teacher.snapshots / state["file"]).stat().st_size,
     }
-    assert told["parameters"] == student.result()["parameters"]
-    assert told["files"] == {"model.pt2": (tmp_path / "t" / "model.pt2").stat().st_size}
+    assert message["parameters"] == student.result()["parameters"]
+    assert message["files"] == {"model.pt2": (tmp_path / "t" / "model.pt2").stat().st_size}
     assert json.loads((tmp_path / "t" / "export.json").read_text()) == {
-        key: value for key, value in told.items() if key not in ("out", "teacher")
+        key: value for key, value in message.items() if key not in ("out", "teacher")
     }
     words = ["export", str(student.path), "--to", "safetensors", "--out", str(tmp_path / "s")]
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
@@ -105,8 +105,8 @@ def test_every_block_of_the_page_runs(session: Session, tmp_path: Path, monkeypa
         elif kind == "toml":
             model = ModelSettings.model_validate(tomllib.loads(block)["student"])
             weights = build_model(model, 10, 32).state_dict()
-            kept = load_file(RunDir(run.folder(Path("runs"))).student)
-            assert all(torch.equal(weights[key], value) for key, value in kept.items())
+            saved = load_file(RunDir(run.folder(Path("runs"))).student)
+            assert all(torch.equal(weights[key], value) for key, value in saved.items())
         else:
             for line in block.replace("<hash>", str(run.teacher)).splitlines():
                 words = shlex.split(line, comments=True)[1:]

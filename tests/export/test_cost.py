@@ -49,9 +49,9 @@ def test_cost_is_scored_once_on_a_machine(
     assert evaluate(student, bench, ["cost"])["cost"]["values"] == values  # not again
     monkeypatch.setattr("antishortcut.evaluation.latency.processor", lambda: "another")
     assert evaluate(student, bench, ["cost"])["cost"]["machine"].startswith("another, 1 thread, cpu, float32, torch ")
-    alone = evaluate(teacher, bench, ["cost"])["cost"]["values"]
-    assert set(alone) == {"ms", "parameters", "bytes"}
-    assert alone["parameters"] == values["teacher_parameters"]
+    single = evaluate(teacher, bench, ["cost"])["cost"]["values"]
+    assert set(single) == {"ms", "parameters", "bytes"}
+    assert single["parameters"] == values["teacher_parameters"]
 
 
 def test_the_report_shows_size_and_latency(student: RunDir, session: Session, tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_what_others_raise_is_said_in_a_line(student: RunDir, tmp_path: Path, mo
 @pytest.mark.parametrize("side", [24, 176])
 def test_a_network_of_one_size_resizes_by_itself(side: int, tmp_path: Path) -> None:
     folder = fresh(tmp_path / "run", "timm:test_vit", side, embedding="blocks.2")
-    made = export(folder, "onnx", None, out=tmp_path / "o", embedding=True)
-    assert (made.record["image_size"], made.record["resized_to"]) == (side, 160)
-    assert runtime(made.place).get_inputs()[0].shape == ["batch", 3, side, side]
-    assert made.record["output"]["embedding"] == ["batch", 64]
+    built = export(folder, "onnx", None, out=tmp_path / "o", embedding=True)
+    assert (built.record["image_size"], built.record["resized_to"]) == (side, 160)
+    assert runtime(built.place).get_inputs()[0].shape == ["batch", 3, side, side]
+    assert built.record["output"]["embedding"] == ["batch", 64]
     loaded = export(folder, "timm", None, out=tmp_path / "t")
     model = timm.create_model(f"local-dir:{loaded.place}", pretrained=True)
     config: Any = model.pretrained_cfg
@@ -102,17 +102,17 @@ def test_what_a_recipe_says_of_a_network_is_kept(model: str, size: int, tmp_path
     """Its size, which a transformer is made for, and the colours it wants to see."""
     more: dict[str, Any] = {"size": size, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
     folder = fresh(tmp_path / "run", model, 32, **more)
-    made = export(folder, "safetensors", None, out=tmp_path / "s")
-    assert json.loads((made.place / "export.json").read_text())["recipe"]["student"] == {
+    built = export(folder, "safetensors", None, out=tmp_path / "s")
+    assert json.loads((built.place / "export.json").read_text())["recipe"]["student"] == {
         "name": model, "weights": "model.safetensors", "size": size, "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7]
     }  # fmt: skip
     names: dict[str, Any] = {}
-    exec("\n".join(made.record["load"]).replace('"model.', f'"{made.place}/model.'), names)
+    exec("\n".join(built.record["load"]).replace('"model.', f'"{built.place}/model.'), names)
     image = torch.rand(2, 3, 32, 32)
-    wanted = build_model(folder.read()[0].model, 3, 32)
-    wanted.load_state_dict(load_file(folder.student))
-    wanted.eval()
-    close(names["student"](image).logits.detach(), wanted(image).logits)
+    required = build_model(folder.read()[0].model, 3, 32)
+    required.load_state_dict(load_file(folder.student))
+    required.eval()
+    close(names["student"](image).logits.detach(), required(image).logits)
     if model.startswith("timm:"):
         place = export(folder, "timm", None, out=tmp_path / "t").place
         config: Any = timm.create_model(f"local-dir:{place}", pretrained=True).pretrained_cfg
@@ -141,8 +141,8 @@ def test_scenes_of_one_size_alone_are_said_in_a_line(
         main()
     assert not caught.value.code
     line, place = capsys.readouterr().out.strip().splitlines()[-2:]
-    said = "torch.export cannot follow import:tests.export.test_odd_networks:OneSize for any height and width ("
-    assert line.startswith(f"takes scenes of 32 × 32 alone: {said}")
+    text = "torch.export cannot follow import:tests.export.test_odd_networks:OneSize for any height and width ("
+    assert line.startswith(f"takes scenes of 32 × 32 alone: {text}")
     assert runtime(Path(place)).get_inputs()[0].shape == ["batch", 3, 32, 32]
     assert "It takes scenes of one size only" in (Path(place) / "README.md").read_text()
 
@@ -170,9 +170,9 @@ def test_a_network_that_cannot_be_traced_is_said_in_a_line(session: Session, tmp
     )
     folder = RunDir(run.folder(session.runs))
     for form in ("onnx", "torch"):
-        with pytest.raises(UserError, match=r"cannot follow import:tests.export.test_odd_networks:Stubborn") as told:
+        with pytest.raises(UserError, match=r"cannot follow import:tests.export.test_odd_networks:Stubborn") as message:
             export(folder, form, None, out=tmp_path / form)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
     export(folder, "safetensors", None, out=tmp_path / "s")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 

@@ -20,15 +20,15 @@ MEMBERS = ("../escaped.txt", "/tmp/antishortcut-escaped.txt", "a/../../escaped.t
 
 def test_nothing_here_unpacks_an_archive() -> None:
     """`files` looks at the names in a zip, and opens none of its members."""
-    found = set()
+    result = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found |= {(path.name, name) for name in names if name.split(".")[0] in UNPACKS}
+            result |= {(path.name, name) for name in names if name.split(".")[0] in UNPACKS}
             if isinstance(node, ast.Attribute) and node.attr in ("unpack_archive", "extractall", "extract"):
-                found.add((path.name, node.attr))
-    assert found == {("files.py", "zipfile")}
+                result.add((path.name, node.attr))
+    assert result == {("files.py", "zipfile")}
 
 
 def test_no_reader_of_pickles_is_the_trusting_one() -> None:
@@ -38,12 +38,12 @@ def test_no_reader_of_pickles_is_the_trusting_one() -> None:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             called = ast.unparse(node.func)
-            given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            inputs = {word.arg: ast.unparse(word.value) for word in node.keywords}
             assert called not in ("pickle.load", "pickle.loads", "torch.jit.load", "torch.hub.load"), path
             if called == "torch.load":
-                assert given.get("weights_only") == "True", path
+                assert inputs.get("weights_only") == "True", path
             if called in ("np.load", "numpy.load"):
-                assert given.get("allow_pickle") == "False", path
+                assert inputs.get("allow_pickle") == "False", path
 
 
 def evil_tar(path: Path) -> None:

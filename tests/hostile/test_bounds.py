@@ -191,12 +191,12 @@ def test_weights_that_are_no_floats_are_refused(kind: torch.dtype, tmp_path: Pat
 
 def states(folder: Path, **changes: Any) -> TeacherSettings:
     """A folder of one state, with what its manifest says changed."""
-    kept = snapshots.Snapshots(folder, total_steps=1)
-    kept(nn.Linear(2, 2), 1)
+    saved = snapshots.Snapshots(folder, total_steps=1)
+    saved(nn.Linear(2, 2), 1)
     manifest = folder / "manifest.json"
-    found = json.loads(manifest.read_text())
-    found["states"][-1] |= changes
-    manifest.write_text(json.dumps(found))
+    result = json.loads(manifest.read_text())
+    result["states"][-1] |= changes
+    manifest.write_text(json.dumps(result))
     return TeacherSettings(name="cnn-8", final=str(folder))
 
 

@@ -133,8 +133,8 @@ def test_short_memory_is_one_line(
     assert asd(monkeypatch, "teach", "cues") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("asd: memory is short (")
-    found = guarded(failing(error))["error"]
-    assert found.startswith("memory is short (")
+    result = guarded(failing(error))["error"]
+    assert result.startswith("memory is short (")
     assert capsys.readouterr().err == ""
 
 
@@ -185,9 +185,9 @@ def test_where_somebody_may_not_write(tmp_path: Path) -> None:
 
 
 def test_a_worker_on_a_read_only_disk_says_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = guarded(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
-    said = "runs/P2: Read-only file system; name another place, or have its disk mounted for writing"
-    assert found == {"error": said}
+    result = guarded(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
+    text = "runs/P2: Read-only file system; name another place, or have its disk mounted for writing"
+    assert result == {"error": text}
     assert capsys.readouterr().err == ""
 
 
@@ -219,9 +219,9 @@ def test_a_damaged_result_is_named(
     capsys.readouterr()
     (folder.path / "result.json").write_text(json.dumps(damaged))
     assert asd(monkeypatch, *words) == 2
-    told = capsys.readouterr()
-    assert told.err == f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder\n"
-    assert told.out == ""
+    message = capsys.readouterr()
+    assert message.err == f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder\n"
+    assert message.out == ""
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "\udcff"])

@@ -101,9 +101,9 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
         (root / "train" / "bat" / name).symlink_to(root)
     (root / "train" / "ape" / "self").symlink_to("self")
     (root / "train" / "ape" / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    found = within(20, lambda: layouts.images_below(root / "train" / "ape"))
-    assert isinstance(found, list)
-    assert [path.name for path in found] == ["0.png", "1.png", "gone.png"]
+    result = within(20, lambda: layouts.images_below(root / "train" / "ape"))
+    assert isinstance(result, list)
+    assert [path.name for path in result] == ["0.png", "1.png", "gone.png"]
     with pytest.raises(UserError, match=r"gone\.png"):
         within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
 

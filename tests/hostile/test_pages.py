@@ -110,8 +110,8 @@ def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, t
 
     for names in (HOSTILE[:3], (HOSTILE[3], HOSTILE[8], HOSTILE[11])):
         states = {names[0]: network(c4=4.0, c5=2.0), names[1]: network(c4=3.0)}
-        found = audit(network(), states, sets_of(classes=names), tmp_path, early=names[0], student=network())
-        write_page(found | {"model": names[2], "files": {names[0]: names[1]}}, tmp_path)
+        results = audit(network(), states, sets_of(classes=names), tmp_path, early=names[0], student=network())
+        write_page(results | {"model": names[2], "files": {names[0]: names[1]}}, tmp_path)
         result = opened(browser, (tmp_path / "audit.html").as_uri(), DESKTOP)
         assert result.said == []
         assert result.page.evaluate("window.ran === undefined")
@@ -155,8 +155,8 @@ def test_names_of_folders_steer_no_page(tmp_path: Path, monkeypatch: pytest.Monk
     (done.path / "scores" / f"bad{STEERING}.json").write_text("[")
     result = done.result()
     done.finish({**result, "set": STEERING, "headline": STEERING, "last": {STEERING: 0.5}, "best": {STEERING: 0.5}})
-    kept = json.loads((done.path / "run.json").read_text())
-    write_json(done.path / "run.json", kept | {"versions": {STEERING: STEERING}})
+    saved = json.loads((done.path / "run.json").read_text())
+    write_json(done.path / "run.json", saved | {"versions": {STEERING: STEERING}})
     (root / f"broken{STEERING}").mkdir()
     (root / f"broken{STEERING}" / "run.json").write_text("{")
     made = make_report(root)
@@ -171,9 +171,9 @@ def test_names_of_folders_steer_no_page(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", ["asd", "report", str(root)])
     with pytest.raises(SystemExit):
         main()
-    told = capsys.readouterr()
-    assert not STEERS.search(told.out + told.err)
-    assert len(told.err.splitlines()) == 3
+    message = capsys.readouterr()
+    assert not STEERS.search(message.out + message.err)
+    assert len(message.err.splitlines()) == 3
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -194,11 +194,11 @@ def test_terminals_are_not_steered(
         with pytest.raises(SystemExit) as ended:
             main()
         assert not ended.value.code
-        told = capsys.readouterr()
-        assert not STEERS.search(told.out)
-        assert not STEERS.search(told.err)
+        message = capsys.readouterr()
+        assert not STEERS.search(message.out)
+        assert not STEERS.search(message.err)
         if "--json" in words:
-            assert json.loads(told.out)["runs"] == len(SHOWN)
+            assert json.loads(message.out)["runs"] == len(SHOWN)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -207,9 +207,9 @@ def test_whatever_prints_a_name(name: str, capsys: pytest.CaptureFixture[str]) -
     tell(name)
     print_json({name: [name]})
     ProgressBar(name, 3).say(name)
-    told = capsys.readouterr()
-    assert not STEERS.search(told.out + told.err)
-    assert json.loads(told.out[told.out.index("{\n") :]) == {name: [name]}
+    message = capsys.readouterr()
+    assert not STEERS.search(message.out + message.err)
+    assert json.loads(message.out[message.out.index("{\n") :]) == {name: [name]}
     error = UserError(f"no file {name}")
     assert "\n" not in str(error)
     assert not STEERS.search(str(error))

@@ -57,8 +57,8 @@ def _saved(content: object) -> bytes:
 def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     root = tmp_path_factory.mktemp("readers")
     run = student(root / "kd-s1", "kd", 1, 0.5)
-    kept = Snapshots(run.path, 1)
-    kept(torch.nn.Linear(2, 2), 1)
+    saved = Snapshots(run.path, 1)
+    saved(torch.nn.Linear(2, 2), 1)
     state = {"body.weight": torch.ones(2, 3)}
     resumed = _saved({"model": state, "seconds": 1.0})
     picture, array = io.BytesIO(), io.BytesIO()

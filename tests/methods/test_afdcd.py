@@ -21,8 +21,8 @@ from tests.test_subspace import close, normal, seeds, several
 
 def slow_contrast(student: Maps, teacher: Maps, groups: int, patch: int, tau: float) -> list[float]:
     """−log softmax of −L1 / τ at the own place and group, among it and the other groups of the patch; Σ / HW."""
-    found = []
-    for ours, theirs in zip(student, teacher, strict=True):
+    result = []
+    for ours, reference in zip(student, teacher, strict=True):
         height, width, each = len(ours[0]), len(ours[0][0]), len(ours) // groups
         pixels = [(y, x) for y in range(height) for x in range(width)]
 
@@ -33,15 +33,15 @@ def slow_contrast(student: Maps, teacher: Maps, groups: int, patch: int, tau: fl
         for here in pixels:
             near = [at for at in pixels if all(a // patch == b // patch for a, b in zip(at, here, strict=True))]
             for m in range(groups):
-                others = [(at, g) for at in near for g in range(groups) if g != m]
+                rest = [(at, g) for at in near for g in range(groups) if g != m]
                 scores = []
-                for at, g in [(here, m), *others]:
-                    pairs = zip(vector(ours, here, m), vector(theirs, at, g), strict=True)
+                for at, g in [(here, m), *rest]:
+                    pairs = zip(vector(ours, here, m), vector(reference, at, g), strict=True)
                     scores.append(-sum(abs(a - b) for a, b in pairs) / tau)
                 top = max(scores)
                 total += top + math.log(sum(math.exp(score - top) for score in scores)) - scores[0]
-        found.append(total / len(pixels))
-    return found
+        result.append(total / len(pixels))
+    return result
 
 
 def slow_max_pool(maps: Maps, size: int) -> Maps:
@@ -139,25 +139,25 @@ def test_a_patch_has_240_negatives() -> None:
     close(contrast_loss(flat, flat, 16, 4, 0.07), [16 * math.log(241)] * 2)  # a sum over groups, a mean over pixels
     close(contrast_loss(flat[..., :1, :1], flat[..., :1, :1], 16, 4, 0.07), [16 * math.log(16)] * 2)
     ragged = flat[..., :5, :6]  # patches of 4 × 4, 4 × 2, 1 × 4 and 1 × 2 pixels
-    parts = sum(n * math.log(1 + 15 * n) for n in (16, 8, 4, 2)) / 30
-    close(contrast_loss(ragged, ragged, 16, 4, 0.07), [16 * parts] * 2)
+    pieces = sum(n * math.log(1 + 15 * n) for n in (16, 8, 4, 2)) / 30
+    close(contrast_loss(ragged, ragged, 16, 4, 0.07), [16 * pieces] * 2)
 
 
 def test_the_mask_is_one_for_all_channels_and_another_for_every_image() -> None:
     torch.manual_seed(0)
     maps = normal(8, 3, 32, 32)
-    kept = kept_pixels(maps, 0.75)
-    assert kept.shape == (8, 1, 32, 32)
-    assert kept.dtype == maps.dtype
-    assert not kept.requires_grad
-    assert ((kept == 0) | (kept == 1)).all()
-    assert kept.mean().item() == pytest.approx(0.25, abs=0.02)  # 8192 pixels: four standard deviations
-    assert not torch.equal(kept[0], kept[1])
-    assert not torch.equal(kept, kept_pixels(maps, 0.75))  # fresh in every step
+    saved = kept_pixels(maps, 0.75)
+    assert saved.shape == (8, 1, 32, 32)
+    assert saved.dtype == maps.dtype
+    assert not saved.requires_grad
+    assert ((saved == 0) | (saved == 1)).all()
+    assert saved.mean().item() == pytest.approx(0.25, abs=0.02)  # 8192 pixels: four standard deviations
+    assert not torch.equal(saved[0], saved[1])
+    assert not torch.equal(saved, kept_pixels(maps, 0.75))  # fresh in every step
     assert kept_pixels(maps, 0.0).min() == 1
     torch.manual_seed(0)
     with torch.no_grad():
-        assert torch.equal(kept, kept_pixels(maps.float(), 0.75))  # a function of the seed alone
+        assert torch.equal(saved, kept_pixels(maps.float(), 0.75))  # a function of the seed alone
 
 
 CASES: dict[str, tuple[Stage, Stage]] = {
@@ -171,9 +171,9 @@ CASES: dict[str, tuple[Stage, Stage]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_method_agrees_with_the_loop(case: str) -> None:
-    ours, theirs = CASES[case]
+    ours, reference = CASES[case]
     torch.manual_seed(0)
-    sizes = sizes_of([(1, 2, 2), ours], [(1, 2, 2), theirs])
+    sizes = sizes_of([(1, 2, 2), ours], [(1, 2, 2), reference])
     options: dict[str, Any] = {"fd": 2.0, "ctr": 3.0, "kd": 0.5, "groups": 2, "patch": 2, "pool": 2}
     method = AfDCD(sizes, **options, mask_ratio=0.5, temperature=0.3).double()
     student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
@@ -182,18 +182,18 @@ def test_method_agrees_with_the_loop(case: str) -> None:
     assert set(terms) == {"fd", "ctr", "kd"}
 
     torch.manual_seed(7)
-    kept = (torch.rand(2, 1, *theirs[1:]) >= 0.5).tolist()
-    seen = slow_conv(slow_bilinear(student.stages[1].tolist(), *theirs[1:]), method.align, None)
-    for n, planes in enumerate(seen):
+    saved = (torch.rand(2, 1, *reference[1:]) >= 0.5).tolist()
+    outputs = slow_conv(slow_bilinear(student.stages[1].tolist(), *reference[1:]), method.align, None)
+    for n, planes in enumerate(outputs):
         for plane in planes:
             for y, line in enumerate(plane):
-                line[:] = [v if kept[n][0][y][x] else 0.0 for x, v in enumerate(line)]
-    made = slow_relu(slow_conv(seen, conv(method.generator[0]), None))
-    made = slow_conv(made, conv(method.generator[2]), None)
+                line[:] = [v if saved[n][0][y][x] else 0.0 for x, v in enumerate(line)]
+    built = slow_relu(slow_conv(outputs, conv(method.generator[0]), None))
+    built = slow_conv(built, conv(method.generator[2]), None)
     target = teacher.stages[1].tolist()
-    squares = [(a - b) ** 2 for a, b in zip(numbers(made), numbers(target), strict=True)]
+    squares = [(a - b) ** 2 for a, b in zip(numbers(built), numbers(target), strict=True)]
     close(terms["fd"], 2 * sum(squares) / 2, relative=1e-10)
-    pooled = slow_max_pool(made, 2), slow_max_pool(target, 2)
+    pooled = slow_max_pool(built, 2), slow_max_pool(target, 2)
     close(terms["ctr"], 3 * sum(slow_contrast(*pooled, 2, 2, 0.3)) / 2, relative=1e-10)
     close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 1.0))
 
@@ -213,9 +213,9 @@ def test_gradient_reaches_heads_and_kept_pixels(term: str) -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
     torch.manual_seed(3)
-    kept = kept_pixels(maps, 0.75).expand_as(maps) > 0
-    assert (maps.grad[~kept] == 0).all()
-    assert (maps.grad[kept] != 0).any()
+    saved = kept_pixels(maps, 0.75).expand_as(maps) > 0
+    assert (maps.grad[~saved] == 0).all()
+    assert (maps.grad[saved] != 0).any()
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(2048, 16), (512, 16), (320, 16), (24, 12), (9, 9), (34, 2), (2, 2)])

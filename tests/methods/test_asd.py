@@ -201,8 +201,8 @@ def test_total_is_the_loop() -> None:
         }
         close([float(terms[name]) for name in slow], list(slow.values()), 1e-5)
         close(sum(terms.values()), sum(slow.values()), 2e-5)
-        seen = [(i, slow_unit(row)) for i, row in zip(index.tolist(), final.tolist(), strict=True)]
-        queue = (queue + seen)[-7:]
+        outputs = [(i, slow_unit(row)) for i, row in zip(index.tolist(), final.tolist(), strict=True)]
+        queue = (queue + outputs)[-7:]
 
 
 @pytest.mark.parametrize(

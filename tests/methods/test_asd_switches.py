@@ -40,29 +40,29 @@ def test_switches(tc: float, ss: float, temporal: bool, names: set[str], roles: 
     method = ASD(sizes(3, 6), tc=tc, ss=ss, temporal=temporal, warmup=0)
     student, final, early = features(4, 3, 6)
     logits, index = torch.zeros(4, 5), torch.arange(4)
-    given = {"final": Features(logits, final), "early": Features(logits, early)}
+    inputs = {"final": Features(logits, final), "early": Features(logits, early)}
     batch = Batch(torch.zeros(4, 3, 1, 1), index, index)
     assert method.roles == roles
-    terms = method.terms(Features(logits, student), {role: given[role] for role in roles}, batch, epoch=1)
+    terms = method.terms(Features(logits, student), {role: inputs[role] for role in roles}, batch, epoch=1)
     assert set(terms) == {"kd"} | names
     assert (method.loss.projector is not None) == bool(names) == bool(list(method.parameters()))
     assert len(method.loss.queue) == (0 if tc == 0 else 999)
-    assert "kd" not in ASD(sizes(3, 6), kd=0, tc=0, ss=0).terms(Features(logits, student), given, batch, epoch=1)
+    assert "kd" not in ASD(sizes(3, 6), kd=0, tc=0, ss=0).terms(Features(logits, student), inputs, batch, epoch=1)
     if "tc" in names:  # the early feature is in the contrast exactly when asked for
         z = method.loss.eval().project(student)
         method.loss.queue_index.fill_(asd.EMPTY)
-        alone = method.loss(student, final, early, epoch=1)["tc"]
-        close(alone, tc * mean(slow_contrast(z, final, early if temporal else None)), 1e-4)
+        single = method.loss(student, final, early, epoch=1)["tc"]
+        close(single, tc * mean(slow_contrast(z, final, early if temporal else None)), 1e-4)
 
 
 def test_projector_is_the_papers() -> None:
     projector = Projector(3, 5).double()
-    parts = list(projector.children())
-    assert [type(part) for part in parts] == [nn.Linear, SingleSampleNorm1d, nn.Linear]
+    pieces = list(projector.children())
+    assert [type(part) for part in pieces] == [nn.Linear, SingleSampleNorm1d, nn.Linear]
     shapes = {name: tuple(p.shape) for name, p in projector.named_parameters() if "bias" not in name}
     assert shapes == {"first.weight": (5, 3), "norm.weight": (5,), "last.weight": (5, 5)}
     rows = normal(7, 3)
-    twin = nn.Sequential(parts[0], nn.SingleSampleNorm1d(5).double(), nn.ReLU(), parts[2])
+    twin = nn.Sequential(pieces[0], nn.SingleSampleNorm1d(5).double(), nn.ReLU(), pieces[2])
     close(projector(rows), twin(rows), 1e-12)
     close(projector.eval()(rows), twin.eval()(rows), 1e-12)
     assert not torch.allclose(projector(rows), projector.train()(rows))
@@ -84,10 +84,10 @@ def test_equal_checkpoints_are_mentioned_once() -> None:
     student, final, _ = features(5, 6)
     student.requires_grad_()
     loss = ASDLoss(6, 6, warmup=0)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as text:
         warnings.simplefilter("always")
         terms = [loss(student, final, final, epoch=0) for _ in range(3)]
-    assert ["are the two checkpoints the same?" in str(w.message) for w in said] == [True]
+    assert ["are the two checkpoints the same?" in str(w.message) for w in text] == [True]
     assert [term["ss"].item() for term in terms] == [0, 0, 0]
     assert not gradients(terms[0]["ss"], student)[0].any()
 

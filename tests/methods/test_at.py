@@ -28,11 +28,11 @@ def slow_attention(planes: list[list[list[float]]], height: int, width: int) -> 
 
 def slow_distance(student: Tensor, teacher: Tensor) -> list[float]:
     height, width = (min(a, b) for a, b in zip(student.shape[2:], teacher.shape[2:], strict=True))
-    found = []
-    for ours, theirs in zip(student.tolist(), teacher.tolist(), strict=True):
-        pairs = zip(slow_attention(ours, height, width), slow_attention(theirs, height, width), strict=True)
-        found.append(sum((a - b) ** 2 for a, b in pairs) / (height * width))
-    return found
+    result = []
+    for ours, reference in zip(student.tolist(), teacher.tolist(), strict=True):
+        pairs = zip(slow_attention(ours, height, width), slow_attention(reference, height, width), strict=True)
+        result.append(sum((a - b) ** 2 for a, b in pairs) / (height * width))
+    return result
 
 
 @several

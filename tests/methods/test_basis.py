@@ -60,10 +60,10 @@ def test_running_is_an_exponential_average(select: Select, refresh: int) -> None
 
 @pytest.mark.parametrize("select", ["displaced", "abandoned"])
 def test_dataset_takes_the_moment_of_all_rows(select: Select) -> None:
-    seen = pairs(4)  # of unequal sizes: a mean of means would differ
-    early, final = torch.cat([e for e, _ in seen]), torch.cat([f for _, f in seen])
+    outputs = pairs(4)  # of unequal sizes: a mean of means would differ
+    early, final = torch.cat([e for e, _ in outputs]), torch.cat([f for _, f in outputs])
     basis = ShortcutBasis(D, K, source="dataset", select=select)
-    basis.prepare(iter(seen))
+    basis.prepare(iter(outputs))
     expected = slow_basis(slow_moment(early - final), slow_moment(final), select)
     for other in pairs(2, seed=99):  # whatever comes later, in training mode
         close(span(basis(*other)), expected, 1e-6)
@@ -75,11 +75,11 @@ def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
     basis = ShortcutBasis(D, K, source=source, refresh=1)
     final = normal(8, D, dtype=torch.float32).round()
     early = final + torch.arange(8.0)[:, None] * torch.tensor([1.0, 0, 0, -2, 0, 0])  # rank 1, exactly
-    with pytest.warns(UserWarning, match=" 1 of 2 directions") as said:
-        answers = [basis(early, final) for _ in range(3)]
-    assert len(said) == 1
+    with pytest.warns(UserWarning, match=" 1 of 2 directions") as text:
+        outputs = [basis(early, final) for _ in range(3)]
+    assert len(text) == 1
     expected = torch.tensor([1.0, 0, 0, -2, 0, 0])[:, None] / 5**0.5
-    for answer in answers:
+    for answer in outputs:
         assert answer.shape == (D, K)
         assert not answer[:, 1:].any()  # the one that is not there
         close(span(answer), span(expected), 1e-6)
@@ -89,8 +89,8 @@ def test_running_in_single_precision_does_not_take_rounding_for_a_direction() ->
     basis = ShortcutBasis(D, K, source="running", refresh=1)
     line = orthonormal(D, 1).float()  # (D, 1)
     with pytest.warns(UserWarning, match=" 1 of 2 directions"):
-        answers = [basis(normal(32, 1, seed=s, dtype=torch.float32) @ line.T, torch.zeros(32, D)) for s in range(5)]
-    close(span(answers[-1]), span(line), 1e-5)
+        outputs = [basis(normal(32, 1, seed=s, dtype=torch.float32) @ line.T, torch.zeros(32, D)) for s in range(5)]
+    close(span(outputs[-1]), span(line), 1e-5)
 
 
 def test_preparing_needs_features() -> None:
@@ -98,8 +98,8 @@ def test_preparing_needs_features() -> None:
         ShortcutBasis(D, K, source="dataset").prepare([])
 
 
-def stream(seen: list[Pair]) -> Iterator[dict[str, Features]]:
-    for early, final in seen:
+def stream(outputs: list[Pair]) -> Iterator[dict[str, Features]]:
+    for early, final in outputs:
         yield {
             "early": Features(torch.zeros(len(early), 3), early),
             "final": Features(torch.zeros(len(final), 3), final),
@@ -119,13 +119,13 @@ def stream(seen: list[Pair]) -> Iterator[dict[str, Features]]:
 def test_asd_prepares_only_what_it_needs(options: dict[str, Any], reads: bool) -> None:
     sizes = Sizes(classes=3, examples=50, student=Shape(D), teachers={"final": Shape(D), "early": Shape(D)})
     method = ASD(sizes, directions=K, **options)
-    seen = pairs(3)
-    passing = stream(seen)
+    outputs = pairs(3)
+    passing = stream(outputs)
     method.prepare(passing)
     left = len(list(passing))
     assert left == (0 if reads else 3)
     if reads:
         assert method.loss.basis is not None
-        early, final = torch.cat([e for e, _ in seen]), torch.cat([f for _, f in seen])
+        early, final = torch.cat([e for e, _ in outputs]), torch.cat([f for _, f in outputs])
         expected = slow_basis(slow_moment(early - final), slow_moment(final), options.get("select", "displaced"))
         close(span(method.loss.basis(early, final)), expected, 1e-6)

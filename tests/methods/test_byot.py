@@ -30,8 +30,8 @@ def slow_byot(
     for shallow, feature in zip(logits, features, strict=True):
         for row, y in zip(shallow.tolist(), label.tolist(), strict=True):
             ce -= math.log(math.exp(row[y]) / sum(math.exp(v) for v in row)) / len(label)
-        for ours, theirs in zip(feature.tolist(), embedding.tolist(), strict=True):
-            hint += sum((a - b) ** 2 for a, b in zip(ours, theirs, strict=True)) / len(label)
+        for ours, reference in zip(feature.tolist(), embedding.tolist(), strict=True):
+            hint += sum((a - b) ** 2 for a, b in zip(ours, reference, strict=True)) / len(label)
         kd += slow_kd(shallow, deepest, temperature)
     return ce, kd, hint
 
@@ -111,9 +111,9 @@ def test_method_weighs_its_terms() -> None:
     method = BYOT(sizes(*MAPS), alpha=0.4, temperature=2.0, hint=0.5).double()
     student, batch = student_of(MAPS, 6, torch.float64), a_batch(6)
     terms = method.terms(student, {}, batch, 0.0)
-    seen = [branch(stage) for branch, stage in zip(method.branches, student.stages[1:3], strict=True)]
+    outputs = [branch(stage) for branch, stage in zip(method.branches, student.stages[1:3], strict=True)]
     ce, kd, hint = slow_byot(
-        [logits for _, logits in seen], [f for f, _ in seen], student.logits, student.embedding, batch.label, 2.0
+        [logits for _, logits in outputs], [f for f, _ in outputs], student.logits, student.embedding, batch.label, 2.0
     )
     assert list(terms) == ["ce", "self", "hint"]
     close(torch.stack(list(terms.values())), [0.6 * ce, 0.4 * kd, 0.5 * hint])

@@ -226,10 +226,10 @@ def rows_of(count: int) -> list[Tensor]:
 
 def uneven(rank: int, folder: Path) -> None:
     """One process has every row; then neither has any."""
-    mine = 5 if rank == 0 else 0
+    own = 5 if rank == 0 else 0
     loss = ASDLoss(8, 8, queue=6, sync=True)
-    student, final, early = rows_of(mine)
-    terms = loss(student.requires_grad_(), final, early, epoch=10, index=torch.arange(mine))
+    student, final, early = rows_of(own)
+    terms = loss(student.requires_grad_(), final, early, epoch=10, index=torch.arange(own))
     sum(terms.values()).backward()
     with pytest.raises(ValueError, match="student, final and early have 0 rows"):
         loss(*rows_of(0), epoch=10)
@@ -238,9 +238,9 @@ def uneven(rank: int, folder: Path) -> None:
 
 def test_a_process_without_rows_works_with_those_of_the_others(tmp_path: Path) -> None:
     in_two(uneven, tmp_path)
-    alone = ASDLoss(8, 8, queue=6)
-    terms = alone(*rows_of(5), epoch=10, index=torch.arange(5))
+    single = ASDLoss(8, 8, queue=6)
+    terms = single(*rows_of(5), epoch=10, index=torch.arange(5))
     for rank in range(WORLD):
         tc, ss, queue = torch.load(tmp_path / f"{rank}.pt")
         assert (tc, ss) == pytest.approx((terms["tc"].item(), terms["ss"].item()), rel=1e-5)
-        assert torch.equal(queue, alone.queue)
+        assert torch.equal(queue, single.queue)

@@ -25,9 +25,9 @@ PAIRS = {
 }
 
 
-def float32(seen: Features) -> Features:
+def float32(outputs: Features) -> Features:
     """As the loop hands teachers' features over, whatever they were computed in."""
-    return Features(seen.logits.float(), seen.embedding.float(), tuple(stage.float() for stage in seen.stages))
+    return Features(outputs.logits.float(), outputs.embedding.float(), tuple(stage.float() for stage in outputs.stages))
 
 
 class Setting:
@@ -57,8 +57,8 @@ class Setting:
 
     def terms(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> dict[str, torch.Tensor]:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
-            found: dict[str, torch.Tensor] = self.step(batch or self.batch, self.targets(batch), epoch)
-        return found
+            result: dict[str, torch.Tensor] = self.step(batch or self.batch, self.targets(batch), epoch)
+        return result
 
 
 by_method = pytest.mark.parametrize("name", METHODS)
@@ -145,20 +145,20 @@ def test_a_method_resumes_bit_for_bit(name: str) -> None:
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
     """Random features in the shapes of a network."""
     shape = feature_shapes(network, 32)
-    made = [torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)]
-    return Features(made[0], made[1], tuple(made[2:]))
+    built = [torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)]
+    return Features(built[0], built[1], tuple(built[2:]))
 
 
-def scaled(seen: Features, factor: float) -> Features:
+def scaled(outputs: Features, factor: float) -> Features:
     """Embedding and maps multiplied, as leaves that can hold a gradient."""
-    grown = [(factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (seen.embedding, *seen.stages)]
-    return Features(seen.logits, grown[0], tuple(grown[1:]))
+    grown = [(factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)]
+    return Features(outputs.logits, grown[0], tuple(grown[1:]))
 
 
-def first_row(seen: Features) -> Features:
+def first_row(outputs: Features) -> Features:
     """Every row as the first one."""
-    rows = [x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (seen.logits, seen.embedding)]
-    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in seen.stages)
+    rows = [x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)]
+    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
     return Features(rows[0], rows[1], tuple(maps))
 
 

@@ -109,8 +109,8 @@ def test_without_strength_it_is_kd(temperature: float, seed: int) -> None:
     ours = METHODS["contrast"](SIZES, **method_options("contrast", {"strength": 0, "temperature": temperature}))
     kd = METHODS["kd"](SIZES, **method_options("kd", {"temperature": temperature}))
     close(kd_loss(student, contrast_logits(final, early, 0.0), temperature), kd_loss(student, final, temperature))
-    found = terms_of(cast(Method, ours), student, final, early)
-    close(found["contrast"], terms_of(cast(Method, kd), student, final, early)["kd"])
+    result = terms_of(cast(Method, ours), student, final, early)
+    close(result["contrast"], terms_of(cast(Method, kd), student, final, early)["kd"])
     assert (ours.task_weight, ours.weight) == (kd.task_weight, kd.weight)
 
 
@@ -154,11 +154,11 @@ def test_gradient_pulls_the_student_to_the_target_and_leaves_the_teachers() -> N
     student, final, early = (normal(3, 5, seed=i).requires_grad_() for i in range(3))
     method = Contrast(SIZES, strength=1.0, temperature=2.0)
     loss = terms_of(method, student, final, early)["contrast"]
-    ours, *theirs = torch.autograd.grad(loss, (student, final, early), allow_unused=True)
+    ours, *reference = torch.autograd.grad(loss, (student, final, early), allow_unused=True)
     target = contrast_logits(final, early, 1.0)
     assert not target.requires_grad
     close(ours, 2.0 * ((student / 2).softmax(1) - (target / 2).softmax(1)) / 3)
-    assert theirs == [None, None]
+    assert reference == [None, None]
 
 
 # --- with ASD's temporal contrast --------------------------------------------------------------------------------
@@ -166,15 +166,15 @@ def test_gradient_pulls_the_student_to_the_target_and_leaves_the_teachers() -> N
 
 def batches(d: int, wide: int, count: int = 4) -> list[tuple[Features, dict[str, Features], Batch]]:
     """Student, teachers and a batch, several in a row; each batch sees a sample of the one before again."""
-    made = []
+    built = []
     for step in range(count):
         student, final, early = (
             Features(normal(4, 5, seed=9 * step + i).float(), normal(4, width, seed=9 * step + i + 3).float())
             for i, width in enumerate((d, wide, wide))
         )
         batch = Batch(torch.zeros(4, 3, 1, 1), torch.zeros(4, dtype=torch.int64), torch.arange(4) + 3 * step)
-        made.append((student, {"final": final, "early": early}, batch))
-    return made
+        built.append((student, {"final": final, "early": early}, batch))
+    return built
 
 
 @pytest.mark.parametrize("d", [6, 3], ids=["same width", "projected"])
@@ -187,7 +187,7 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     both = cast(Contrast, METHODS["contrast+tc"](sizes(d, 6, 9), **given_))
     torch.manual_seed(0)
     apart = ASDLoss(d, 6, **settings, ss=0.0, temperature=0.2, examples=9)  # the queue reaches 9 − 4 back
-    alone = Contrast(sizes(d, 6, 9), reference=reference)
+    single = Contrast(sizes(d, 6, 9), reference=reference)
     assert both.roles == ("final", "early")
     for step, (student, teachers, batch) in enumerate(batches(d, 6)):
         terms = both.terms(student, teachers, batch, epoch=3.0 * step)
@@ -195,7 +195,7 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
         expected = apart(student.embedding, near, far, epoch=3.0 * step, index=batch.index)
         assert list(terms) == ["contrast", "tc"]
         assert torch.equal(terms["tc"], expected["tc"])
-        assert torch.equal(terms["contrast"], alone.terms(student, teachers, batch, epoch=3.0 * step)["contrast"])
+        assert torch.equal(terms["contrast"], single.terms(student, teachers, batch, epoch=3.0 * step)["contrast"])
         assert (terms["tc"] > 0) == (step > 0)  # warmed up from 0
     assert both.features is not None
     assert torch.equal(both.features.queue, apart.queue)

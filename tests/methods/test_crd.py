@@ -21,10 +21,10 @@ N, CLASSES = 60, 5
 def slow_nce(positive: list[float], negative: list[list[float]], count: list[int], examples: int) -> float:
     """−log [s⁺/(s⁺ + m/N + ε)] − Σ log [(m/N)/(s_k + m/N + ε)], row by row."""
     total = 0.0
-    for s, others, m in zip(positive, negative, count, strict=True):
+    for s, rest, m in zip(positive, negative, count, strict=True):
         noise = m / examples
         total -= math.log(s / (s + noise + EPS))
-        for other in others:
+        for other in rest:
             total -= math.log(noise / (other + noise + EPS))
     return total / len(positive)
 
@@ -62,17 +62,17 @@ def test_nce_is_the_loop(b: int, k: int, seed: int) -> None:
     assert float(nce_loss(positive, negative, k, 100)) == pytest.approx(expected, abs=1e-10)
     usable = torch.rand(b, k, generator=generator) < 0.5
     counts = usable.sum(dim=1).clamp(min=1)
-    kept = [
+    saved = [
         [s for s, yes in zip(r, u, strict=True) if yes] for r, u in zip(negative.tolist(), usable.tolist(), strict=True)
     ]
-    expected = slow_nce(positive.tolist(), kept, counts.tolist(), 100)
+    expected = slow_nce(positive.tolist(), saved, counts.tolist(), 100)
     assert float(nce_loss(positive, negative, counts, 100, usable)) == pytest.approx(expected, abs=1e-10)
 
 
 def test_a_single_negative_by_hand() -> None:
     """m = 1, N = 4: noise 1/4. Positive score 3/4, negative 1/4: −log(3/4) − log(1/2)."""
-    found = nce_loss(torch.tensor([0.75], dtype=torch.float64), torch.tensor([[0.25]], dtype=torch.float64), 1, 4)
-    assert float(found) == pytest.approx(-math.log(0.75) - math.log(0.5), abs=1e-6)
+    result = nce_loss(torch.tensor([0.75], dtype=torch.float64), torch.tensor([[0.25]], dtype=torch.float64), 1, 4)
+    assert float(result) == pytest.approx(-math.log(0.75) - math.log(0.5), abs=1e-6)
 
 
 def slow_crd(method: CRD, student: Features, teacher: Features, data: Batch, negatives: torch.Tensor) -> float:
@@ -82,8 +82,8 @@ def slow_crd(method: CRD, student: Features, teacher: Features, data: Batch, neg
     total = 0.0
     for anchor, bank in ((v_s, method.teacher_bank.double()), (v_t, method.student_bank.double())):
         scores = []
-        for row, place, others in zip(anchor, data.index.tolist(), negatives.tolist(), strict=True):
-            scores.append([math.exp(float(row @ bank[j]) / 0.07) for j in (place, *others)])
+        for row, place, rest in zip(anchor, data.index.tolist(), negatives.tolist(), strict=True):
+            scores.append([math.exp(float(row @ bank[j]) / 0.07) for j in (place, *rest)])
         constant = sum(map(sum, scores)) / sum(map(len, scores)) * N
         scores = [[s / constant for s in row] for row in scores]
         count = len(scores[0]) - 1
@@ -113,20 +113,20 @@ def test_negatives_are_other_classes_and_none_twice(b: int, k: int, seed: int) -
     labels[:3] = torch.arange(3)
     k = min(k, 90 - int(torch.bincount(labels).max()))
     label = labels[torch.randint(90, (b,))]
-    found = draw_negatives(label, labels, k)
-    assert found.shape == (b, k)
-    assert (labels[found] != label[:, None]).all()
-    assert all(len(set(row)) == k for row in found.tolist())
+    result = draw_negatives(label, labels, k)
+    assert result.shape == (b, k)
+    assert (labels[result] != label[:, None]).all()
+    assert all(len(set(row)) == k for row in result.tolist())
 
 
 def test_negatives_are_the_first_others_of_the_order() -> None:
     labels = torch.arange(30) % 3
     label = torch.tensor([0, 2, 1, 1])
     torch.manual_seed(5)
-    found = draw_negatives(label, labels, 7)
+    result = draw_negatives(label, labels, 7)
     torch.manual_seed(5)
     order, start = torch.randperm(30).tolist(), torch.randint(30, (4,)).tolist()
-    for row, first, own in zip(found.tolist(), start, label.tolist(), strict=True):
+    for row, first, own in zip(result.tolist(), start, label.tolist(), strict=True):
         turned = order[first:] + order[:first]
         assert row == [place for place in turned if place % 3 != own][:7]
     with pytest.raises(ValueError, match="fewer than 21"):
@@ -193,8 +193,8 @@ def test_the_queue_holds_the_newest_and_only_other_classes_count() -> None:
     torch.manual_seed(0)
     method = CRD(sizes(), memory="queue", negatives=6)
     student, teachers, data = batch(4)
-    alone = method.terms(student, teachers, data, 0.0)["crd"]  # empty queue: only the positives are there
-    assert torch.isfinite(alone)
+    single = method.terms(student, teachers, data, 0.0)["crd"]  # empty queue: only the positives are there
+    assert torch.isfinite(single)
     assert method.bank_label.tolist() == [*data.label.tolist(), -1, -1]
     same = Batch(data.image, torch.full((4,), 9), data.index)
     method.bank_label = torch.full((6,), 9)  # nothing but the rows' own class: as if empty
@@ -228,7 +228,7 @@ def test_banks_change_in_place_and_the_gradient_is_that_of_the_banks_before() ->
         rows = before[name][place]  # (B, 1 + K, E)
         score = torch.exp(torch.einsum("be,bke->bk", v, rows) / 0.07) / before["scale"][side]
         expected = expected + 0.8 * nce_loss(score[:, 0], score[:, 1:], 7, N)
-    theirs = torch.autograd.grad(3 * expected, list(method.parameters()))
+    reference = torch.autograd.grad(3 * expected, list(method.parameters()))
     torch.manual_seed(3)
     loss = method.terms(student, teachers, data, 0.0)["crd"]
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
@@ -236,5 +236,5 @@ def test_banks_change_in_place_and_the_gradient_is_that_of_the_banks_before() ->
         assert getattr(method, name).data_ptr() == address  # N × E numbers were not copied
         assert not torch.equal(getattr(method, name), before[name])
     ours = torch.autograd.grad(3 * loss, list(method.parameters()))
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(ours, reference, strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)

@@ -29,14 +29,14 @@ def kl(q: list[float], p: list[float]) -> float:
 def slow_dkd(student: Tensor, teacher: Tensor, label: Tensor, temperature: float) -> tuple[float, float]:
     """As Zhao et al. write it, sample by sample: b = (p_t, 1 − p_t) and p̂ = p_i / (1 − p_t) for i ≠ t."""
 
-    def parts(logits: list[float], t: int) -> tuple[list[float], list[float]]:
+    def pieces(logits: list[float], t: int) -> tuple[list[float], list[float]]:
         powers = [math.exp(v / temperature) for v in logits]
-        others = [v for i, v in enumerate(powers) if i != t]
-        return [powers[t] / sum(powers), sum(others) / sum(powers)], [v / sum(others) for v in others]
+        rest = [v for i, v in enumerate(powers) if i != t]
+        return [powers[t] / sum(powers), sum(rest) / sum(powers)], [v / sum(rest) for v in rest]
 
     tckd = nckd = 0.0
     for s, t, y in zip(student.tolist(), teacher.tolist(), label.tolist(), strict=True):
-        (b_s, hat_s), (b_t, hat_t) = parts(s, y), parts(t, y)
+        (b_s, hat_s), (b_t, hat_t) = pieces(s, y), pieces(t, y)
         tckd += kl(b_t, b_s)
         nckd += kl(hat_t, hat_s)
     return temperature**2 * tckd / len(student), temperature**2 * nckd / len(student)

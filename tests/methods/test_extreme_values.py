@@ -74,13 +74,13 @@ class Lesson:
         return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
-def changed(seen: Features, factor: float = 1.0, first: float | None = None) -> Features:
+def changed(outputs: Features, factor: float = 1.0, first: float | None = None) -> Features:
     """All that a teacher says, grown, or with one number in its first row exchanged."""
-    made = [each * factor for each in (seen.logits, seen.embedding, *seen.stages)]
+    built = [each * factor for each in (outputs.logits, outputs.embedding, *outputs.stages)]
     if first is not None:
-        for each in made:
+        for each in built:
             each.view(-1)[0] = first
-    return replace(seen, logits=made[0], embedding=made[1], stages=tuple(made[2:]))
+    return replace(outputs, logits=built[0], embedding=built[1], stages=tuple(built[2:]))
 
 
 def whole(module: nn.Module) -> bool:
@@ -99,7 +99,7 @@ def test_exploding_teachers_give_finite_terms(name: str, teacher: str) -> None:
     """1e15 is far beyond what networks say; at 1e30 a square is no float32, and those who square may refuse."""
     for factor in (1e15, 1e30):
         lesson = Lesson(name, teacher)
-        loud = {role: changed(seen, factor) for role, seen in lesson.teachers.items()}
+        loud = {role: changed(outputs, factor) for role, outputs in lesson.teachers.items()}
         with suppress(UserError) if factor > 1e15 else nullcontext():
             terms = lesson.teach(loud)
             assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
@@ -113,7 +113,7 @@ def test_a_teacher_that_is_no_number_is_one_line(name: str, value: float) -> Non
     lesson = Lesson(name, "wider")
     lesson.teach(lesson.teachers)
     for role in lesson.teachers:
-        broken = {key: changed(seen, first=value if key == role else None) for key, seen in lesson.teachers.items()}
+        broken = {key: changed(outputs, first=value if key == role else None) for key, outputs in lesson.teachers.items()}
         with pytest.raises(UserError, match=f"answers of '{role}' are not finite|has a teacher diverged") as caught:
             lesson.teach(broken)
         assert "\n" not in str(caught.value)
@@ -123,11 +123,11 @@ def test_a_teacher_that_is_no_number_is_one_line(name: str, value: float) -> Non
 def test_a_class_ruled_out_is_finite_or_one_line(name: str) -> None:
     """A logit of −∞ is a probability of 0, which some losses have an answer to."""
     lesson = Lesson(name, "wider")
-    for role, seen in lesson.teachers.items():
-        logits = seen.logits.clone()
+    for role, outputs in lesson.teachers.items():
+        logits = outputs.logits.clone()
         logits[0, 0] = -math.inf
         with suppress(UserError):
-            terms = lesson.teach(lesson.teachers | {role: replace(seen, logits=logits)})
+            terms = lesson.teach(lesson.teachers | {role: replace(outputs, logits=logits)})
             assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
 
 
@@ -141,8 +141,8 @@ def test_directions_of_features_beyond_bounds(source: Source, select: Select, fa
 
     def terms() -> dict[str, Tensor]:
         asd.prepare([(final, early)])
-        found: dict[str, Tensor] = asd(student, final, early, epoch=100.0)
-        return found
+        result: dict[str, Tensor] = asd(student, final, early, epoch=100.0)
+        return result
 
     if factor == 1e18 or (factor == 1e30 and source == "batch"):  # of one batch they are taken in float64
         assert all(value.isfinite() for value in terms().values())
@@ -221,10 +221,10 @@ def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Sessi
     spoil(network, math.inf)
     torch.save(state, tmp_path / "final.pt")
     session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    given = with_settings(recipe, [f"teacher.final={tmp_path / 'final.pt'}", f"teacher.early={tmp_path / 'early.pt'}"])
-    for method, said in (("kd", "answers of 'final' are not finite"), ("asd", "has a teacher diverged")):
-        with pytest.raises(UserError, match=said):
-            distill(given, session, method=method, seed=1, suite="s")
+    inputs = with_settings(recipe, [f"teacher.final={tmp_path / 'final.pt'}", f"teacher.early={tmp_path / 'early.pt'}"])
+    for method, text in (("kd", "answers of 'final' are not finite"), ("asd", "has a teacher diverged")):
+        with pytest.raises(UserError, match=text):
+            distill(inputs, session, method=method, seed=1, suite="s")
         folder = RunDir(session.runs / "s" / f"{method}-s1")
         assert not folder.student.exists()
         assert load_checkpoint(folder.path / "resume") is None
@@ -246,18 +246,18 @@ def test_weights_that_are_no_numbers_are_not_saved(
         return rate
 
     monkeypatch.setattr(loop.Trainer, "_step", step)
-    said = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.rate"
-    with pytest.raises(UserError, match=said):
+    text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.rate"
+    with pytest.raises(UserError, match=text):
         distill(recipe, session, method="ce", seed=1, suite="s")
     folder = RunDir(session.runs / "s" / "ce-s1")
     assert not folder.student.exists()
-    found = load_checkpoint(folder.path / "resume")
-    assert found is not None
-    assert found[0] == at - 1
-    assert all(kept.isfinite().all() for kept in found[1]["model"].values())
+    result = load_checkpoint(folder.path / "resume")
+    assert result is not None
+    assert result[0] == at - 1
+    assert all(saved.isfinite().all() for saved in result[1]["model"].values())
     monkeypatch.undo()
     distill(recipe, session, method="ce", seed=1, suite="s")  # goes on from there
-    assert all(kept.isfinite().all() for kept in load_file(folder.student).values())
+    assert all(saved.isfinite().all() for saved in load_file(folder.student).values())
 
 
 def test_a_state_of_a_teacher_is_looked_at_before_it_is_kept(
@@ -274,8 +274,8 @@ def test_a_state_of_a_teacher_is_looked_at_before_it_is_kept(
     monkeypatch.setattr(loop.Trainer, "_step", step)
     with pytest.raises(UserError, match="weights are not finite after step 1"):
         teach(recipe, session)
-    kept = [load_file(path) for path in session.runs.rglob("*.safetensors")]
-    assert all(value.isfinite().all() for state in kept for value in state.values())
+    saved = [load_file(path) for path in session.runs.rglob("*.safetensors")]
+    assert all(value.isfinite().all() for state in saved for value in state.values())
 
 
 def test_infinities_on_purpose_may_stay_and_running_statistics_may_not() -> None:

@@ -50,8 +50,8 @@ def slow_pool(plane: list[list[float]], height: int, width: int) -> list[list[fl
 def slow_hint(regressed: Tensor, hint: Tensor) -> float:
     """The mean over rows, channels and pixels of the squared difference."""
     total, count = 0.0, 0
-    for ours, theirs in zip(regressed.tolist(), hint.tolist(), strict=True):
-        for plane, other in zip(ours, theirs, strict=True):
+    for ours, reference in zip(regressed.tolist(), hint.tolist(), strict=True):
+        for plane, other in zip(ours, reference, strict=True):
             pooled = slow_pool(other, len(plane), len(plane[0]))
             for line, other_line in zip(plane, pooled, strict=True):
                 for a, b in zip(line, other_line, strict=True):
@@ -102,8 +102,8 @@ def test_regressor_fits_every_relation_of_sizes(case: str) -> None:
     assert conv.kernel_size == kernel
     method = FitNets(sizes_of([student], [teacher]), hint=0)
     assert method.regress(torch.randn(2, *student)).shape == (2, teacher[0], *size)
-    seen = [maps_of(Shape(3, (stage,)), 2, dtype=torch.float32) for stage in (student, teacher)]
-    assert torch.isfinite(method.terms(seen[0], {"final": seen[1]}, numbered(2), 0.0)["hint"])
+    outputs = [maps_of(Shape(3, (stage,)), 2, dtype=torch.float32) for stage in (student, teacher)]
+    assert torch.isfinite(method.terms(outputs[0], {"final": outputs[1]}, numbered(2), 0.0)["hint"])
 
 
 def slow_regress(method: FitNets, maps: Tensor) -> list[list[list[list[float]]]]:

@@ -25,9 +25,9 @@ def cut(rows: Tensor, rank: int | None) -> Tensor:
     return (rows if rank is None else rows[rank * half : (rank + 1) * half]).detach().clone()
 
 
-def share(seen: Features, rank: int | None, requires_grad: bool = False) -> Features:
-    parts = [cut(rows, rank).requires_grad_(requires_grad) for rows in (seen.logits, seen.embedding, *seen.stages)]
-    return Features(parts[0], parts[1], tuple(parts[2:]))
+def share(outputs: Features, rank: int | None, requires_grad: bool = False) -> Features:
+    pieces = [cut(rows, rank).requires_grad_(requires_grad) for rows in (outputs.logits, outputs.embedding, *outputs.stages)]
+    return Features(pieces[0], pieces[1], tuple(pieces[2:]))
 
 
 def examine(name: str, rank: int | None) -> Found:
@@ -40,41 +40,41 @@ def examine(name: str, rank: int | None) -> Found:
     batch = Batch(cut(whole.image, rank), cut(whole.label, rank), cut(whole.index, rank))
     torch.manual_seed(5)  # the noise of a step is a function of (seed, step), the same everywhere
     terms = setting.method.terms(*gather_samples(student, teachers, batch), PAST_WARMUP)  # type: ignore[operator]
-    found: Found = {f"term {key}": value.detach().clone() for key, value in terms.items()}
+    result: Found = {f"term {key}": value.detach().clone() for key, value in terms.items()}
     heads = dict(setting.method.named_parameters())
     if terms:
         torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    found |= {f"head {key}": value.grad.clone() for key, value in heads.items() if value.grad is not None}
+    result |= {f"head {key}": value.grad.clone() for key, value in heads.items() if value.grad is not None}
     if rank is not None:
-        for value in found.values():
+        for value in result.values():
             dist.all_reduce(value)
             value /= 2
     for place, rows in enumerate((student.logits, student.embedding, *student.stages)):
         if rows.grad is not None:  # rows here: what reaches this process, which DDP divides by the number of processes
-            parts = [rows.grad / 2, rows.grad / 2] if rank is not None else [rows.grad]
+            pieces = [rows.grad / 2, rows.grad / 2] if rank is not None else [rows.grad]
             if rank is not None:
-                dist.all_gather(parts, rows.grad / 2)
-            found[f"rows {place}"] = torch.cat(parts)
-    return found
+                dist.all_gather(pieces, rows.grad / 2)
+            result[f"rows {place}"] = torch.cat(pieces)
+    return result
 
 
 def work(rank: int, folder: Path) -> None:
-    found = {name: examine(name, rank) for name in METHODS}
+    result = {name: examine(name, rank) for name in METHODS}
     if rank == 0:
-        torch.save(found, folder / "found.pt")
+        torch.save(result, folder / "found.pt")
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     folder: Path = tmp_path_factory.mktemp("two")
     in_two(work, folder)
-    found: dict[str, Found] = torch.load(folder / "found.pt", weights_only=True)
-    return found
+    result: dict[str, Found] = torch.load(folder / "found.pt", weights_only=True)
+    return result
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_two_processes_agree_with_one(name: str, both: dict[str, Found]) -> None:
-    alone, together = examine(name, None), both[name]
-    assert alone.keys() == together.keys()
-    for key, value in alone.items():
+    single, together = examine(name, None), both[name]
+    assert single.keys() == together.keys()
+    for key, value in single.items():
         assert torch.allclose(value, together[key], rtol=1e-4, atol=1e-5), key

@@ -25,11 +25,11 @@ def slow_neighbourhood(x: Rows) -> Rows:
         lengths = math.hypot(*a) * math.hypot(*b)
         return ((sum(p * q for p, q in zip(a, b, strict=True)) / lengths if lengths else 0.0) + 1) / 2
 
-    found = []
+    result = []
     for a in x:
         row = [kernel(a, b) for b in x]
-        found.append([v / sum(row) for v in row])
-    return found
+        result.append([v / sum(row) for v in row])
+    return result
 
 
 def slow_pkt(student: Tensor, teacher: Tensor) -> float:

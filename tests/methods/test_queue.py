@@ -28,8 +28,8 @@ def test_queue_starts_empty_and_takes_a_batch_after_its_loss() -> None:
     loss, without = (ASDLoss(6, 6, queue=m, warmup=0, directions=2) for m in (64, 0))
     first, second = features(4, 6), features(3, 6, seed=1)
     assert torch.equal(loss(*first, epoch=0)["tc"], without(*first, epoch=0)["tc"])
-    seen = [slow_unit(row) for row in first[1].tolist()]
-    close(loss(*second, epoch=0)["tc"], 0.8 * mean(slow_contrast(*second, seen)), 1e-5)
+    outputs = [slow_unit(row) for row in first[1].tolist()]
+    close(loss(*second, epoch=0)["tc"], 0.8 * mean(slow_contrast(*second, outputs)), 1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 7])
@@ -124,8 +124,8 @@ def test_state_resumes_bit_for_bit(subspace: Source) -> None:
         whole(*rows, epoch=0, index=index)
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
     for rows, index in steps[3:]:
-        ours, theirs = whole(*rows, epoch=0, index=index), resumed(*rows, epoch=0, index=index)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ("tc", "ss"))
+        ours, reference = whole(*rows, epoch=0, index=index), resumed(*rows, epoch=0, index=index)
+        assert all(torch.equal(ours[name], reference[name]) for name in ("tc", "ss"))
     assert all(torch.equal(resumed.state_dict()[name], value) for name, value in whole.state_dict().items())
 
 
@@ -137,5 +137,5 @@ def test_two_forward_passes_before_one_backward(subspace: Source) -> None:
     totals = [sum(joint(*step, epoch=0).values(), torch.zeros(())) for step in steps]
     together = gradients(torch.stack(totals).sum(), *rows)  # the queue has moved on since the first one
     for step, gradient in zip(steps, together, strict=True):
-        (alone,) = gradients(sum(apart(*step, epoch=0).values(), torch.zeros(())), step[0])
-        close(gradient, alone, 1e-6)
+        (single,) = gradients(sum(apart(*step, epoch=0).values(), torch.zeros(())), step[0])
+        close(gradient, single, 1e-6)

@@ -55,12 +55,12 @@ def test_agrees_with_the_loop(
     student, final, early = (3 * normal(*shape, seed=seed + i) for i in range(3))
     method = Residual(SIZES, strength=strength, floor=floor, weight=0.5, temperature=temperature)
     teachers = {"final": logits_only(final), "early": logits_only(early)}
-    seen = logits_only(student)
-    view = method.view(seen, teachers)
+    outputs = logits_only(student)
+    view = method.view(outputs, teachers)
     slow = slow_view(student, early, strength, floor)
     close(view.logits, slow)
-    assert view.embedding is seen.embedding  # only the answer is seen otherwise
-    assert seen.logits is student
+    assert view.embedding is outputs.embedding  # only the answer is seen otherwise
+    assert outputs.logits is student
     terms = method.terms(view, teachers, numbered(shape[0]), epoch=0.0)
     assert list(terms) == ["kd"]
     close(terms["kd"], 0.5 * slow_kd(slow, final, temperature))

@@ -141,14 +141,14 @@ def test_the_review_agrees_with_the_loop(teacher: str) -> None:
             nn.init.uniform_(module.running_var, 0.5, 2.0)  # type: ignore[arg-type]
     student, final = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
 
-    def deep_first(seen: Features) -> list[Tensor]:
-        return [seen.embedding[:, :, None, None], *reversed(seen.stages[1:] or seen.stages)]
+    def deep_first(outputs: Features) -> list[Tensor]:
+        return [outputs.embedding[:, :, None, None], *reversed(outputs.stages[1:] or outputs.stages)]
 
     total, fused = 0.0, None
-    for fusion, ours, theirs in zip(method.fusions, deep_first(student), deep_first(final), strict=False):
+    for fusion, ours, reference in zip(method.fusions, deep_first(student), deep_first(final), strict=False):
         assert isinstance(fusion, Fusion)
-        reviewed, fused = slow_fusion(fusion, ours.tolist(), fused, (theirs.shape[2], theirs.shape[3]))
-        total += slow_context(reviewed, theirs.tolist())
+        reviewed, fused = slow_fusion(fusion, ours.tolist(), fused, (reference.shape[2], reference.shape[3]))
+        total += slow_context(reviewed, reference.tolist())
     assert len(method.fusions) == 1 + max(1, min(len(STUDENT), len(TEACHERS[teacher])) - 1)
     terms = method.terms(student, {"final": final}, numbered(2), epoch=1000.0)
     assert list(terms) == ["review"]
@@ -164,14 +164,14 @@ def test_where_the_embedding_is_a_map_the_stages_alone_are_reviewed() -> None:
     student, final = maps_of(shape, 2), maps_of(shape, 2, seed=9)
 
     def term(rows: int) -> Tensor:
-        seen = [replace(each, embedding=torch.rand(rows, 3, dtype=torch.float64)) for each in (student, final)]
-        return method.terms(seen[0], {"final": seen[1]}, numbered(rows), 1.0)["review"]
+        outputs = [replace(each, embedding=torch.rand(rows, 3, dtype=torch.float64)) for each in (student, final)]
+        return method.terms(outputs[0], {"final": outputs[1]}, numbered(rows), 1.0)["review"]
 
     total, fused = 0.0, None
-    for fusion, ours, theirs in zip(method.fusions, student.stages[:0:-1], final.stages[:0:-1], strict=True):
+    for fusion, ours, reference in zip(method.fusions, student.stages[:0:-1], final.stages[:0:-1], strict=True):
         assert isinstance(fusion, Fusion)
-        reviewed, fused = slow_fusion(fusion, ours.tolist(), fused, (theirs.shape[2], theirs.shape[3]))
-        total += slow_context(reviewed, theirs.tolist())
+        reviewed, fused = slow_fusion(fusion, ours.tolist(), fused, (reference.shape[2], reference.shape[3]))
+        total += slow_context(reviewed, reference.tolist())
     close(term(7), 5 * total)
     close(term(40), 5 * total)
 

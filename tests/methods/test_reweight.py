@@ -81,9 +81,9 @@ def test_jtt_by_hand() -> None:
     close(failure_weights(early, early, label, "jtt", 10.0), [40 / 13, 4 / 13, 4 / 13, 4 / 13], 1e-12)
     student = double([[0, 0, 0]] * 4)  # log 3 wherever the label is: the weights cancel
     close(terms_of(Reweight(SIZES, factor=10.0), student, early, early, label)["ce"], math.log(3), 1e-12)
-    told = double([[0, math.log(2), 0]] * 4)  # p = (1/4, 1/2, 1/4): log 2, log 4, log 2, log 4
+    message = double([[0, math.log(2), 0]] * 4)  # p = (1/4, 1/2, 1/4): log 2, log 4, log 2, log 4
     by_hand = (40 * math.log(2) + 4 * math.log(4) + 4 * math.log(2) + 4 * math.log(4)) / 13 / 4
-    close(terms_of(Reweight(SIZES, factor=10.0), told, early, early, label)["ce"], by_hand, 1e-12)
+    close(terms_of(Reweight(SIZES, factor=10.0), message, early, early, label)["ce"], by_hand, 1e-12)
 
 
 def test_lff_by_hand() -> None:
@@ -147,9 +147,9 @@ def test_gradient_goes_past_the_weights(scheme: str) -> None:
     excess = student.softmax(1) - F.one_hot(label, 5)
     (gradient,) = torch.autograd.grad(terms["ce"], student, retain_graph=True)
     close(gradient, weights[:, None] * excess / 6)
-    ours, *theirs = torch.autograd.grad(terms["kd"], (student, final, early), allow_unused=True)
+    ours, *reference = torch.autograd.grad(terms["kd"], (student, final, early), allow_unused=True)
     close(ours, 2.0 * weights[:, None] * ((student / 2).softmax(1) - (final / 2).softmax(1)) / 6)
-    assert theirs == [None, None]
+    assert reference == [None, None]
 
 
 def test_the_tasks_own_loss_counts_nothing() -> None:

@@ -97,9 +97,9 @@ def test_the_gradient_is_that_of_the_formula(b: int, d: int) -> None:
     weights = normal(b, b, seed=1), normal(b, b, b, seed=2)
     far = offsets(one)
     ours = (distances(far) * weights[0]).sum() + (angles(far) * weights[1]).sum()
-    theirs = sum((value * weight).sum() for value, weight in zip(naive(two), weights, strict=True))
-    close(ours, theirs)
-    close(torch.autograd.grad(ours, one)[0], torch.autograd.grad(theirs, two)[0])  # type: ignore[arg-type]
+    reference = sum((value * weight).sum() for value, weight in zip(naive(two), weights, strict=True))
+    close(ours, reference)
+    close(torch.autograd.grad(ours, one)[0], torch.autograd.grad(reference, two)[0])  # type: ignore[arg-type]
 
 
 def test_near_neighbours_keep_their_digits() -> None:

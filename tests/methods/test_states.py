@@ -51,8 +51,8 @@ def test_ckptkd_is_kd_from_the_chosen_state_with_its_own_weights() -> None:
     method = CkptKD(SIZES)
     assert (method.roles, method.task_weight) == (("chosen",), 0.5)
     student, teacher = features([0.3, -1, 2], [0, 0, 1]), features([1, 2, 3], [0, 0, 0])
-    found = method.terms(student, {"chosen": teacher}, ROWS, 0.0)["kd"]
-    assert float(found) == pytest.approx(0.5 * float(kd_loss(student.logits, teacher.logits, 5.0)), abs=1e-10)
+    result = method.terms(student, {"chosen": teacher}, ROWS, 0.0)["kd"]
+    assert float(result) == pytest.approx(0.5 * float(kd_loss(student.logits, teacher.logits, 5.0)), abs=1e-10)
 
 
 def test_scaling_over_the_states() -> None:
@@ -64,9 +64,9 @@ def test_label_information_is_high_for_labels_and_none_for_noise() -> None:
     torch.manual_seed(0)
     label = torch.arange(800) % 4
     label = label[torch.randperm(800)]
-    told = torch.nn.functional.one_hot(label, 4).float() + 0.1 * torch.randn(800, 4)
+    message = torch.nn.functional.one_hot(label, 4).float() + 0.1 * torch.randn(800, 4)
     noise = torch.randn(800, 4)
-    assert label_information(told, label, 4) == pytest.approx(math.log(4), abs=0.1)
+    assert label_information(message, label, 4) == pytest.approx(math.log(4), abs=0.1)
     assert abs(label_information(noise, label, 4)) < 0.05
 
 
@@ -74,10 +74,10 @@ def test_image_information_is_higher_where_the_image_is_kept(monkeypatch: pytest
     monkeypatch.setattr(room, "STEPS", 60)
     torch.manual_seed(0)
     image = torch.nn.functional.interpolate(torch.rand(256, 3, 4, 4), size=(16, 16))
-    kept = torch.nn.functional.avg_pool2d(image, 4)  # (N, 3, 4, 4): nothing is lost
-    blurred = kept.mean(dim=(2, 3), keepdim=True).expand_as(kept)
-    lost = torch.rand_like(kept)
-    best, middle, worst = (image_information(maps, image) for maps in (kept, blurred, lost))
+    saved = torch.nn.functional.avg_pool2d(image, 4)  # (N, 3, 4, 4): nothing is lost
+    blurred = saved.mean(dim=(2, 3), keepdim=True).expand_as(saved)
+    lost = torch.rand_like(saved)
+    best, middle, worst = (image_information(maps, image) for maps in (saved, blurred, lost))
     assert best > middle > worst
     assert -0.1 < best < 0
 
@@ -94,9 +94,9 @@ def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, session: S
     trajectory = Trajectory(RunDir(teacher.folder(session.runs)))
     with pytest.raises(UserError, match="no state has been chosen"):
         trajectory.entry("chosen")
-    said: list[str] = []
-    chosen = select_state(trajectory, session.sets(recipe.data), said.append)
-    assert len(said) == len(trajectory.entries) + 2  # a table, and what follows from it
+    text: list[str] = []
+    chosen = select_state(trajectory, session.sets(recipe.data), text.append)
+    assert len(text) == len(trajectory.entries) + 2  # a table, and what follows from it
     again = Trajectory(trajectory.folder)
     totals = [entry["information"]["total"] for entry in again.entries]
     assert again.entry("chosen")["labels"][0] == chosen

@@ -64,18 +64,18 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.waits["a mask as an index: the same as nonzero()"] += 1
         out = func(*args, **(kwargs or {}))
         if name in ("_to_copy", "copy_"):
-            given = args[1] if name == "copy_" else args[0]
-            if given.device != out.device and not (kwargs or {}).get("non_blocking"):
-                self.waits[f"a copy from {given.device} to {out.device}"] += 1
+            inputs = args[1] if name == "copy_" else args[0]
+            if inputs.device != out.device and not (kwargs or {}).get("non_blocking"):
+                self.waits[f"a copy from {inputs.device} to {out.device}"] += 1
         return out
 
 
 def features(shape: Shape, rows: int, requires_grad: bool = False) -> Features:
-    made = [
+    built = [
         torch.randn(rows, *size, requires_grad=requires_grad)
         for size in ((CLASSES,), (shape.embedding,), *shape.stages)
     ]
-    return Features(made[0], made[1], tuple(made[2:]))
+    return Features(built[0], built[1], tuple(built[2:]))
 
 
 def method_of(name: str, **options: Any) -> nn.Module:
@@ -88,9 +88,9 @@ def method_of(name: str, **options: Any) -> nn.Module:
 class Given(nn.Module):
     """A student whose features are known beforehand."""
 
-    def __init__(self, seen: Features) -> None:
+    def __init__(self, outputs: Features) -> None:
         super().__init__()
-        self.seen = seen
+        self.seen = outputs
 
     def forward(self, image: Tensor) -> Features:
         return self.seen
@@ -118,19 +118,19 @@ def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -
 @pytest.mark.parametrize("name", METHODS)
 def test_no_step_but_the_first_waits_for_the_device(name: str) -> None:
     """What is found out in the first, like a constant or how many directions there are, is then known."""
-    found = watched(method_of(name), rows=16, steps=2)
-    assert found.waits == ALLOWED.get(name, Counter())
-    assert found.calls.total() > 20  # it has seen something
+    result = watched(method_of(name), rows=16, steps=2)
+    assert result.waits == ALLOWED.get(name, Counter())
+    assert result.calls.total() > 20  # it has seen something
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_works_on_a_device_that_cannot_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = method_of(name)
     watched(method, rows=16)
-    monkeypatch.setattr(torch, "autocast", lambda *args, **how: nullcontext())  # there is none for this device
+    monkeypatch.setattr(torch, "autocast", lambda *args, **settings: nullcontext())  # there is none for this device
     method.to("meta")
-    found = watched(method, rows=16, steps=2, device="meta")  # the second adds to the log's sums of the first
-    assert found.waits == ALLOWED.get(name, Counter())
+    result = watched(method, rows=16, steps=2, device="meta")  # the second adds to the log's sums of the first
+    assert result.waits == ALLOWED.get(name, Counter())
 
 
 @pytest.mark.parametrize("select", ["displaced", "abandoned"])
@@ -138,8 +138,8 @@ def test_a_step_works_on_a_device_that_cannot_be_read(name: str, monkeypatch: py
 def test_directions_that_are_kept_cost_no_waiting_between_refreshes(subspace: str, select: str) -> None:
     method = method_of("asd", subspace=subspace, select=select, refresh=10)
     if subspace == "dataset":
-        seen = {role: features(TEACHER, 100) for role in ("final", "early")}
-        cast(Any, method).prepare([seen])
+        outputs = {role: features(TEACHER, 100) for role in ("final", "early")}
+        cast(Any, method).prepare([outputs])
     other = method_of("asd", subspace=subspace, select=select, refresh=10)
     other.load_state_dict(method.state_dict())
     for basis in (method, other):
@@ -186,9 +186,9 @@ def test_the_watch_sees_loops_forward_and_backward() -> None:
     counts = []
     for rows in (8, 32):
         with torch.no_grad():
-            given = torch.randn(rows, 3).requires_grad_()
+            inputs = torch.randn(rows, 3).requires_grad_()
         with Watching() as ahead:
-            loss = loop(given)
+            loss = loop(inputs)
         with Watching() as back:
             torch.autograd.backward(loss)
         counts.append((ahead.calls.total(), back.calls.total()))

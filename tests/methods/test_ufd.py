@@ -49,26 +49,26 @@ def slow_squares(ours: Array, theirs: Array) -> float:
 
 def slow_spatial(student: Tensor, teacher: Tensor, norm: Any = "ortho") -> list[tuple[float, float]]:
     """Maps (C, H, W) of each image: 2-D transform of every channel; columns are pixels, scaled over channels."""
-    found = []
-    for ours, theirs in zip(student.numpy(), teacher.numpy(), strict=True):
-        pairs = zip(slow_parts(ours, (1, 2), norm), slow_parts(theirs, (1, 2), norm), strict=True)
+    result = []
+    for ours, reference in zip(student.numpy(), teacher.numpy(), strict=True):
+        pairs = zip(slow_parts(ours, (1, 2), norm), slow_parts(reference, (1, 2), norm), strict=True)
         flat = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in pairs]  # (C, P)
         dc, ac = (slow_squares(slow_scaled(a), slow_scaled(b)) for a, b in flat)
-        found.append((dc, ac))
-    return found
+        result.append((dc, ac))
+    return result
 
 
 def slow_channel(student: Tensor, teacher: Tensor, published: bool = False) -> list[tuple[float, float]]:
     """Maps (C, H, W) of each image as (P, C): transform of a pixel's channels; columns are channels, scaled over P."""
-    found = []
-    for ours, theirs in zip(student.numpy(), teacher.numpy(), strict=True):
+    result = []
+    for ours, reference in zip(student.numpy(), teacher.numpy(), strict=True):
         c, h, w = ours.shape
         rows = np.ascontiguousarray(ours).reshape(h, w, c) if published else ours.transpose(1, 2, 0)
-        one, two = rows.reshape(h * w, c), theirs.transpose(1, 2, 0).reshape(h * w, c)
+        one, two = rows.reshape(h * w, c), reference.transpose(1, 2, 0).reshape(h * w, c)
         pairs = zip(slow_parts(one, (1,), "ortho"), slow_parts(two, (1,), "ortho"), strict=True)
         dc, ac = (slow_squares(slow_scaled(a), slow_scaled(b)) for a, b in pairs)
-        found.append((dc, ac))
-    return found
+        result.append((dc, ac))
+    return result
 
 
 @several
@@ -89,10 +89,10 @@ def test_agrees_with_the_transform(b: int, c: int, h: int, w: int, norm: Any, se
 @given(c=sides, h=sides, w=sides, seed=seeds)
 def test_the_parts_are_those_of_the_transform(c: int, h: int, w: int, seed: int) -> None:
     maps = normal(2, c, h, w, seed=seed)
-    for ours, theirs in zip(decouple(maps.flatten(2), 2), slow_parts(maps.numpy(), (2, 3), None), strict=True):
-        close(ours.expand(2, c, h * w), theirs.reshape(2, c, h * w), 1e-12)
-    for ours, theirs in zip(decouple(maps.flatten(2), 1), slow_parts(maps.numpy(), (1,), None), strict=True):
-        close(ours.expand(2, c, h * w), theirs.reshape(2, c, h * w), 1e-12)
+    for ours, reference in zip(decouple(maps.flatten(2), 2), slow_parts(maps.numpy(), (2, 3), None), strict=True):
+        close(ours.expand(2, c, h * w), reference.reshape(2, c, h * w), 1e-12)
+    for ours, reference in zip(decouple(maps.flatten(2), 1), slow_parts(maps.numpy(), (1,), None), strict=True):
+        close(ours.expand(2, c, h * w), reference.reshape(2, c, h * w), 1e-12)
 
 
 def test_constant_maps_by_hand() -> None:
@@ -170,24 +170,24 @@ CASES: dict[str, tuple[Stage, Stage]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("published", [False, True])
 def test_method_agrees_with_the_transform(case: str, published: bool) -> None:
-    ours, theirs = CASES[case]
+    ours, reference = CASES[case]
     torch.manual_seed(0)
-    sizes = sizes_of([(1, 2, 2), ours], [(1, 2, 2), theirs])
+    sizes = sizes_of([(1, 2, 2), ours], [(1, 2, 2), reference])
     weights = {"spatial_dc": 2.0, "spatial_ac": 3.0, "channel_dc": 5.0, "channel_ac": 7.0}
     method = UFD(sizes, **weights, published_channel=published).double()  # type: ignore[arg-type]
     student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
     terms = method.terms(student, {"final": teacher}, numbered(2), epoch=0.0)
     assert set(terms) == {*weights, "kd"}
 
-    aligned = slow_conv(slow_bilinear(student.stages[1].tolist(), *theirs[1:]), method.align, None)
-    made: list[Maps] = []
+    aligned = slow_conv(slow_bilinear(student.stages[1].tolist(), *reference[1:]), method.align, None)
+    built: list[Maps] = []
     for branch in (method.spatial, method.channel):
-        made.append(slow_conv(slow_relu(slow_conv(aligned, conv(branch[0]), None)), conv(branch[2]), None))
-    spatial, channel = (torch.tensor(maps, dtype=torch.float64) for maps in made)
-    parts = np.hstack(
+        built.append(slow_conv(slow_relu(slow_conv(aligned, conv(branch[0]), None)), conv(branch[2]), None))
+    spatial, channel = (torch.tensor(maps, dtype=torch.float64) for maps in built)
+    pieces = np.hstack(
         [slow_spatial(spatial, teacher.stages[1]), slow_channel(channel, teacher.stages[1], published=published)]
     )
-    for name, value in zip(weights, parts.mean(axis=0).tolist(), strict=True):
+    for name, value in zip(weights, pieces.mean(axis=0).tolist(), strict=True):
         close(terms[name], weights[name] * value, 1e-9)
     close(terms["kd"], 0.5 * kd_loss(student.logits, teacher.logits, 1.0))
 

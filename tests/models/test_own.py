@@ -226,8 +226,8 @@ def test_settings_are_in_the_hash_only_when_set() -> None:
 
     plain = run().hash
     assert plain == "eacdf9c84bfee19d"  # of a run made before there were these settings
-    given = {"mean": (0, 0, 0), "std": (1, 1, 1), "size": 64, "stages": ("stages.0",)}
-    assert len({plain, *(run(**{key: value}).hash for key, value in given.items())}) == 5
+    inputs = {"mean": (0, 0, 0), "std": (1, 1, 1), "size": 64, "stages": ("stages.0",)}
+    assert len({plain, *(run(**{key: value}).hash for key, value in inputs.items())}) == 5
 
 
 SMALL = [

@@ -132,8 +132,8 @@ def test_a_classifiers_file_fills_the_backbone(name: str, classifier: str, suffi
     network = made(name)
     fresh = {key: value.clone() for key, value in network.body.state_dict().items()}
     load_weights(network, path)
-    kept = {key for key, value in network.body.state_dict().items() if torch.equal(value, fresh[key])}
-    assert {key for key in fresh if "classifier" in key} <= kept  # the heads, auxiliary one included
+    saved = {key for key, value in network.body.state_dict().items() if torch.equal(value, fresh[key])}
+    assert {key for key in fresh if "classifier" in key} <= saved  # the heads, auxiliary one included
     network.eval()
     net.eval()
     image = picture(2, 70, 90)
@@ -147,13 +147,13 @@ def test_a_classifiers_file_fills_the_backbone(name: str, classifier: str, suffi
 def last_map(net: Any, x: Tensor) -> Tensor:
     """What a classifier's backbone ends in, at stride 32."""
     if hasattr(net, "features"):  # torchvision's MobileNetV2
-        found: Tensor = net.features[:18](x)
+        result: Tensor = net.features[:18](x)
     elif hasattr(net, "blocks"):
-        found = net.blocks(net.bn1(net.conv_stem(x)))
+        result = net.blocks(net.bn1(net.conv_stem(x)))
     else:
         x = net.maxpool((net.act1 if hasattr(net, "act1") else net.relu)(net.bn1(net.conv1(x))))
-        found = net.layer4(net.layer3(net.layer2(net.layer1(x))))
-    return found
+        result = net.layer4(net.layer3(net.layer2(net.layer1(x))))
+    return result
 
 
 def zeros(module: nn.Module) -> dict[str, Tensor]:
@@ -203,8 +203,8 @@ def test_heads_that_do_not_fit_start_fresh_and_it_is_said(file: str, prefix: str
     with pytest.warns(UserWarning, match=f"start fresh: {', '.join(fresh)}$") if fresh else nullcontext():
         load_weights(network, tmp_path / "voc.pth")
     for key, value in network.body.state_dict().items():
-        kept = key in state and state[key].shape == value.shape
-        assert torch.equal(value, state[key] if kept else before[key]), key
+        saved = key in state and state[key].shape == value.shape
+        assert torch.equal(value, state[key] if saved else before[key]), key
 
 
 def test_names_of_layers_are_told_apart() -> None:
@@ -262,17 +262,17 @@ def test_layout_does_not_matter(name: str) -> None:
 
 
 def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requested = []
 
     def offline(name: str, **options: Any) -> nn.Module:
-        asked.append((name, options))
+        requested.append((name, options))
         raise OSError("nobody answers.")
 
     monkeypatch.setattr(timm, "create_model", offline)
     words = r"fetch the weights of timm:resnet101\.tv_in1k: nobody answers\.; .*; weights = FILE"
     with pytest.raises(UserError, match=words):
         build("deeplabv3-resnet101", 5, pretrained=True)
-    assert asked == [("resnet101.tv_in1k", {"pretrained": True, "features_only": True, "output_stride": 8})]
+    assert requested == [("resnet101.tv_in1k", {"pretrained": True, "features_only": True, "output_stride": 8})]
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
@@ -307,8 +307,8 @@ def test_dense_sees_127_pixels_and_the_whole_scene() -> None:
     image = picture(1, 8, 256).requires_grad_()
     network(image).logits[..., 32].square().sum().backward()  # its middle is at pixel 128
     assert image.grad is not None
-    seen = image.grad.abs().sum(dim=(0, 1, 2)).nonzero().flatten()
-    assert (seen.min().item(), seen.max().item()) == (128 - 63, 128 + 63)
+    outputs = image.grad.abs().sum(dim=(0, 1, 2)).nonzero().flatten()
+    assert (outputs.min().item(), outputs.max().item()) == (128 - 63, 128 + 63)
     nn.init.normal_(part_of(network, "body.scene").weight, std=0.1)
     with torch.no_grad():
         other = image.clone()

@@ -59,9 +59,9 @@ class Plain(Backbone):
 
 def network(kind: Callable[[int], nn.Module] = Plain, classes: int = 5, seed: int = 1) -> Network:
     torch.manual_seed(seed)
-    made = Network(FeatureExtractor(kind(classes), classes=classes))
-    try_out(made, "mine:net", 32)
-    return made
+    built = Network(FeatureExtractor(kind(classes), classes=classes))
+    try_out(built, "mine:net", 32)
+    return built
 
 
 def state(kind: Callable[[int], nn.Module] = Plain, classes: int = 5) -> State:
@@ -152,20 +152,20 @@ class Masked(Plain):
 
 
 def test_nan_where_it_is_not_used_and_infinities_are_no_matter(tmp_path: Path) -> None:
-    found = loaded(state(Masked), tmp_path / "w.pth", network(Masked))
-    assert found["mask"].isinf().any()
-    theirs = state(classes=9)
-    theirs["fc.weight"].fill_(torch.nan)
+    result = loaded(state(Masked), tmp_path / "w.pth", network(Masked))
+    assert result["mask"].isinf().any()
+    reference = state(classes=9)
+    reference["fc.weight"].fill_(torch.nan)
     with pytest.warns(UserWarning, match="start fresh: fc$"):
-        loaded(theirs, tmp_path / "w.pth", network(), start=True)
+        loaded(reference, tmp_path / "w.pth", network(), start=True)
     loaded(before("model.", state()) | {"loss.weight": torch.tensor([torch.nan])}, tmp_path / "w.pth", network())
 
 
 def test_weights_go_before_their_average_and_it_is_said(tmp_path: Path) -> None:
     other = {key: value + 1 for key, value in state().items()}
     with pytest.warns(UserWarning, match="holds 'state_dict' and 'state_dict_ema': the first is used; save the other"):
-        found = loaded({"state_dict_ema": other, "state_dict": state()}, tmp_path / "w.pth", network())
-    torch.testing.assert_close(found, state())
+        result = loaded({"state_dict_ema": other, "state_dict": state()}, tmp_path / "w.pth", network())
+    torch.testing.assert_close(result, state())
 
 
 def test_a_bare_backbone_fills_a_network_that_names_it(tmp_path: Path) -> None:
@@ -177,34 +177,34 @@ def test_a_bare_backbone_fills_a_network_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing .*classifier"):
         loaded(bare, tmp_path / "w.pth", target)
     with pytest.warns(UserWarning, match="has no weights that fit these layers, so they start fresh: classifier$"):
-        found = loaded(bare, tmp_path / "w.pth", target, start=True)
-    torch.testing.assert_close({key: found[f"backbone.{key}"] for key in bare}, bare)
-    assert torch.equal(found["classifier.weight"], fresh)
+        result = loaded(bare, tmp_path / "w.pth", target, start=True)
+    torch.testing.assert_close({key: result[f"backbone.{key}"] for key in bare}, bare)
+    assert torch.equal(result["classifier.weight"], fresh)
 
 
 @pytest.mark.parametrize("word", ["", "model.", "body.module."])
 def test_a_classifier_for_other_classes(word: str, tmp_path: Path) -> None:
     """To start from it will do, but for its head; a finished network must fit whole."""
-    theirs = before(word, state(classes=9))
+    reference = before(word, state(classes=9))
     target = network()
     assert target.head is not None
     fresh = target.head.weight.clone()
     with pytest.raises(UserError, match=r"2 of another shape \(.*fc\.weight \(9, 6\) for \(5, 6\)"):
-        loaded(theirs, tmp_path / "w.pth", target)
+        loaded(reference, tmp_path / "w.pth", target)
     assert torch.equal(target.head.weight, fresh)
     with pytest.warns(UserWarning, match="so they start fresh: fc$"):
-        found = loaded(theirs, tmp_path / "w.pth", target, start=True)
-    assert torch.equal(found["fc.weight"], fresh)
-    torch.testing.assert_close(found["conv.weight"], state()["conv.weight"])
+        result = loaded(reference, tmp_path / "w.pth", target, start=True)
+    assert torch.equal(result["fc.weight"], fresh)
+    torch.testing.assert_close(result["conv.weight"], state()["conv.weight"])
 
 
 def test_a_head_of_another_name_is_left_out_but_nothing_else_may_lack(tmp_path: Path) -> None:
-    theirs = {key.replace("fc.", "head.mlp."): value for key, value in state().items()}
+    reference = {key.replace("fc.", "head.mlp."): value for key, value in state().items()}
     with pytest.warns(UserWarning, match="start fresh: fc$"):
-        loaded(theirs, tmp_path / "w.pth", network(), start=True)
-    del theirs["deep.weight"]
+        loaded(reference, tmp_path / "w.pth", network(), start=True)
+    del reference["deep.weight"]
     with pytest.raises(UserError, match=r"missing \(deep\.weight, fc\.weight, fc\.bias\)"):
-        loaded(theirs, tmp_path / "w.pth", network(), start=True)
+        loaded(reference, tmp_path / "w.pth", network(), start=True)
 
 
 def test_our_own_networks_take_their_own_files_and_start_from_other_classes(tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ def test_a_wide_block_by_hand() -> None:
     net = make("wrn-10-1", 5).eval()
     block = net.get_submodule("stages.1.0")
     x = torch.randn(1, 16, 8, 8)
-    parts: dict[str, nn.Module] = dict(block.named_children())
-    active = parts["bn1"](x).clamp(min=0)
-    expected = parts["shortcut"](active) + parts["conv2"](parts["bn2"](parts["conv1"](active)).clamp(min=0))
+    pieces: dict[str, nn.Module] = dict(block.named_children())
+    active = pieces["bn1"](x).clamp(min=0)
+    expected = pieces["shortcut"](active) + pieces["conv2"](pieces["bn2"](pieces["conv1"](active)).clamp(min=0))
     torch.testing.assert_close(block(x), expected)
 
 
@@ -156,9 +156,9 @@ def test_network_normalises_and_resizes() -> None:
             return x
 
     image = torch.full((1, 3, 4, 4), 0.75)
-    seen = Network(Echo(), (0.5, 0.25, 0.75), (0.5, 0.25, 1.0), size=8)(image)
-    assert seen.shape == (1, 3, 8, 8)
-    torch.testing.assert_close(seen[0, :, 0, 0], torch.tensor([0.5, 2.0, 0.0]))
+    outputs = Network(Echo(), (0.5, 0.25, 0.75), (0.5, 0.25, 1.0), size=8)(image)
+    assert outputs.shape == (1, 3, 8, 8)
+    torch.testing.assert_close(outputs[0, :, 0, 0], torch.tensor([0.5, 2.0, 0.0]))
     default = Network(Echo())(image)
     torch.testing.assert_close(default[0, 0, 0, 0], torch.tensor((0.75 - 0.5071) / 0.2675))
     assert not Network(Echo()).state_dict()  # mean and std belong to the settings

@@ -93,24 +93,24 @@ def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: P
     for name, seed, value in (("kd", 1, 0.5), ("kd", 2, 0.8), ("asd", 1, 0.4), ("asd", 2, 0.6), ("asd", 3, 0.1)):
         folder = student(tmp_path / f"{name}-s{seed}", name, seed, 0.5)
         score(folder, "mechanism", {"aligned": {"projection": value}})
-    found = collect(tmp_path)
+    result = collect(tmp_path)
     name = "mechanism aligned projection_change"
-    assert [s.values.get(name) for s in found.students] == [None, None, pytest.approx(-0.2), pytest.approx(-0.25), None]
-    mean, spread = Table.of(found).texts("asd", name)
+    assert [s.values.get(name) for s in result.students] == [None, None, pytest.approx(-0.2), pytest.approx(-0.25), None]
+    mean, spread = Table.of(result).texts("asd", name)
     assert (mean, spread.partition(" (")[2]) == ("−0.225", "2 of 3)")
 
 
 def test_columns_by_whole_name_or_by_end() -> None:
     names = ["last", "conflict accuracy", "iid accuracy", "corruptions mce"]
     assert chosen(" mce , last,mce", names) == ["corruptions mce", "last"]
-    for wanted, said in (
+    for required, text in (
         ("lost", "did you mean 'last'"),
         ("mcee", "did you mean 'mce'"),
         ("accuracy", "'conflict accuracy' or 'iid accuracy'; write it out"),
         ("  , ", "names no column"),
     ):
-        with pytest.raises(UserError, match=re.escape(said)):
-            chosen(wanted, names)
+        with pytest.raises(UserError, match=re.escape(text)):
+            chosen(required, names)
 
 
 def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, Table], tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_nothing_from_outside_is_a_command_in_latex(text: str) -> None:
 
 def test_the_command_chooses_columns_and_names_near_ones(suite: tuple[Path, Table], tmp_path: Path) -> None:
     student(tmp_path / "kd-s1", "kd", 1, 0.5)
-    made = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "best"])
-    assert made.exit_code == 0
-    assert "best" in made.output
+    built = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "best"])
+    assert built.exit_code == 0
+    assert "best" in built.output
     assert "last" not in (tmp_path / "table.md").read_text().splitlines()[2]
     wrong = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "lasst"])
     assert isinstance(wrong.exception, UserError)

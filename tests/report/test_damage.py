@@ -66,8 +66,8 @@ def mangle(tree: Any, path: list[int], value: Any) -> Any:
     keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
     key = keys[path[0] % len(keys)]
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    kept = {k: mangle(v, path[1:], value) if k == key else v for k, v in pairs}
-    return kept if isinstance(tree, dict) else list(kept.values())
+    saved = {k: mangle(v, path[1:], value) if k == key else v for k, v in pairs}
+    return saved if isinstance(tree, dict) else list(saved.values())
 
 
 @contextmanager
@@ -89,9 +89,9 @@ def mangled(file: Path, path: list[int], value: Any) -> Iterator[None]:
 @example(FILES[0], [6], {})  # no errors
 def test_any_value_in_any_file_stops_nothing(whole: Path, name: str, path: list[int], value: Any) -> None:
     with mangled(whole / name, path, value):
-        found = collect(whole / "P2")
-        table = Table.of(found)
-        drawn = figures(found, table)
+        result = collect(whole / "P2")
+        table = Table.of(result)
+        drawn = figures(result, table)
     assert {row["method"] for row in table.rows()} >= {"asd"}
     json.dumps([table.rows(), *(panel.data for figure in drawn.all() for panel in figure.panels)], allow_nan=False)
 
@@ -104,20 +104,20 @@ def test_files_that_are_something_else_are_noted(runs: Path, content: bytes) -> 
     hurt += [runs / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"]
     for file in hurt:
         file.write_bytes(content)
-    found = collect(place)
-    assert len(found.students) == 4
-    noted = {note.run for note in found.notes}
+    result = collect(place)
+    assert len(result.students) == 4
+    noted = {note.run for note in result.notes}
     assert {"kd-s1/scores/conflict.json", "kd-s1/scores/mechanism.json", "kd-s1/scores/corruptions.json"} <= noted
-    assert all("\n" not in note.state and len(note.state) < 300 for note in found.notes)
+    assert all("\n" not in note.state and len(note.state) < 300 for note in result.notes)
     if content == b"{":
-        assert "kd-s1/scores/conflict.json" in shown(found)
+        assert "kd-s1/scores/conflict.json" in shown(result)
 
 
 def test_what_is_not_there_needs_no_note(tmp_path: Path) -> None:
     student(tmp_path / "kd-s1", "kd", 1, 0.5, teacher=TEACHER)
-    found = collect(tmp_path)
-    assert (found.notes, found.aside, found.directions) == ((), (), ())
-    assert "Mechanism" not in shown(found)
+    result = collect(tmp_path)
+    assert (result.notes, result.aside, result.directions) == ((), (), ())
+    assert "Mechanism" not in shown(result)
 
 
 def test_a_folder_or_a_loop_in_place_of_a_file(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_one_damaged_part_leaves_the_others(runs: Path, part: str) -> None:
     tree = json.loads(file.read_text())
     HURT[part](tree)
     file.write_text(json.dumps(tree))
-    found = collect(runs / "P2")
-    assert [note.run.rpartition(", ")[2] for note in found.notes] == [part]
-    held = found.directions[0]
-    kept = {
+    result = collect(runs / "P2")
+    assert [note.run.rpartition(", ")[2] for note in result.notes] == [part]
+    held = result.directions[0]
+    saved = {
         "angles": held.angles, "spectrum": held.spectrum, "energy": held.energy, "batches": held.batches,
         "bootstrap": held.bootstrap, "explained": held.pooled, "directions": held.each,
     }  # fmt: skip
-    assert {name for name, value in kept.items() if not value} == {part}
+    assert {name for name, value in saved.items() if not value} == {part}
 
 
 def test_a_score_beyond_all_bounds_makes_no_picture_as_wide(tmp_path: Path) -> None:
@@ -177,12 +177,12 @@ def test_pictures_only_from_inside_only_png_and_not_too_large(runs: Path, tmp_pa
     for at, name in enumerate(names):
         tree["directions"]["displaced" if at < 4 else "abandoned"][at % 4]["high"] = name
     file.write_text(json.dumps(tree))
-    found = collect(runs / "P2")
-    assert [set(each.ends) for each in found.directions[0].each] == [{"low"}] * 8
-    assert [note.state for note in found.notes].count(
+    result = collect(runs / "P2")
+    assert [set(each.ends) for each in result.directions[0].each] == [{"low"}] * 8
+    assert [note.state for note in result.notes].count(
         "skipped: a picture outside its artifacts folder is not shown"
     ) == 3
-    assert sum("no PNG" in note.state or "too large" in note.state for note in found.notes) == 2
+    assert sum("no PNG" in note.state or "too large" in note.state for note in result.notes) == 2
 
 
 def test_a_teacher_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_of_several_files_for_one_early_state_the_newest_counts(runs: Path) -> N
     tree = json.loads(later.read_text()) | {"count": 77}
     later.write_text(json.dumps(tree))
     directions(teacher, ["a"] * 8, key="other", early="20%")
-    found = collect(runs / "P2")
-    assert [held.facts["count"] for held in found.directions] == [77]
-    assert [note.state for note in found.notes] == ["left out: directions-zz.json is newer and of the same early state"]
+    result = collect(runs / "P2")
+    assert [held.facts["count"] for held in result.directions] == [77]
+    assert [note.state for note in result.notes] == ["left out: directions-zz.json is newer and of the same early state"]
 
 
 def test_angles_in_radians_are_shown_in_degrees(runs: Path) -> None:

@@ -75,27 +75,27 @@ def test_every_way_in_which_a_run_is_another(tmp_path: Path) -> None:
     school = teach_run(PAIRS["P1"].recipe(), "f")
     other = school.model_copy(update={"epochs": 12, "seed": 7})
 
-    def told(taught: Run | None = None, **more: Any) -> str:
+    def message(taught: Run | None = None, **more: Any) -> str:
         return unlike(own.model_copy(update=more), taught)
 
-    assert told() == ""
-    assert told(optim=own.optim.model_copy(update={"batch": 1024})) == "optim.batch 1024 instead of 64"
-    assert told(options=own.options | {"directions": 64}) == "method.directions 64 instead of 4"
-    assert told(options=own.options | {"warmup": 0.0}) == "method.warmup 0.0 instead of 20.0"
-    assert told(roles=own.roles | {"early": "75%"}) == "T_early 75% instead of 15%"
-    assert told(roles=own.roles | {"early": "epoch:36"}) == ""  # the same state
-    assert told(model=own.model.model_copy(update={"stem": "imagenet"})) == "model.stem imagenet instead of cifar"
-    assert told(method="kd") == "method kd instead of asd"
-    assert told(other, teacher=other.hash) == "teacher.epochs 12 instead of 240, teacher.seed 7 instead of 0"
-    assert told(None, teacher="0" * 16) == "another teacher, whose folder is not here"
+    assert message() == ""
+    assert message(optim=own.optim.model_copy(update={"batch": 1024})) == "optim.batch 1024 instead of 64"
+    assert message(options=own.options | {"directions": 64}) == "method.directions 64 instead of 4"
+    assert message(options=own.options | {"warmup": 0.0}) == "method.warmup 0.0 instead of 20.0"
+    assert message(roles=own.roles | {"early": "75%"}) == "T_early 75% instead of 15%"
+    assert message(roles=own.roles | {"early": "epoch:36"}) == ""  # the same state
+    assert message(model=own.model.model_copy(update={"stem": "imagenet"})) == "model.stem imagenet instead of cifar"
+    assert message(method="kd") == "method kd instead of asd"
+    assert message(other, teacher=other.hash) == "teacher.epochs 12 instead of 240, teacher.seed 7 instead of 0"
+    assert message(None, teacher="0" * 16) == "another teacher, whose folder is not here"
     small = school.model_copy(update={"model": school.model.model_copy(update={"name": "resnet14"})})
-    assert told(small, teacher=small.hash) == "teacher.model resnet14 instead of resnet34"
+    assert message(small, teacher=small.hash) == "teacher.model resnet14 instead of resnet34"
     desk = made("P1-desk", "asd")
     assert unlike(desk.model_copy(update={"options": desk.options | {"directions": 64}}), None) == (
         "method.directions 64 instead of 4"
     )
-    alone = made("P1", "ce").model_copy(update={"teacher": "0" * 16})
-    assert unlike(alone, None) == ""  # learns from none
+    single = made("P1", "ce").model_copy(update={"teacher": "0" * 16})
+    assert unlike(single, None) == ""  # learns from none
 
 
 def test_a_rewound_reference_is_the_papers(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) 
     runs(root, names=("asd",), **changed)
     report = build(root)
     _, sides = opened(root)
-    told = "optim.batch 1024 instead of 64, method.directions 64 instead of 4, T_early 75% instead of 15%, "
-    label = f"not made as the paper's ({told}teacher.seed 3 instead of 0): compare signs against KD only"
+    message = "optim.batch 1024 instead of 64, method.directions 64 instead of 4, T_early 75% instead of 15%, "
+    label = f"not made as the paper's ({message}teacher.seed 3 instead of 0): compare signs against KD only"
     assert sides[0].labels == (f"asd: {label}",)
     asd = line(sides, "asd", "accuracy")
     assert (asd.difference, asd.agrees, asd.label) == (None, True, label)

@@ -75,9 +75,9 @@ def runs(root: Path, names: tuple[str, ...] = tuple(SHIFTS), seeds: int = 3, **m
 
 
 def opened(root: Path) -> tuple[Table, list[Beside]]:
-    found = collect(root)
-    table = Table.of(found)
-    return table, beside(found, table)
+    result = collect(root)
+    table = Table.of(result)
+    return table, beside(result, table)
 
 
 def line(sides: list[Beside], method: str, measure: str, at: int = 0) -> Line:
@@ -107,14 +107,14 @@ def twin(ours: list[float], theirs: list[float], way: int) -> tuple[int, bool]:
 
 def test_marks_are_those_of_the_slow_twin(paper: tuple[Path, Report]) -> None:
     table, groups = paper[1].table, paper[1].found.groups
-    seen = set()
+    outputs = set()
     for column in ("last", "corruptions mce"):
         for method in ("ce", "asd", "crd+kd"):
-            ours, theirs = ([s.values[column] for s in groups[name]] for name in (method, "kd"))
+            ours, reference = ([s.values[column] for s in groups[name]] for name in (method, "kd"))
             mark = table.marks(column)[method]
-            assert (mark.way, mark.sure) == twin(ours, theirs, better(column))
-            seen.add((mark.way, mark.sure))
-    assert seen == {(1, True), (1, False), (-1, True), (-1, False)}
+            assert (mark.way, mark.sure) == twin(ours, reference, better(column))
+            outputs.add((mark.way, mark.sure))
+    assert outputs == {(1, True), (1, False), (-1, True), (-1, False)}
 
 
 def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
@@ -183,13 +183,13 @@ def test_seeds_of_large_effects(effect: float) -> None:
 
 
 def test_many_seeds_are_capped_for_a_person_only() -> None:
-    def told(effect: float | None) -> tuple[int | None, str]:
+    def message(effect: float | None) -> tuple[int | None, str]:
         one = Difference("asd", "last", Paired(0.1, None, None, effect, 3), None)
         return one.needed, one.seeds
 
-    assert told(0.05) == (3142, ">1000")
-    assert told(1.0) == (10, "10")
-    assert told(0.0) == told(None) == (None, "–")
+    assert message(0.05) == (3142, ">1000")
+    assert message(1.0) == (10, "10")
+    assert message(0.0) == message(None) == (None, "–")
 
 
 def p12(root: Path, names: tuple[str, ...] = ("crd+kd", "asd")) -> Path:
@@ -280,13 +280,13 @@ def test_mce_is_compared_by_its_sign_alone(paper: tuple[Path, Report]) -> None:
 
 def test_contradictions_are_footnotes(paper: tuple[Path, Report]) -> None:
     _, (side,) = opened(paper[0])
-    for method, measure, told in (
+    for method, measure, message in (
         ("asd", "accuracy", "Table 1: marked best with 80.50 beside CRD's 80.71"),
         ("kd", "mCE", "Table 5: cannot be plain errors"),
     ):
         number, *_ = line([side], method, measure).notes
-        assert side.notes[number - 1].startswith(told)
-        assert any(note[0] in "¹²³⁴⁵⁶⁷⁸⁹" and note[2:].startswith(told) for note in side.footnotes())
+        assert side.notes[number - 1].startswith(message)
+        assert any(note[0] in "¹²³⁴⁵⁶⁷⁸⁹" and note[2:].startswith(message) for note in side.footnotes())
     assert len(set(side.notes)) == len(side.notes)
 
 
@@ -311,9 +311,9 @@ def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -
         assert f"| {' | '.join(cells)} |" in text
     assert "**0.808 ± 0.003** ▲*" in text
     assert "★▲*" in next(iter(shown.values())).rows[1][3]
-    told = "▲ better, ▼ worse than kd"
-    assert told in text
-    assert told in page
+    message = "▲ better, ▼ worse than kd"
+    assert message in text
+    assert message in page
     assert page.count('class="best"><span title="best of the column">★') > 2
     assert 'title="worse than kd, the interval leaves zero out"' in page
 
@@ -331,14 +331,14 @@ def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) 
 def test_desk_scale_is_labelled_and_compared_by_signs(tmp_path: Path) -> None:
     root = runs(tmp_path / "P2-desk", suite="P2-desk")
     report = build(root)
-    told = "desk scale, not the paper's size: compare signs against KD only"
-    assert told == DESK
+    message = "desk scale, not the paper's size: compare signs against KD only"
+    assert message == DESK
     page = html.unescape((root / "report.html").read_text())
-    assert f"<strong>Note.</strong> P2-desk: {told}." in page
-    assert (root / "table.md").read_text().splitlines()[2] == f"**P2-desk: {told}.**"
-    assert f"P2-desk: {told}." in next(report.tables(None, 200)).below
+    assert f"<strong>Note.</strong> P2-desk: {message}." in page
+    assert (root / "table.md").read_text().splitlines()[2] == f"**P2-desk: {message}.**"
+    assert f"P2-desk: {message}." in next(report.tables(None, 200)).below
     (side,) = report.summary(None)["printed"]
-    assert side["labels"] == [told]
+    assert side["labels"] == [message]
     assert {row["difference"] for row in side["rows"]} == {None}
     rows = {(row["method"], row["measure"]): row["agrees"] for row in side["rows"]}
     assert (rows["asd", "accuracy"], rows["ce", "accuracy"], rows["kd", "accuracy"]) == (True, True, None)

@@ -45,11 +45,11 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 def test_rows(suite: tuple[Path, dict[str, Any]]) -> None:
-    _, made = suite
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
-    assert made["runs"] == 6
-    assert [row["method"] for row in made["rows"]] == ["ce", "kd", "asd"]
-    kd, asd = made["rows"][1:]
+    _, built = suite
+    assert json.loads(json.dumps(built, allow_nan=False)) == built
+    assert built["runs"] == 6
+    assert [row["method"] for row in built["rows"]] == ["ce", "kd", "asd"]
+    kd, asd = built["rows"][1:]
     assert kd["seeds"] == 2
     assert kd["last"] == pytest.approx(0.62)
     assert kd["last ±"] == pytest.approx(0.04 / 2**0.5)  # ddof 1
@@ -67,8 +67,8 @@ def test_rows(suite: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_unfinished_and_damaged_runs_are_listed(suite: tuple[Path, dict[str, Any]]) -> None:
-    root, made = suite
-    states = {entry["run"]: entry["state"] for entry in made["unfinished"]}
+    root, built = suite
+    states = {entry["run"]: entry["state"] for entry in built["unfinished"]}
     assert set(states) == {"kd-s3", "kd-s4", "kd-s5", "kd-s6"}
     assert states["kd-s3"] == "unfinished, epoch 2 of 2"
     assert states["kd-s4"].startswith("damaged: ")
@@ -114,8 +114,8 @@ def test_markdown(suite: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_files(suite: tuple[Path, dict[str, Any]]) -> None:
-    root, made = suite
-    assert made["page"] == str(root / "report.html")
+    root, built = suite
+    assert built["page"] == str(root / "report.html")
     names = {path.name for path in (root / "figures").iterdir()}
     figures = ("accuracy", "differences", "losses", "projections", "scores")
     assert names == {f"{name}.{ending}" for name in figures for ending in ("svg", "png")}
@@ -168,8 +168,8 @@ def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
         folder.log({"step": 2, "epoch": 2.0, "terms": {HOSTILE: 1.0, "../up": 1.0}})
     (tmp_path / "<i>z").mkdir()
     (tmp_path / "<i>z" / "run.json").write_text("[]")
-    made = make_report(tmp_path)
-    assert {row["method"] for row in made["rows"]} == {HOSTILE, "kd"}
+    built = make_report(tmp_path)
+    assert {row["method"] for row in built["rows"]} == {HOSTILE, "kd"}
     page = Page((tmp_path / "report.html").read_text())
     assert not {"b", "i"} & set(page.tags)
     assert len(page.scripts) == 3
@@ -192,9 +192,9 @@ def test_suites_are_kept_apart_and_copies_left_out(tmp_path: Path) -> None:
     student(tmp_path / "P1" / "asd-s1", "asd", 1, 0.75, suite="P1")
     student(tmp_path / "P3" / "asd-s1", "asd", 1, 0.1, suite="P3", epochs=3)
     student(tmp_path / "P3" / "copy", "asd", 1, 0.2, suite="P3")
-    made = make_report(tmp_path)
-    assert {row["method"]: row["vs kd"] for row in made["rows"]} == {"P1/kd": None, "P1/asd": 0.25, "P3/asd": None}
-    assert made["unfinished"] == [
+    built = make_report(tmp_path)
+    assert {row["method"]: row["vs kd"] for row in built["rows"]} == {"P1/kd": None, "P1/asd": 0.25, "P3/asd": None}
+    assert built["unfinished"] == [
         {"run": "P3/copy", "state": "left out: the same suite, name and seed as P3/asd-s1"},
     ]
 
@@ -221,8 +221,8 @@ def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:
 
 def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
     (student(tmp_path / "kd-s1", "kd", 1, 0.5).path / "result.json").unlink()
-    made = make_report(tmp_path)
-    assert (made["rows"], made["runs"], len(made["unfinished"])) == ([], 0, 1)
+    built = make_report(tmp_path)
+    assert (built["rows"], built["runs"], len(built["unfinished"])) == ([], 0, 1)
     assert "No finished student yet" in (tmp_path / "report.html").read_text()
 
 

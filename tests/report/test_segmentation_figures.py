@@ -108,9 +108,9 @@ def many(count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def hung(root: Path) -> tuple[list[Gallery], list[tuple[str, str]]]:
     """Galleries of a folder, and what was noted."""
-    found, notes = collect(root), Notes()
-    made = galleries(found, Table.of(found), notes)
-    return made, [(note.run, note.state) for note in notes.found]
+    result, notes = collect(root), Notes()
+    built = galleries(result, Table.of(result), notes)
+    return built, [(note.run, note.state) for note in notes.found]
 
 
 def filled(root: Path) -> Path:
@@ -174,14 +174,14 @@ def test_iterations(suite: tuple[Path, Report, str]) -> None:
 def test_old_results_and_two_tasks_in_one_report(tmp_path: Path) -> None:
     student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.9)  # its result.json says no headline
     dense(tmp_path / "cues-seg" / "kd-s1", "kd", 1, 0.4)
-    found = collect(tmp_path)
-    assert {s.method: (s.primary_metric, s.values["last"]) for s in found.students} == {
+    result = collect(tmp_path)
+    assert {s.method: (s.primary_metric, s.values["last"]) for s in result.students} == {
         "P2/kd": ("accuracy", 0.9),
         "cues-seg/kd": ("miou", 0.4),
     }
-    assert any("accuracy (P2); mIoU (cues-seg)" in note for note in warnings(found))
-    assert [figure.name for figure in training(found)] == ["accuracy", "miou", "losses"]
-    assert Table.of(found).primary_metric == "accuracy / mIoU"
+    assert any("accuracy (P2); mIoU (cues-seg)" in note for note in warnings(result))
+    assert [figure.name for figure in training(result)] == ["accuracy", "miou", "losses"]
+    assert Table.of(result).primary_metric == "accuracy / mIoU"
 
 
 def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
@@ -196,15 +196,15 @@ def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", [True, False])  # as in the suite, or after their methods
 def test_beside_the_printed_numbers(tmp_path: Path, named: bool) -> None:
     recipe = PAIRS["ade20k-resnet18"].recipe()
-    made = {"data": recipe.data, "model": recipe.student, "optim": recipe.optim, "iterations": recipe.iterations}
+    built = {"data": recipe.data, "model": recipe.student, "optim": recipe.optim, "iterations": recipe.iterations}
     ours = {"ce": 0.34, "kd": 0.35, "af-dcd": 0.36, "ufd-kd": 0.37, "asd": 0.39}
     for name, miou in ours.items():
         method = {"af-dcd": "afdcd", "ufd-kd": "ufd"}.get(name, name)
         own = name if named else method
-        folder = dense(tmp_path / name, own, 1, miou, suite="ade20k-resnet18", method=method, **made)
+        folder = dense(tmp_path / name, own, 1, miou, suite="ade20k-resnet18", method=method, **built)
         score(folder, "val", {"accuracy": miou + 0.4, "miou": miou})
-    found = collect(tmp_path)
-    (side,) = beside(found, Table.of(found))
+    result = collect(tmp_path)
+    (side,) = beside(result, Table.of(result))
     printed = {} if named else {"afdcd": "af-dcd", "ufd": "ufd-kd"}
     lines = {(line.measure, printed.get(line.method, line.method)): line for line in side.lines}
     assert {name: lines["mIoU", name].number.mean for name in ours} == {
@@ -259,9 +259,9 @@ def test_the_best_of_a_class_is_of_its_suite_and_other_classes_have_their_own_ta
 @pytest.mark.parametrize("classes", [[], {}, "x", {"a": None}, {"a": "b"}, {"a": float("nan")}, 3])
 def test_classes_that_are_none(tmp_path: Path, classes: Any) -> None:
     score(dense(tmp_path / "kd", "kd", 1, 0.4), "iid", {"miou": 0.4}, classes=classes)
-    found = collect(tmp_path)
-    assert (class_tables(found), found.notes) == ([], ())
-    assert found.students[0].values["iid miou"] == 0.4
+    result = collect(tmp_path)
+    assert (class_tables(result), result.notes) == ([], ())
+    assert result.students[0].values["iid miou"] == 0.4
 
 
 # --- scenes ----------------------------------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ def test_of_many_rows_a_few_come_first(tmp_path: Path) -> None:
     assert [column.title for column in gallery.more] == ["ce", "at", "dkd", "fitnets"]
     assert notes == []
     assert draw_still(gallery, gallery.parts[0]).size[0] < 7 * 240  # six columns, not ten
-    found = collect(tmp_path)
-    page = render(found, Table.of(found), figures(found, Table.of(found)))
+    result = collect(tmp_path)
+    page = render(result, Table.of(result), figures(result, Table.of(result)))
     assert page.count('<td class="more"') == 16 * 4
     assert re.search(r'<input type="checkbox" class="asked" id="asked1"><label for="asked1"> more: ce, at,', page)
 
@@ -403,8 +403,8 @@ def test_an_artifact_of_another_form_is_noted_once(tmp_path: Path, change: bytes
     path.write_bytes(
         change if isinstance(change, bytes) else json.dumps(json.loads(path.read_text()) | change).encode()
     )
-    made, notes = hung(tmp_path)
-    assert made == []
+    built, notes = hung(tmp_path)
+    assert built == []
     assert [name for name, _ in notes] == ["kd/artifacts/scenes.json"]
 
 
@@ -430,9 +430,9 @@ def test_any_value_stops_nothing(tmp_path: Path, key: str, value: Any) -> None:
     tree = json.loads(before)
     (tree if key in tree else tree["embedding"])[key] = value
     path.write_text(json.dumps(tree))
-    made, _ = hung(tmp_path)
+    built, _ = hung(tmp_path)
     read_embedding(folder.path, "kd", Notes())
-    for gallery in made:
+    for gallery in built:
         draw_still(gallery, gallery.parts[0])
     path.write_text(before)
 

@@ -23,19 +23,19 @@ def test_summary_by_hand() -> None:
 
 @given(VALUES)
 def test_summary_as_the_standard_library(values: list[float]) -> None:
-    found = summary(values)
-    assert found.mean == pytest.approx(statistics.fmean(values))
-    assert found.std == pytest.approx(statistics.stdev(values), abs=1e-9)
+    result = summary(values)
+    assert result.mean == pytest.approx(statistics.fmean(values))
+    assert result.std == pytest.approx(statistics.stdev(values), abs=1e-9)
 
 
 def test_three_pairs_by_hand() -> None:
     # differences 1, 2, 3: mean 2, deviation 1; t(0.975; 2) = 4.302653, so the half width is 4.302653 / √3 = 2.484138
-    found = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert found.difference == 2
-    assert found.low == pytest.approx(-0.484138, abs=1e-6)
-    assert found.high == pytest.approx(4.484138, abs=1e-6)
-    assert found.effect == pytest.approx(2.0)
-    assert found.count == 3
+    result = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert result.difference == 2
+    assert result.low == pytest.approx(-0.484138, abs=1e-6)
+    assert result.high == pytest.approx(4.484138, abs=1e-6)
+    assert result.effect == pytest.approx(2.0)
+    assert result.count == 3
 
 
 def test_one_pair_has_no_interval() -> None:
@@ -43,19 +43,19 @@ def test_one_pair_has_no_interval() -> None:
 
 
 def test_equal_differences_have_no_effect_size() -> None:
-    found = paired([0.3, 0.4, 0.7], [0.1, 0.2, 0.5])  # 0.2 each, up to rounding
-    assert found.effect is None
-    assert found.low == pytest.approx(0.2)
-    assert found.high == pytest.approx(0.2)
+    result = paired([0.3, 0.4, 0.7], [0.1, 0.2, 0.5])  # 0.2 each, up to rounding
+    assert result.effect is None
+    assert result.low == pytest.approx(0.2)
+    assert result.high == pytest.approx(0.2)
     assert paired([1.0, 1.0], [1.0, 1.0]).effect is None
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
 def test_interval_as_scipy(level: float) -> None:
     a, b = [0.71, 0.69, 0.74, 0.70], [0.68, 0.70, 0.70, 0.69]
-    found = paired(a, b, level)
+    result = paired(a, b, level)
     known = stats.ttest_rel(a, b).confidence_interval(level)
-    assert (found.low, found.high) == pytest.approx((known.low, known.high))
+    assert (result.low, result.high) == pytest.approx((known.low, known.high))
 
 
 def test_what_cannot_be_summed_up_or_paired() -> None:
@@ -82,9 +82,9 @@ def test_signs_by_hand() -> None:
 @given(st.lists(st.sampled_from([-1, 0, 1]), max_size=8))
 def test_signs_as_every_outcome_counted(signs: list[int]) -> None:
     """The slow twin: of all ways the signs could have fallen, how many have as many wins or more."""
-    told = [sign for sign in signs if sign]
-    outcomes = list(itertools.product((-1, 1), repeat=len(told)))
-    as_many = sum(outcome.count(1) >= told.count(1) for outcome in outcomes)
+    message = [sign for sign in signs if sign]
+    outcomes = list(itertools.product((-1, 1), repeat=len(message)))
+    as_many = sum(outcome.count(1) >= message.count(1) for outcome in outcomes)
     assert sign_test(signs, [0] * len(signs)) == as_many / len(outcomes)
 
 
@@ -99,13 +99,13 @@ def test_seeds_of_the_textbook(effect: float, seeds: int) -> None:
 def test_seeds_as_one_after_the_other_tried(effect: float, wanted: float, level: float) -> None:
     """The slow twin: scipy's noncentral t, n = 2, 3, …; scipy 1.13 has six digits of it."""
 
-    def found(n: int) -> float:
+    def result(n: int) -> float:
         bar, shift = stats.t.ppf((1 + level) / 2, n - 1), effect * math.sqrt(n)
         return float(stats.nct.sf(bar, n - 1, shift) + stats.nct.cdf(-bar, n - 1, shift))
 
-    n = next(n for n in itertools.count(2) if found(n) >= wanted)
+    n = next(n for n in itertools.count(2) if result(n) >= wanted)
     assert seeds_needed(-effect, 1.0, wanted, level) == n  # the sign does not matter
-    assert power(2 * effect, 2.0, n, level) == pytest.approx(found(n), abs=1e-6)  # nor the unit
+    assert power(2 * effect, 2.0, n, level) == pytest.approx(result(n), abs=1e-6)  # nor the unit
 
 
 def test_what_no_seeds_can_show() -> None:

@@ -53,8 +53,8 @@ def swept(root: Path, key: str = "strength", *columns: str) -> Sweep:
 
 def lines(root: Path, key: str = "strength") -> dict[str, list[tuple[float, int]]]:
     """Label → values, and how many seeds each has."""
-    found = lines_over(key, collect(root).students)
-    return {line.label: [(point.value, len(point.students)) for point in line.points] for line in found}
+    result = lines_over(key, collect(root).students)
+    return {line.label: [(point.value, len(point.students)) for point in line.points] for line in result}
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_means_and_marks(suite: Path) -> None:
 
 
 def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
-    found = collect(suite)
-    figure = sweep_figure(swept(suite), Table.of(found))
+    result = collect(suite)
+    figure = sweep_figure(swept(suite), Table.of(result))
     assert figure.key == {"S": "#0072B2", "kd of S (dashed)": "#0072B2"}
     (panel,) = figure.panels
     first, second = panel.data["sweep0"]
@@ -209,9 +209,9 @@ def test_columns(suite: Path) -> None:
     folder = RunDir(suite / "S" / "kd-s1")
     score(folder, "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
     assert usual(Table.of(collect(suite))) == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
-    found = make_report(suite, "mce", sweep="strength")["sweep"]
-    assert (found["setting"], found["columns"]) == ("strength", ["corruptions mce"])
-    assert found["rows"][1] == {
+    result = make_report(suite, "mce", sweep="strength")["sweep"]
+    assert (result["setting"], result["columns"]) == ("strength", ["corruptions mce"])
+    assert result["rows"][1] == {
         "line": "S", "value": 0.5, "corruptions mce seeds": 3, "corruptions mce mark": "▲",
         "corruptions mce": pytest.approx(0.46 / 3), "corruptions mce ±": pytest.approx(0.10017, abs=1e-5),
     }  # fmt: skip
@@ -237,21 +237,21 @@ def dots(tmp_path: Path) -> Path:
 
 
 def scattered(root: Path, wanted: str) -> Scatter:
-    found = collect(root)
-    return Scatter.of(found, Table.of(found), wanted)
+    result = collect(root)
+    return Scatter.of(result, Table.of(result), wanted)
 
 
 def test_correlation_and_regret_by_hand(dots: Path) -> None:
-    found = scattered(dots, "last,conflict accuracy")
-    assert (found.x, found.y, len(found.students)) == ("last", "conflict accuracy", 6)
-    assert [choice.spearman for choice in found.choices] == pytest.approx([1.0, -1.0])
-    assert found.within == pytest.approx(0.0)
-    assert [(c.picked, c.best) for c in found.choices] == [("b", "b"), ("a", "kd")]
-    assert [c.regret for c in found.choices] == pytest.approx([0.0, 0.8])
-    assert [c.baseline for c in found.choices] == pytest.approx([0.5, 0.0])
-    assert found.regrets == pytest.approx((0.4, 0.25))
+    result = scattered(dots, "last,conflict accuracy")
+    assert (result.x, result.y, len(result.students)) == ("last", "conflict accuracy", 6)
+    assert [choice.spearman for choice in result.choices] == pytest.approx([1.0, -1.0])
+    assert result.within == pytest.approx(0.0)
+    assert [(c.picked, c.best) for c in result.choices] == [("b", "b"), ("a", "kd")]
+    assert [c.regret for c in result.choices] == pytest.approx([0.0, 0.8])
+    assert [c.baseline for c in result.choices] == pytest.approx([0.5, 0.0])
+    assert result.regrets == pytest.approx((0.4, 0.25))
     x, y = ([values[seed][at] for values in DOTS.values() for seed in (0, 1)] for at in (0, 1))
-    assert found.spearman == pytest.approx(spearmanr(x, y).statistic)  # with ties in x
+    assert result.spearman == pytest.approx(spearmanr(x, y).statistic)  # with ties in x
 
 
 def test_where_less_is_better_the_least_is_best(dots: Path) -> None:
@@ -271,12 +271,12 @@ def test_equal_runs_share_their_regret(tmp_path: Path) -> None:
         score(made(tmp_path, name, 1, x), "conflict", {"accuracy": y})
     for seed in (2, 3):  # too few to choose among
         score(made(tmp_path, "kd", seed, 0.5), "conflict", {"accuracy": 0.9})
-    found = scattered(tmp_path, "last,conflict accuracy")
-    (choice,) = found.choices
-    assert (found.numbers()[1][2], found.numbers()[2][2]) == ("3 runs in 1 group", "3 runs in 1 group")
+    result = scattered(tmp_path, "last,conflict accuracy")
+    (choice,) = result.choices
+    assert (result.numbers()[1][2], result.numbers()[2][2]) == ("3 runs in 1 group", "3 runs in 1 group")
     assert choice.picked == "a, b"
     assert (choice.regret, choice.baseline) == pytest.approx((0.3, 0.3))
-    assert len(found.students) == 5
+    assert len(result.students) == 5
 
 
 @pytest.mark.parametrize(
@@ -340,13 +340,13 @@ def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
 
 def test_the_command(suite: Path) -> None:
     run = CliRunner().invoke
-    said = run(app, ["report", str(suite), "--sweep", "strength", "--scatter", "last,mce"])
-    assert said.exit_code == 0, said.output
-    assert "0.703 ▲" in said.output
-    assert "regret of always choosing kd" in said.output
-    found = json.loads(run(app, ["report", str(suite), "--scatter", "mce,last", "--json"]).stdout)
-    assert (found["scatter"]["x"], found["scatter"]["regret_groups"]) == ("corruptions mce", 3)
-    assert "sweep" not in found
+    text = run(app, ["report", str(suite), "--sweep", "strength", "--scatter", "last,mce"])
+    assert text.exit_code == 0, text.output
+    assert "0.703 ▲" in text.output
+    assert "regret of always choosing kd" in text.output
+    result = json.loads(run(app, ["report", str(suite), "--scatter", "mce,last", "--json"]).stdout)
+    assert (result["scatter"]["x"], result["scatter"]["regret_groups"]) == ("corruptions mce", 3)
+    assert "sweep" not in result
 
 
 def test_many_lines_are_drawn_in_part(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def learn(recipe: Recipe, session: Session, suite: str, method: str = "kd", **mo
 
 
 def equal(one: RunDir, two: RunDir) -> None:
-    weights, others = load_file(one.student), load_file(two.student)
-    assert all(torch.equal(weights[key], others[key]) for key in weights | others)
+    weights, rest = load_file(one.student), load_file(two.student)
+    assert all(torch.equal(weights[key], rest[key]) for key in weights | rest)
     assert one.history() == two.history()
 
 
@@ -193,12 +193,12 @@ def test_stopped_and_resumed_equals_uninterrupted(
         with pytest.raises(Stopped):
             learn(parted, cached, "parts", "asd")
     cached.execution = cached.execution.model_copy(update={"cache_teachers": False})  # it goes on as it began
-    parts = learn(parted, cached, "parts", "asd")
+    pieces = learn(parted, cached, "parts", "asd")
     cached.execution = CACHED
-    equal(parts, learn(parted, cached, "warm", "asd"))
+    equal(pieces, learn(parted, cached, "warm", "asd"))
     for path in folders(cached):
         shutil.rmtree(path)
-    equal(parts, learn(parted, cached, "cold", "asd"))
+    equal(pieces, learn(parted, cached, "cold", "asd"))
 
 
 def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Session, asked: list[str]) -> None:
@@ -254,14 +254,14 @@ def test_outputs_beyond_float16_are_not_kept(
     original = Teachers.features
 
     def features(self: Teachers, *inputs: Any) -> dict[str, Features]:
-        seen = original(self, *inputs)
-        return {role: Features(one.logits, one.embedding + 1e5) for role, one in seen.items()}
+        outputs = original(self, *inputs)
+        return {role: Features(one.logits, one.embedding + 1e5) for role, one in outputs.items()}
 
     monkeypatch.setattr(Teachers, "features", features)
     cold = learn(recipe, cached, "cold")
-    said = capsys.readouterr().err
-    assert said.count("does not fit into float16") == 1
-    assert said.count("teacher cache: 28.7 kB at") == 1
+    text = capsys.readouterr().err
+    assert text.count("does not fit into float16") == 1
+    assert text.count("teacher cache: 28.7 kB at") == 1
     equal(cold, learn(recipe, cached, "warm"))
     cached.execution = cached.execution.model_copy(update={"cache_teachers": False})
     equal(cold, learn(recipe, cached, "plain"))
@@ -296,8 +296,8 @@ def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
             learn(recipe, cached, suite)
-        kept = RunDir(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
-        assert kept is (suite == "roomy")
+        saved = RunDir(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
+        assert saved is (suite == "roomy")
     asked.clear()
     learn(recipe, cached, "again")
     assert asked == []

@@ -72,11 +72,11 @@ def test_folded_is_unfolded(name: str) -> None:
     other = fold(network)
     assert norms(other) == LEFT.get(name, 0)
     image = torch.rand(3, 3, 32, 32)
-    seen, truth = other(image), network(image)
+    outputs, truth = other(image), network(image)
     for a, b in (
-        (seen.logits, truth.logits),
-        (seen.embedding, truth.embedding),
-        *zip(seen.stages, truth.stages, strict=True),
+        (outputs.logits, truth.logits),
+        (outputs.embedding, truth.embedding),
+        *zip(outputs.stages, truth.stages, strict=True),
     ):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.std() + 1))
 
@@ -112,13 +112,13 @@ def test_what_others_read_is_not_folded() -> None:
 
 def test_a_reduced_precision_answers_alike() -> None:
     network = trained("resnet20")
-    made = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
+    built = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
     image = torch.rand(8, 3, 32, 32)
-    seen, truth = made["final"](image), network(image)
-    assert seen.logits.dtype == seen.embedding.dtype == torch.float32
-    assert not torch.equal(seen.embedding, truth.embedding)  # it was computed otherwise
-    assert torch.nn.functional.cosine_similarity(seen.embedding, truth.embedding).min() > 0.999
-    assert not seen.logits.requires_grad
+    outputs, truth = built["final"](image), network(image)
+    assert outputs.logits.dtype == outputs.embedding.dtype == torch.float32
+    assert not torch.equal(outputs.embedding, truth.embedding)  # it was computed otherwise
+    assert torch.nn.functional.cosine_similarity(outputs.embedding, truth.embedding).min() > 0.999
+    assert not outputs.logits.requires_grad
 
 
 class Delicate(nn.Module):
@@ -140,11 +140,11 @@ def test_other_answers_are_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="bfloat16: the early teacher gives other answers than in float32: cosine"):
         freeze_all(networks, "bfloat16", images, pytest.fail)
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    told: list[str] = []
-    made = freeze_all(networks, "auto", images, told.append)
-    assert {one.form for one in made.values()} == {InferenceForm("float32")}
-    assert len(told) == 1
-    assert "stay in float32" in told[0]
+    message: list[str] = []
+    built = freeze_all(networks, "auto", images, message.append)
+    assert {one.form for one in built.values()} == {InferenceForm("float32")}
+    assert len(message) == 1
+    assert "stay in float32" in message[0]
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
     with pytest.raises(UserError, match="one of float32, bfloat16, float16"):
         fastest_precision(torch.device("cpu"))
@@ -155,50 +155,50 @@ def test_what_counts_as_alike() -> None:
     assert not Agreement(0.9989, 1.0).enough
     assert not Agreement(1.0, 0.994).enough
     network = trained("dense-4")
-    found = agreement(
+    result = agreement(
         network, FrozenModel(network, InferenceForm("float32")), [torch.rand(2, 3, 32, 32)]
     )  # rows of maps
-    assert found.cosine == pytest.approx(1, abs=1e-4)
-    assert found.argmax == 1
+    assert result.cosine == pytest.approx(1, abs=1e-4)
+    assert result.argmax == 1
 
 
 def test_short_runs_are_not_compiled() -> None:
     network = trained("cnn-4-16")
-    made = freeze_all({"final": network}, "float32", [], pytest.fail)
-    assert compile_if_faster(made, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is made
+    built = freeze_all({"final": network}, "float32", [], pytest.fail)
+    assert compile_if_faster(built, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is built
 
 
 def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def compile(network: nn.Module, **options: object) -> Callable[[Tensor], Features]:
         def answer(image: Tensor) -> Features:
-            asked.append(len(image))
-            seen: Features = network(image)
-            return Features(wrong * seen.logits, seen.embedding)
+            requested.append(len(image))
+            outputs: Features = network(image)
+            return Features(wrong * outputs.logits, outputs.embedding)
 
         return answer
 
     monkeypatch.setattr(torch, "compile", compile)
     network = trained("cnn-4-16")
-    made, image, wrong = freeze_all({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
-    both = compile_all(made, image, {"final": network})["final"]
+    built, image, wrong = freeze_all({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
+    both = compile_all(built, image, {"final": network})["final"]
     assert both.form == InferenceForm("float32", compiled=True)
-    asked.clear()
+    requested.clear()
     for count in (2, 4, 3, 4):  # whichever comes first, the others go the other way
         both(torch.rand(count, 3, 32, 32))
-    assert asked == [4, 4]
+    assert requested == [4, 4]
     wrong = -1
     with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher gives other answers"):
-        compile_all(made, image, {"final": network})
-    told: list[str] = []
+        compile_all(built, image, {"final": network})
+    message: list[str] = []
     monkeypatch.setattr(frozen, "WORTH", 0.0)
     monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
-    assert compile_if_faster(made, image, {"final": network}, 1, told.append) is made
-    assert "not compiled" in told[-1]
+    assert compile_if_faster(built, image, {"final": network}, 1, message.append) is built
+    assert "not compiled" in message[-1]
     monkeypatch.setattr(torch, "compile", lambda *words, **options: 1 / 0)
     with pytest.raises(UserError, match=r"cannot compile the final teacher here \(ZeroDivisionError"):
-        compile_all(made, image, {})
+        compile_all(built, image, {})
 
 
 def test_networks_that_need_large_images_or_odd_calls_are_folded_or_left() -> None:
@@ -223,10 +223,10 @@ def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "WORTH", 0.0)
     monkeypatch.setattr(frozen, "FASTER", 1e9)
     network = trained("resnet8x4")
-    told: list[str] = []
-    made = freeze_all({"final": network}, "float32", [], pytest.fail)
-    both = compile_if_faster(made, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, told.append)
-    assert both["final"].form.compiled, told
+    message: list[str] = []
+    built = freeze_all({"final": network}, "float32", [], pytest.fail)
+    both = compile_if_faster(built, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, message.append)
+    assert both["final"].form.compiled, message
     for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
         image = torch.rand(count, 3, 32, 32)
         torch.testing.assert_close(both["final"](image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
@@ -239,21 +239,21 @@ def test_a_run_writes_its_form_down_and_keeps_it(
         execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "save_every": 1e9} | asked)
         return Session(tmp_path / "runs", execution=execution, quiet=True)
 
-    def kept(run: RunDir) -> dict[str, str]:
-        how = run.read()[1]
-        return {key: how[key] for key in ("precision", "teacher_precision", "teacher_compile")}
+    def saved(run: RunDir) -> dict[str, str]:
+        settings = run.read()[1]
+        return {key: settings[key] for key in ("precision", "teacher_precision", "teacher_compile")}
 
     first = distill(recipe, session(), method="kd", seed=1, suite="s", name="plain")
     plain = RunDir(first.folder(tmp_path / "runs"))
-    assert kept(plain) == {"precision": "32-true", "teacher_precision": "float32", "teacher_compile": "off"}
+    assert saved(plain) == {"precision": "32-true", "teacher_precision": "float32", "teacher_compile": "off"}
     second = distill(recipe, session(teacher_precision="bfloat16"), method="kd", seed=1, suite="s", name="half")
     half = RunDir(second.folder(tmp_path / "runs"))
-    assert kept(half)["teacher_precision"] == "bfloat16"
+    assert saved(half)["teacher_precision"] == "bfloat16"
     assert second.hash == first.hash  # how a run is computed is no part of what it is
     assert half.student.read_bytes() != plain.student.read_bytes()
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
     third = distill(recipe, session(), method="kd", seed=2, suite="s", name="auto")
-    assert kept(RunDir(third.folder(tmp_path / "runs"))) == {
+    assert saved(RunDir(third.folder(tmp_path / "runs"))) == {
         "precision": "bf16-mixed", "teacher_precision": "bfloat16", "teacher_compile": "off",
     }  # fmt: skip
 
@@ -287,9 +287,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
         del text["sum"]  # it had none either
         begun.write_text(json.dumps(text))
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    parts = RunDir(distill(recipe, session, method="asd", seed=1, suite="parts").folder(session.runs))
+    pieces = RunDir(distill(recipe, session, method="asd", seed=1, suite="parts").folder(session.runs))
     if native == "older":
         monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float32")
     whole = RunDir(distill(recipe, session, method="asd", seed=1, suite="whole").folder(session.runs))
-    assert parts.student.read_bytes() == whole.student.read_bytes()
-    assert parts.history() == whole.history()
+    assert pieces.student.read_bytes() == whole.student.read_bytes()
+    assert pieces.history() == whole.history()

@@ -53,15 +53,15 @@ def test_two_files_are_a_teacher(
     assert run.early == "early"
     folder = RunDir(teach(given(recipe, *files), session).folder(session.runs))
     there, here = Trajectory(school), Trajectory(folder)
-    for mine, theirs in (("final", "final"), ("early", "15%")):
-        own, other = here.weights(mine), there.weights(theirs)
+    for first, reference in (("final", "final"), ("early", "15%")):
+        own, other = here.weights(first), there.weights(reference)
         assert all(torch.equal(own[key], other[key]) for key in own)
         assert own.keys() == other.keys()
     assert here.entry("final")["accuracy"] == pytest.approx(school.result()["last"]["accuracy"])
     assert [(entry["epoch"], entry["fraction"]) for entry in here.entries] == [(None, None)] * 2  # nobody knows
-    told = capsys.readouterr().err
-    assert "last.pt is final: accuracy" in told
-    assert "first.pth is early: accuracy" in told
+    message = capsys.readouterr().err
+    assert "last.pt is final: accuracy" in message
+    assert "first.pth is early: accuracy" in message
 
 
 def test_students_of_a_given_teacher_are_those_of_the_same_taught_here(
@@ -81,8 +81,8 @@ def test_content_counts_and_the_path_does_not(recipe: Recipe, files: tuple[Path,
     one, two = (teach_run(given(recipe, Path(file), files[1]), "x") for file in (files[0], moved))
     assert one.hash == two.hash
     assert one.kind == "given"
-    others = (teach_run(given(recipe, files[1], files[1]), "x"), teach_run(given(recipe, files[0]), "x"))
-    assert len({one.hash, *(other.hash for other in others)}) == 3
+    rest = (teach_run(given(recipe, files[1], files[1]), "x"), teach_run(given(recipe, files[0]), "x"))
+    assert len({one.hash, *(other.hash for other in rest)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_states_of_ones_own_loop_keep_their_names(recipe: Recipe, session: Sessi
 def test_damage_is_one_line_and_leaves_nothing(recipe: Recipe, session: Session, tmp_path: Path, harm: str) -> None:
     snapshots = Snapshots(tmp_path / "states", total_steps=1 if harm != "unended" else 9, keep=(15,))
     snapshots(build("cnn-2-16" if harm == "other" else "cnn-4-32", 10), 1)
-    kept = next((tmp_path / "states" / "snapshots").iterdir())
+    saved = next((tmp_path / "states" / "snapshots").iterdir())
     if harm == "empty":
         (tmp_path / "states" / "manifest.json").write_text(json.dumps({"states": []}))
     if harm == "cut":
-        kept.write_bytes(kept.read_bytes()[:-10])
+        saved.write_bytes(saved.read_bytes()[:-10])
     if harm == "gone":
-        kept.unlink()
+        saved.unlink()
     if harm == "manifest":
         (tmp_path / "states" / "manifest.json").write_text(json.dumps({"states": [{"step": 1}]}))
     own = with_settings(recipe, [f"teacher.final={tmp_path / 'states'}", "teacher.name=cnn-4-32"])
@@ -238,9 +238,9 @@ def test_files_that_are_exchanged_are_noticed(
     monkeypatch.setattr("antishortcut.teachers.imported._scores", lambda *_: next(scores))
     session.quiet = False
     teach(given(recipe, *files), session)
-    told = capsys.readouterr().err
-    assert ("The early state has the better accuracy: are " in told) is noticed
-    assert ("first.pth and" in told) is noticed
+    message = capsys.readouterr().err
+    assert ("The early state has the better accuracy: are " in message) is noticed
+    assert ("first.pth and" in message) is noticed
 
 
 def test_classes_in_another_order_are_noticed(

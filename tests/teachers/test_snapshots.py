@@ -147,8 +147,8 @@ def test_a_loop_that_goes_on_after_it_was_stopped(tmp_path: Path) -> None:
 
 def test_one_step_of_many_batches_is_kept_once(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path, total_steps=4, keep=(50,))
-    made = [snapshots(Counter(step), step) for step in (1, 1, 2, 2, 3, 3, 4, 4)]
-    assert [path.name if path else None for path in made] == [
+    built = [snapshots(Counter(step), step) for step in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert [path.name if path else None for path in built] == [
         None, None, "50%.safetensors", None, None, None, "final.safetensors", None,
     ]  # fmt: skip
 
@@ -166,8 +166,8 @@ def test_a_loop_that_calls_now_and_then_keeps_the_next_state(tmp_path: Path) -> 
 def test_a_loop_that_first_calls_late_keeps_the_latest_state_that_was_due(tmp_path: Path) -> None:
     """Called after every epoch of 100 steps: the share nearest before it, not all that have passed."""
     snapshots = Snapshots(tmp_path, total_steps=600)
-    kept = [snapshots(nn.Linear(2, 2), step) for step in range(100, 601, 100)]
-    assert [path.stem for path in kept if path] == ["15%", "20%", "50%", "75%", "final"]
+    saved = [snapshots(nn.Linear(2, 2), step) for step in range(100, 601, 100)]
+    assert [path.stem for path in saved if path] == ["15%", "20%", "50%", "75%", "final"]
     resumed = Snapshots(tmp_path, total_steps=600)
     assert resumed(nn.Linear(2, 2), 401) is None  # 50 % was kept at 300, and 75 % is due at 450
 

@@ -68,20 +68,20 @@ def test_the_untrained_state_is_kept_and_changes_nothing(recipe: Recipe, session
         chosen = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"keep": keep, "seed": 3})})
         here = Session(runs, execution=session.execution, quiet=True)
         trajectories.append(Trajectory(RunDir(teach(chosen, here).folder(runs))))
-    kept, without = trajectories
-    assert kept.folder.path.name == without.folder.path.name  # what is kept is no part of the hash
-    assert [(entry["labels"], entry["step"]) for entry in kept.entries] == [(["0%"], 0), (["50%"], 8), (["100%"], 16)]
-    assert (kept.entry("0%")["fraction"], kept.entry("0%")["epoch"]) == (0, 0)
+    saved, without = trajectories
+    assert saved.folder.path.name == without.folder.path.name  # what is kept is no part of the hash
+    assert [(entry["labels"], entry["step"]) for entry in saved.entries] == [(["0%"], 0), (["50%"], 8), (["100%"], 16)]
+    assert (saved.entry("0%")["fraction"], saved.entry("0%")["epoch"]) == (0, 0)
     torch.manual_seed(3)
     fresh = build_model(recipe.teacher, 10, 32).state_dict()
-    untrained = kept.weights("0%")
+    untrained = saved.weights("0%")
     assert untrained.keys() == fresh.keys()
     assert all(torch.equal(untrained[key], fresh[key]) for key in fresh)
     for state in ("50%", "final"):
-        assert kept.entry(state)["sha256"] == without.entry(state)["sha256"]  # bit for bit
-    rows, others = kept.folder.history(), without.folder.history()
-    assert [row for row in rows if row["step"] > 0] == others
-    assert [row["scores"]["accuracy"] for row in rows if row["step"] == 0] == [kept.entry("0%")["accuracy"]]
+        assert saved.entry(state)["sha256"] == without.entry(state)["sha256"]  # bit for bit
+    rows, rest = saved.folder.history(), without.folder.history()
+    assert [row for row in rows if row["step"] > 0] == rest
+    assert [row["scores"]["accuracy"] for row in rows if row["step"] == 0] == [saved.entry("0%")["accuracy"]]
 
 
 def test_an_unknown_state_names_the_near_ones(taught: Trajectory) -> None:
@@ -93,8 +93,8 @@ def test_tied_weights_and_weights_of_any_rank_are_kept(tmp_path: Path) -> None:
     one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
     two.weight = one.weight
     save_weights(tmp_path / "tied.safetensors", torch.nn.Sequential(one, two))
-    found = load_file(tmp_path / "tied.safetensors")
-    assert torch.equal(found["0.weight"], found["1.weight"])
+    result = load_file(tmp_path / "tied.safetensors")
+    assert torch.equal(result["0.weight"], result["1.weight"])
     build_model(ModelSettings(name="tests.teachers.test_trajectory:deep"), 4, 16)
 
 
@@ -135,9 +135,9 @@ def test_roles_find_their_states_and_teach_without_gradient(recipe: Recipe, sess
     network = teachers.network("early")
     assert not network.training
     assert not any(p.requires_grad for p in network.parameters())
-    seen = teachers.features(("final", "early"), torch.rand(4, 3, 32, 32), stages=True)
-    assert seen["final"].embedding.shape == (4, 16) == (4, teachers.shapes["final"].embedding)
-    assert not seen["early"].logits.requires_grad
+    outputs = teachers.features(("final", "early"), torch.rand(4, 3, 32, 32), stages=True)
+    assert outputs["final"].embedding.shape == (4, 16) == (4, teachers.shapes["final"].embedding)
+    assert not outputs["early"].logits.requires_grad
     assert teachers.features(("final",), torch.rand(4, 3, 32, 32))["final"].stages == ()
 
 
@@ -162,11 +162,11 @@ def test_a_teacher_that_is_not_there(recipe: Recipe, session: Session, tmp_path:
 
 
 def test_weights_of_ones_own_ask_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    requested: list[bool] = []
     true = zoo_build
 
     def build(*words: object, pretrained: bool, **more: object) -> object:
-        asked.append(pretrained)
+        requested.append(pretrained)
         return true(*words, pretrained=False, **more)  # type: ignore[arg-type]
 
     own = build_model(ModelSettings(name="cnn-2-8"), 10, 32)
@@ -174,4 +174,4 @@ def test_weights_of_ones_own_ask_no_hub(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(teachers, "build", build)
     build_model(ModelSettings(name="cnn-2-8", pretrained=True, weights=str(tmp_path / "own.safetensors")), 10, 32)
     build_model(ModelSettings(name="cnn-2-8", pretrained=True), 10, 32)
-    assert asked == [False, True]
+    assert requested == [False, True]

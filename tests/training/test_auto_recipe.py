@@ -31,17 +31,17 @@ def asd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "argv", ["asd", *map(str, words)])
         with pytest.raises(SystemExit) as caught:
             main()
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return told.out, told.err, int(caught.value.code or 0)
+        message = capsys.readouterr()
+        assert "Traceback" not in message.err
+        return message.out, message.err, int(caught.value.code or 0)
 
     return run
 
 
 def planned(folder: Path, given: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
     """The settings of a plan, by name."""
-    wanted = Wanted(f"folder:{folder}", "cnn-8", "cnn-4", **words)
-    return {line.key: line.value for line in plan(wanted, None, given or {})}
+    required = Wanted(f"folder:{folder}", "cnn-8", "cnn-4", **words)
+    return {line.key: line.value for line in plan(required, None, given or {})}
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_networks_see_no_more_than_the_images_show(tmp_path: Path, side: int, se
     for name in ("ape", "bat"):
         for at in range(2):
             picture(tmp_path / name / f"{at}.png", size=(side + 30 * at, side))
-    found = planned(tmp_path)
-    assert (found["data.image_size"], found["data.augment"]) == (sees, augment)
+    result = planned(tmp_path)
+    assert (result["data.image_size"], result["data.augment"]) == (sees, augment)
 
 
 def test_batches_epochs_and_rates_follow_from_the_images(tmp_path: Path) -> None:
@@ -93,25 +93,25 @@ def test_a_plan_is_a_recipe_that_says_why(tmp_path: Path) -> None:
 
 def test_what_was_given_keeps_its_section() -> None:
     lines = [Line("epochs", 1), Line("data.name", "cues"), Line("optim.rate", 0.1)]
-    given = {"data.seed": 7, "optim.rate": 0.2, "task.rows": 5}
-    tree = tomllib.loads(written(as_given(lines, given), ""))
+    inputs = {"data.seed": 7, "optim.rate": 0.2, "task.rows": 5}
+    tree = tomllib.loads(written(as_given(lines, inputs), ""))
     assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"rate": 0.2}, "task": {"rows": 5}}
 
 
 def test_an_early_state_of_any_share_is_kept(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     assert "teacher.keep" not in planned(folder, early="30%")
-    found = planned(folder, early="12.5%")
-    assert found["teacher.early"] == "12.5%"
-    assert {12.5, 15, 100} <= {*found["teacher.keep"], 100}
+    result = planned(folder, early="12.5%")
+    assert result["teacher.early"] == "12.5%"
+    assert {12.5, 15, 100} <= {*result["teacher.keep"], 100}
     for wrong in ("150%", "-3%", "nan%", "100%"):
         with pytest.raises(UserError, match=r"a share of the teacher's training is wanted"):
             planned(folder, early=wrong)
 
 
 def test_lengths_in_iterations_and_words_of_any_kind(tmp_path: Path) -> None:
-    wanted = Wanted(f"folder:{make_folder(tmp_path)}", "cnn-8", "cnn-4", early="rewind")
-    text = written(plan(wanted, None, {"iterations": 120, "title": date(2024, 1, 1)}), "")
+    required = Wanted(f"folder:{make_folder(tmp_path)}", "cnn-8", "cnn-4", early="rewind")
+    text = written(plan(required, None, {"iterations": 120, "title": date(2024, 1, 1)}), "")
     recipe = recipe_from(text, tmp_path)
     assert (recipe.iterations, recipe.epochs, recipe.title) == (120, 0, "2024-01-01")
     assert (recipe.optim.warmup, recipe.methods["asd"]["warmup"]) == (6.0, 10.0)
@@ -119,26 +119,26 @@ def test_lengths_in_iterations_and_words_of_any_kind(tmp_path: Path) -> None:
 
 
 def test_masks_are_planned_for_too(tmp_path: Path) -> None:
-    found = planned(make_masked(tmp_path))
-    assert found["data.augment"] == "scale-crop-flip"
+    result = planned(make_masked(tmp_path))
+    assert result["data.augment"] == "scale-crop-flip"
 
 
 @pytest.mark.parametrize("weights", [True, False])
 def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool) -> None:
     """What a hub has is asked of it; here the answer is set, not the asking."""
     monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: weights)
-    found = planned(make_folder(tmp_path))
-    assert found.get("teacher.pretrained", False) is found.get("student.pretrained", False) is (weights is True)
-    assert found["teacher.rate"] == pytest.approx(0.0001 if weights else 0.0005)
-    assert found.get("teacher.epochs") == (30 if weights else None)
+    result = planned(make_folder(tmp_path))
+    assert result.get("teacher.pretrained", False) is result.get("student.pretrained", False) is (weights is True)
+    assert result["teacher.rate"] == pytest.approx(0.0001 if weights else 0.0005)
+    assert result.get("teacher.epochs") == (30 if weights else None)
 
 
 def test_a_person_decides_whether_weights_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: pytest.fail("nobody asked"))
-    wanted = Wanted(f"folder:{make_folder(tmp_path)}", "timm:resnet18", "cnn-8", pretrained=True)
-    found = {line.key: line.value for line in plan(wanted, None, {})}
-    assert found["teacher.pretrained"] is True
-    assert "student.pretrained" not in found  # nobody publishes ours
+    required = Wanted(f"folder:{make_folder(tmp_path)}", "timm:resnet18", "cnn-8", pretrained=True)
+    result = {line.key: line.value for line in plan(required, None, {})}
+    assert result["teacher.pretrained"] is True
+    assert "student.pretrained" not in result  # nobody publishes ours
     assert "teacher.pretrained" not in planned(tmp_path, pretrained=False)
 
 
@@ -162,9 +162,9 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     assert json.loads(asd(*words, "--dry-run", "--json")[0])["epochs"] == 2
     out, err, code = asd(*words, "--dry-run")
     assert code == 0
-    found = "2 classes, 22 images to train on, 2 held out"
-    assert f"folder:photos: {found}; augmentation crop-flip" in err
-    assert found in out
+    result = "2 classes, 22 images to train on, 2 held out"
+    assert f"folder:photos: {result}; augmentation crop-flip" in err
+    assert result in out
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
     assert not (tmp_path / "runs").exists()

@@ -74,11 +74,11 @@ def averaged(tiny: Path) -> Recipe:
 def test_the_mean_is_judged_saved_and_logged_beside_the_raw(
     tiny: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[loop.Trainer] = []
+    remaining: list[loop.Trainer] = []
     original = loop.Trainer._finish
 
     def finish(self: loop.Trainer) -> None:
-        kept.append(self)
+        remaining.append(self)
         original(self)
 
     monkeypatch.setattr(loop.Trainer, "_finish", finish)
@@ -86,17 +86,17 @@ def test_the_mean_is_judged_saved_and_logged_beside_the_raw(
     plain = distill(load_recipe(str(tiny)), session, method="ce", seed=1, suite="plain")
     folder, other = RunDir(run.folder(session.runs)), RunDir(plain.folder(session.runs))
     saved, raw = load_file(folder.student), load_file(other.student)
-    assert kept[0].average is not None
-    mean = kept[0].average.network.state_dict()
+    assert remaining[0].average is not None
+    mean = remaining[0].average.network.state_dict()
     assert all(torch.equal(saved[name], mean[name]) for name in saved)
-    now = kept[0].student.state_dict()
+    now = remaining[0].student.state_dict()
     assert all(torch.equal(raw[name], now[name]) for name in raw)  # averaging does not touch training
     assert any(not torch.equal(saved[name], raw[name]) for name in raw)
-    for row, theirs in zip(folder.history(), other.history(), strict=True):
+    for row, reference in zip(folder.history(), other.history(), strict=True):
         if "scores" in row:
-            assert row["raw"] == theirs["scores"]
+            assert row["raw"] == reference["scores"]
         else:
-            assert row == theirs
+            assert row == reference
     assert folder.result()["raw"] == {k: v for k, v in other.result()["last"].items() if k != "epoch"}
     assert "raw" not in other.result()
 
@@ -126,13 +126,13 @@ def test_stopped_and_resumed_equals_uninterrupted_with_everything_on(
     for _ in stops:
         with pytest.raises(Stopped):
             distill(averaged, session, method="asd", seed=1, suite="parts")
-    parts = RunDir(distill(averaged, session, method="asd", seed=1, suite="parts").folder(session.runs))
+    pieces = RunDir(distill(averaged, session, method="asd", seed=1, suite="parts").folder(session.runs))
     for name in ("student", "method"):
-        one, two = load_file(getattr(whole, name)), load_file(getattr(parts, name))
+        one, two = load_file(getattr(whole, name)), load_file(getattr(pieces, name))
         assert all(torch.equal(one[key], two[key]) for key in one | two)
-    assert whole.history() == parts.history()
+    assert whole.history() == pieces.history()
     same = ("last", "best", "raw")
-    assert [whole.result()[key] for key in same] == [parts.result()[key] for key in same]
+    assert [whole.result()[key] for key in same] == [pieces.result()[key] for key in same]
 
 
 def test_a_teacher_resumes_with_its_means(averaged: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

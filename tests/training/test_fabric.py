@@ -67,8 +67,8 @@ def ended(store: Path, mode: str, code: int) -> list[tuple[int, str, str]]:
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=300) for process in both]
-    return [(process.returncode, *words) for process, words in zip(both, told, strict=True)]
+    message = [process.communicate(timeout=300) for process in both]
+    return [(process.returncode, *words) for process, words in zip(both, message, strict=True)]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up as Linux does it")
@@ -91,15 +91,15 @@ def test_others_that_are_started_later_are_not_tied_to_this_one() -> None:
 
 
 def test_the_precision_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    made = logging.getLogger("lightning_fabric.utilities.rank_zero")
-    made.addHandler(caplog.handler)
+    built = logging.getLogger("lightning_fabric.utilities.rank_zero")
+    built.addHandler(caplog.handler)
     try:
         build_fabric(Execution(accelerator="cpu", precision="bf16-mixed", threads=1))
         assert not caplog.records
-        made.info("other news")
+        built.info("other news")
         assert set(caplog.messages) == {"other news"}
     finally:
-        made.removeHandler(caplog.handler)
+        built.removeHandler(caplog.handler)
 
 
 def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
@@ -154,7 +154,7 @@ def test_the_first_ends_as_another_did() -> None:
         ("sh", "-c", "kill -KILL $$"): (2, gone),
     }
     words = [sys.executable, "-c", WATCH, json.dumps(list(ends))]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout)
-    for (code, told), (expected, said) in zip(found, [*ends.values()] * 2, strict=True):
+    result = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout)
+    for (code, message), (expected, line) in zip(result, [*ends.values()] * 2, strict=True):
         assert code == expected
-        assert told.startswith(f"asd: {said}") if said else not told
+        assert message.startswith(f"asd: {line}") if line else not message

@@ -39,15 +39,15 @@ def tortured(part: str, *words: str, minutes: float = 10) -> dict[str, Any]:
 
 
 def test_five_kills() -> None:
-    found = tortured("kills", "--kills", "5", "--only", "teach,kd,asd", "--forked-only")
-    assert found["kills"] == 5
-    assert found["identical"]
-    assert {case["method"] for case in found["cases"]} == {"", "kd", "asd"}
+    result = tortured("kills", "--kills", "5", "--only", "teach,kd,asd", "--forked-only")
+    assert result["kills"] == 5
+    assert result["identical"]
+    assert {case["method"] for case in result["cases"]} == {"", "kd", "asd"}
 
 
 def test_signals_save_and_say_so() -> None:
-    found = tortured("signalling", "--few")
-    codes = {(case["command"], case["signal"]): case["code"] for case in found["cases"]}
+    result = tortured("signalling", "--few")
+    codes = {(case["command"], case["signal"]): case["code"] for case in result["cases"]}
     assert codes["distill", "SIGTERM"] == 143
     assert codes["distill", "SIGINT"] == 130
     assert codes["distill", "SIGUSR1"] == 138
@@ -62,33 +62,33 @@ def test_a_flipped_bit_anywhere_in_a_state_leads_to_the_one_before(tmp_path: Pat
     data = newest.read_bytes()
     for at in range(0, len(data), 7):
         newest.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
-        found = load_checkpoint(tmp_path)
-        assert found is not None
-        assert found[0] == 1
+        result = load_checkpoint(tmp_path)
+        assert result is not None
+        assert result[0] == 1
     for at in range(0, len(data), 101):
         newest.write_bytes(data[:at])
-        found = load_checkpoint(tmp_path)
-        assert found is not None
-        assert found[0] == 1
+        result = load_checkpoint(tmp_path)
+        assert result is not None
+        assert result[0] == 1
     newest.write_bytes(data)
-    found = load_checkpoint(tmp_path)
-    assert found is not None
-    assert found[0] == 2
+    result = load_checkpoint(tmp_path)
+    assert result is not None
+    assert result[0] == 2
 
 
 def test_a_state_that_cannot_be_saved_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
-    folder, said = RunDir(tmp_path), list[str]()
+    folder, text = RunDir(tmp_path), list[str]()
     with folder.locked():
-        try_save_checkpoint(folder, 1, {"a": 1}, said.append)
+        try_save_checkpoint(folder, 1, {"a": 1}, text.append)
         (tmp_path / "resume").rename(tmp_path / "aside")
         (tmp_path / "resume").write_text("a file where the states should be")
         folder.log({"step": 2})
-        try_save_checkpoint(folder, 2, {"a": 2}, said.append)
+        try_save_checkpoint(folder, 2, {"a": 2}, text.append)
         (tmp_path / "resume").unlink()
         (tmp_path / "aside").rename(tmp_path / "resume")
-        try_save_checkpoint(folder, 3, {"a": 3}, said.append)
-    assert len(said) == 1
-    assert said[0].startswith("step 2 could not be saved (")
+        try_save_checkpoint(folder, 3, {"a": 3}, text.append)
+    assert len(text) == 1
+    assert text[0].startswith("step 2 could not be saved (")
     assert load_checkpoint(tmp_path / "resume") == (3, {"a": 3})
     assert saved_step(folder) == "the state after step 3 is kept"
 

@@ -60,8 +60,8 @@ def test_a_log_that_fails_is_left_out_and_training_ends_as_ever(
     run = distill(recipe, session, method="ce", seed=1, suite="s")
     one, two = (RunDir(each.folder(session.runs)) for each in (whole, run))
     assert one.history() == two.history()
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("log tensorboard: OSError: no space left on device; training goes on without it") == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("log tensorboard: OSError: no space left on device; training goes on without it") == 1
 
 
 def test_a_log_that_cannot_be_opened_is_said_and_may_be_left_out_when_the_run_goes_on(

@@ -42,8 +42,8 @@ def test_auto_halves_the_micro_batch_until_it_fits(
 ) -> None:
     limit_training_batches(monkeypatch, 8)
     results = []
-    for name, parts in (("auto", "auto"), ("four", 4)):
-        session.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "parts": parts})
+    for name, pieces in (("auto", "auto"), ("four", 4)):
+        session.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "parts": pieces})
         session.quiet = name != "auto"
         results.append(outcome(distill(recipe, session, method="ce", seed=1, suite=name), session))
     (weights, history, execution), (expected, expected_history, _) = results
@@ -64,8 +64,8 @@ def test_micro_batches_multiply_those_of_the_recipe(recipe: Recipe, session: Ses
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 2}), "epochs": 1})
     whole = recipe.model_copy(update={"epochs": 1})
     histories = []
-    for name, each, parts in (("a", split, 2), ("b", whole, 4)):
-        session.execution = Execution(accelerator="cpu", threads=1, parts=parts)
+    for name, each, pieces in (("a", split, 2), ("b", whole, 4)):
+        session.execution = Execution(accelerator="cpu", threads=1, parts=pieces)
         histories.append(outcome(distill(each, session, method="ce", seed=1, suite=name), session)[1])
     assert histories[0] == histories[1]
 

@@ -34,16 +34,16 @@ def batch_of(count: int = 5) -> Batch:
 
 def test_mixup_by_a_loop() -> None:
     batch, optim = batch_of(), OptimSettings(mixup=0.4)
-    found, share = mix_batch(batch, optim, 3, 7), draw_mix(optim, 3, 7, (8, 12)).share
+    result, share = mix_batch(batch, optim, 3, 7), draw_mix(optim, 3, 7, (8, 12)).share
     for row in range(5):
         expected = share * batch.image[row] + (1 - share) * batch.image[4 - row]
-        assert torch.allclose(found.image[row], expected, atol=1e-7)
-    assert found.other is not None
-    assert found.share is not None
-    assert found.other.tolist() == batch.label.flip(0).tolist()
-    assert found.share.tolist() == pytest.approx([share] * 5)
-    assert torch.equal(found.label, batch.label)
-    assert torch.equal(found.index, batch.index)
+        assert torch.allclose(result.image[row], expected, atol=1e-7)
+    assert result.other is not None
+    assert result.share is not None
+    assert result.other.tolist() == batch.label.flip(0).tolist()
+    assert result.share.tolist() == pytest.approx([share] * 5)
+    assert torch.equal(result.label, batch.label)
+    assert torch.equal(result.index, batch.index)
 
 
 def test_cutmix_by_counting_pixels() -> None:
@@ -51,12 +51,12 @@ def test_cutmix_by_counting_pixels() -> None:
     optim = OptimSettings(cutmix=1.0)
     sizes = set()
     for step in range(40):
-        found = mix_batch(batch, optim, 1, step)
-        assert found.share is not None
-        own = float((found.image[0] == 0).float().mean())
-        assert own == pytest.approx(float(found.share[0]), abs=1e-6)
-        assert torch.equal(found.image[0], 1 - found.image[1])
-        where = (found.image[0, 0] == 1).nonzero()
+        result = mix_batch(batch, optim, 1, step)
+        assert result.share is not None
+        own = float((result.image[0] == 0).float().mean())
+        assert own == pytest.approx(float(result.share[0]), abs=1e-6)
+        assert torch.equal(result.image[0], 1 - result.image[1])
+        where = (result.image[0, 0] == 1).nonzero()
         if len(where):  # one box
             (top, left), (bottom, right) = where.min(dim=0).values.tolist(), where.max(dim=0).values.tolist()
             assert len(where) == (bottom - top + 1) * (right - left + 1)
@@ -89,8 +89,8 @@ def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) ->
             target[int(batch.other[row])] += (1 - smoothing) * (1 - share)
         norm = math.log(sum(math.exp(float(z)) for z in logits[row]))
         total -= sum(q * (float(z) - norm) for q, z in zip(target, logits[row], strict=True))
-    found = Classification(label_smoothing=smoothing).loss(Features(logits, logits), batch)["task"]
-    assert float(found) == pytest.approx(total / 5, abs=1e-10)
+    result = Classification(label_smoothing=smoothing).loss(Features(logits, logits), batch)["task"]
+    assert float(result) == pytest.approx(total / 5, abs=1e-10)
 
 
 def test_an_image_mixed_with_nothing_is_itself() -> None:
@@ -105,7 +105,7 @@ def test_an_image_mixed_with_nothing_is_itself() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: str) -> None:
-    found = []
+    result = []
     for turn in (0, 1):
         setting = Setting(name, "same-width")
         for step in (0, 1):  # the second time with a memory of the first
@@ -113,8 +113,8 @@ def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: 
             label = setting.batch.label if turn == 0 else setting.batch.label[torch.randperm(16)]
             torch.manual_seed(step)
             terms = setting.terms(replace(setting.batch, label=label, index=(setting.batch.index + step) % 200))
-        found.append(terms)
-    one, two = ({key: value for key, value in each.items() if key != "task"} for each in found)
+        result.append(terms)
+    one, two = ({key: value for key, value in each.items() if key != "task"} for each in result)
     looks = any(not torch.equal(one[key], two[key]) for key in one)
     assert looks == isinstance(setting.method, NoMixup)
 
@@ -141,12 +141,12 @@ def test_maps_are_not_mixed(session: Session) -> None:
 
 def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, session: Session) -> None:
     recipe = load_recipe(str(tiny), ["optim.cutmix=1.0", "epochs=1"])
-    how = {"accelerator": "cpu", "threads": 1}
-    session.execution = Execution.model_validate(how | {"cache_teachers": "auto"})
+    settings = {"accelerator": "cpu", "threads": 1}
+    session.execution = Execution.model_validate(settings | {"cache_teachers": "auto"})
     run = distill(recipe, session, method="kd", seed=1, suite="auto")
     assert RunDir(run.folder(session.runs)).read()[1]["cache_teachers"] is False
     assert not list(session.runs.glob("teachers/*/cache"))
-    session.execution = Execution.model_validate(how | {"cache_teachers": True})
+    session.execution = Execution.model_validate(settings | {"cache_teachers": True})
     with pytest.raises(UserError, match="--cache-teachers: teachers are asked about mixed images"):
         distill(recipe, session, method="kd", seed=1, suite="yes")
     assert not (session.runs / "yes" / "kd-s1").exists()

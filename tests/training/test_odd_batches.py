@@ -26,11 +26,11 @@ TEACHERS = {
 
 def features(shape: Shape, classes: int, rows: int, kind: str, scale: float, grad: bool = False) -> Features:
     """Random, constant over the batch, or zero features of a shape, at any scale."""
-    made = []
+    built = []
     for size in ((classes,), (shape.embedding,), *shape.stages):
         x = torch.randn(rows, *size) if kind == "random" else torch.ones(rows, *size) * (kind == "constant")
-        made.append((x * scale).requires_grad_(grad))
-    return Features(made[0], made[1], tuple(made[2:]))
+        built.append((x * scale).requires_grad_(grad))
+    return Features(built[0], built[1], tuple(built[2:]))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -21,8 +21,8 @@ def test_spared_are_those_that_timm_spares(name: str) -> None:
     network = timm.create_model(name, num_classes=5)
     listed: set[str] = getattr(network, "no_weight_decay", set)()
     groups = param_groups_weight_decay(network, 0.05, no_weight_decay_list=listed)
-    theirs = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
-    assert {id(p) for key, p in network.named_parameters() if key in no_decay_names(network)} == theirs
+    reference = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    assert {id(p) for key, p in network.named_parameters() if key in no_decay_names(network)} == reference
 
 
 def test_what_a_wrapped_network_wants_spared_is_found() -> None:
@@ -64,8 +64,8 @@ def student(recipe: Recipe, teacher: str) -> Run:
 def test_a_setting_that_is_not_at_its_default_is_another_run(text: str) -> None:
     plain, other = load_recipe("P2"), load_recipe("P2", [text])
     assert teach_run(plain, "f").hash != teach_run(other, "f").hash
-    made = [student(each, "t") for each in (plain, other)]
-    assert made[0].hash != made[1].hash
+    built = [student(each, "t") for each in (plain, other)]
+    assert built[0].hash != built[1].hash
 
 
 def test_a_rewound_state_is_no_mean() -> None:

@@ -16,16 +16,16 @@ def rates(**settings: object) -> list[float]:
 
 
 def test_cosine_falls_from_the_rate_to_nothing() -> None:
-    found = rates(schedule="cosine")
+    result = rates(schedule="cosine")
     for step in (0, 1, 37, 99):
-        assert found[step] == pytest.approx(0.05 * (1 + math.cos(math.pi * step / 100)), abs=1e-15)
-    assert found == sorted(found, reverse=True)
+        assert result[step] == pytest.approx(0.05 * (1 + math.cos(math.pi * step / 100)), abs=1e-15)
+    assert result == sorted(result, reverse=True)
 
 
 def test_steps_are_tenths() -> None:
-    found = rates(schedule="step", milestones=(5, 8))
-    assert found[49:51] == pytest.approx([0.1, 0.01])
-    assert found[79:81] == pytest.approx([0.01, 0.001])
+    result = rates(schedule="step", milestones=(5, 8))
+    assert result[49:51] == pytest.approx([0.1, 0.01])
+    assert result[79:81] == pytest.approx([0.01, 0.001])
 
 
 def test_poly_and_constant() -> None:
@@ -34,7 +34,7 @@ def test_poly_and_constant() -> None:
 
 
 def test_warm_up_rises_linearly_and_then_the_schedule_begins() -> None:
-    found = rates(schedule="cosine", warmup=2)
-    assert found[:20] == pytest.approx([0.1 * (step + 1) / 21 for step in range(20)])
-    assert found[20] == pytest.approx(0.1)
-    assert found[60] == pytest.approx(0.05)  # half of the remaining 80 steps
+    result = rates(schedule="cosine", warmup=2)
+    assert result[:20] == pytest.approx([0.1 * (step + 1) / 21 for step in range(20)])
+    assert result[20] == pytest.approx(0.1)
+    assert result[60] == pytest.approx(0.05)  # half of the remaining 80 steps

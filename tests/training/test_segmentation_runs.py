@@ -90,9 +90,9 @@ def test_a_method_learns_from_maps_and_rows_or_is_refused(taught: tuple[Recipe, 
         run = distill(recipe, session, method=method, seed=1, suite="s")
         assert RunDir(run.folder(session.runs)).result()["steps"] == 2
         return
-    with pytest.raises(UserError, match="needs one label for every image") as told:
+    with pytest.raises(UserError, match="needs one label for every image") as message:
         distill(recipe, session, method=method, seed=1, suite="s")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
     assert not list(session.runs.glob(f"s/{method}-s1/history*"))
 
 
@@ -151,9 +151,9 @@ def test_two_processes_share_the_batch(tmp_path: Path) -> None:
     """Statistics of batches differ between one and two, so only that it runs, and that scores count every pixel."""
     words = [word for text in SMALL for word in ("--set", text)]
     command = [sys.executable, "-m", "antishortcut", "distill", "cues-seg", "--method", "asd", *words, "--json"]
-    how = ["--device", "cpu", "--devices", "2", "--threads", "1", "--runs", str(tmp_path / "runs")]
+    settings = ["--device", "cpu", "--devices", "2", "--threads", "1", "--runs", str(tmp_path / "runs")]
     done = subprocess.run(
-        [*command, *how], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+        [*command, *settings], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -205,19 +205,19 @@ def test_a_batch_of_void_pixels_changes_no_weight(
     dense: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every batch void: the student ends with the weights it began with, whatever decays or has momentum."""
-    seen: list[dict[str, torch.Tensor]] = []
+    outputs: list[dict[str, torch.Tensor]] = []
     step = loop.Trainer._step
 
     def void(self: loop.Trainer, batch: Batch) -> float:
-        seen.append({key: value.clone() for key, value in self.student.named_parameters()})
+        outputs.append({key: value.clone() for key, value in self.student.named_parameters()})
         return step(self, Batch(batch.image, torch.full_like(batch.label, 255), batch.index))
 
     teach(dense, session)
     monkeypatch.setattr(loop.Trainer, "_step", void)
     run = distill(dense, session, method="asd", seed=1, suite="s")
     after = load_file(RunDir(run.folder(session.runs)).student)
-    assert len(seen) == 11
-    assert all(torch.equal(after[key], value) for key, value in seen[0].items())
+    assert len(outputs) == 11
+    assert all(torch.equal(after[key], value) for key, value in outputs[0].items())
 
 
 def test_a_rewind_counts_as_its_recipe_does(dense: Recipe) -> None:

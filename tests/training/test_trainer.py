@@ -29,9 +29,9 @@ def outcome(folder: RunDir) -> tuple[dict[str, torch.Tensor], list[dict[str, Any
 
 
 def equal(one: RunDir, two: RunDir) -> None:
-    (weights, rows), (others, other_rows) = outcome(one), outcome(two)
-    assert weights.keys() == others.keys()
-    assert all(torch.equal(weights[key], others[key]) for key in weights)
+    (weights, rows), (rest, other_rows) = outcome(one), outcome(two)
+    assert weights.keys() == rest.keys()
+    assert all(torch.equal(weights[key], rest[key]) for key in weights)
     assert rows == other_rows
 
 
@@ -86,15 +86,15 @@ def test_a_finished_run_is_not_repeated(recipe: Recipe, session: Session, monkey
 def test_students_of_one_seed_start_alike_and_see_the_same_images(recipe: Recipe, session: Session) -> None:
     teach(recipe, session)
     sets = session.sets(recipe.data)
-    parts = []
+    pieces = []
     for method in ("ce", "asd"):
         run = distill(recipe.model_copy(update={"epochs": 1}), session, method=method, seed=7, suite=method)
         folder = RunDir(session.runs / "fresh" / method)
         fabric = build_fabric(session.execution)
         training = loop.Trainer(run, folder, session.runs, sets, fabric, session.execution)
-        parts.append((training.student.state_dict(), next(training.loader.epoch(0))))
-    (weights, batch), (others, other) = parts
-    assert all(torch.equal(weights[key], others[key]) for key in weights)
+        pieces.append((training.student.state_dict(), next(training.loader.epoch(0))))
+    (weights, batch), (rest, other) = pieces
+    assert all(torch.equal(weights[key], rest[key]) for key in weights)
     assert torch.equal(batch.image, other.image)
 
 
@@ -121,9 +121,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
             distill(recipe, session, method=method, seed=1, suite="parts")
         assert caught.value.code == 143
         stop_at = following
-    parts = distill(recipe, session, method=method, seed=1, suite="parts").folder(session.runs)
-    equal(RunDir(whole), RunDir(parts))
-    assert not (parts / "resume").exists()
+    pieces = distill(recipe, session, method=method, seed=1, suite="parts").folder(session.runs)
+    equal(RunDir(whole), RunDir(pieces))
+    assert not (pieces / "resume").exists()
 
 
 def test_states_of_another_run_are_not_gone_on_from(
@@ -184,9 +184,9 @@ def test_a_state_of_other_kinds_of_values_is_refused_in_a_line(
         with pytest.raises(Stopped):
             distill(recipe, session, method="ce", seed=1, suite="s")
     place = session.runs / "s" / "ce-s1"
-    found = load_checkpoint(place / "resume")
-    assert found is not None
-    done, state = found
+    result = load_checkpoint(place / "resume")
+    assert result is not None
+    done, state = result
     assert state["step"] == done
     if callable(change):
         change(state)
@@ -244,18 +244,18 @@ def test_a_run_whose_log_is_damaged_or_gone_says_so(
     log.unlink()
     capsys.readouterr()
     run = distill(recipe, session, method="kd", seed=1, suite="s")
-    told = capsys.readouterr()
-    assert "was gone: what was logged up to step 6 is missing there" in " ".join((told.out + told.err).split())
+    message = capsys.readouterr()
+    assert "was gone: what was logged up to step 6 is missing there" in " ".join((message.out + message.err).split())
     assert RunDir(run.folder(session.runs)).history()[0]["step"] == 7
 
 
 def test_accumulation_sees_the_same_batches(recipe: Recipe, session: Session) -> None:
     """CE without batch statistics would be equal; with them, half batches differ a little, but every image is used."""
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
-    whole, parts = (distill(r, session, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
-    one, two = (RunDir(run.folder(session.runs)).history()[0] for run in (whole, parts))
+    whole, pieces = (distill(r, session, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
+    one, two = (RunDir(run.folder(session.runs)).history()[0] for run in (whole, pieces))
     assert one["terms"]["task"] == pytest.approx(two["terms"]["task"], rel=0.2)
-    assert whole.hash != parts.hash
+    assert whole.hash != pieces.hash
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, session: Session) -> None:
@@ -263,9 +263,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(re
     mad = load_recipe(str(session.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
     with pytest.raises(UserError, match=r"not finite at step \d+: .*task.*the state after step \d+ is kept"):
         distill(mad, session, method="ce", seed=1, suite="mad")
-    found = load_checkpoint(session.runs / "mad" / "ce-s1" / "resume")
-    assert found is not None
-    assert all(torch.isfinite(value).all() for value in found[1]["meter"].values())
+    result = load_checkpoint(session.runs / "mad" / "ce-s1" / "resume")
+    assert result is not None
+    assert all(torch.isfinite(value).all() for value in result[1]["meter"].values())
 
 
 def test_bfloat16_goes_through_the_command(recipe: Recipe, session: Session) -> None:
@@ -279,8 +279,8 @@ def test_bfloat16_goes_through_the_command(recipe: Recipe, session: Session) -> 
 
 
 def test_what_cannot_be_trained_is_said_before_the_teacher_is_and_leaves_nothing(tiny: Path, session: Session) -> None:
-    for wrong, said in (("student.name=nope", "nope"), ("teacher.early=12%", "has no state '12%'")):
-        with pytest.raises(UserError, match=said):
+    for wrong, text in (("student.name=nope", "nope"), ("teacher.early=12%", "has no state '12%'")):
+        with pytest.raises(UserError, match=text):
             distill(load_recipe(str(tiny), [wrong]), session, method="asd", seed=1, suite="s")
     assert not session.runs.exists()
 
@@ -305,9 +305,9 @@ def test_damaged_states_fall_back_to_the_one_before(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     newest = max(tmp_path.iterdir())
     newest.write_bytes(newest.read_bytes()[:-10])
-    found = load_checkpoint(tmp_path)
-    assert found is not None
-    assert found[0] == 2
+    result = load_checkpoint(tmp_path)
+    assert result is not None
+    assert result[0] == 2
     for path in tmp_path.iterdir():
         path.write_bytes(b"junk")
     with pytest.raises(UserError, match="every saved state is damaged"):
@@ -319,8 +319,8 @@ def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, sess
         recipe, session, method="asd", seed=1, suite="s", options={"subspace": "dataset", "select": "abandoned"}
     )
     weights = load_file(RunDir(run.folder(session.runs)).method)
-    kept = weights["loss.basis.kept"]
-    assert torch.allclose(kept.T @ kept, torch.eye(4), atol=1e-5)
+    saved = weights["loss.basis.kept"]
+    assert torch.allclose(saved.T @ saved, torch.eye(4), atol=1e-5)
 
 
 def test_a_section_for_no_method_is_a_slip(recipe: Recipe, session: Session) -> None:

@@ -98,9 +98,9 @@ def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None
         assert run.poll() is None
         time.sleep(0.05)
     os.killpg(run.pid, signal.SIGTERM)
-    told = run.communicate(timeout=120)[1]
-    assert run.returncode == 143, told
-    assert told.count("stopped after step") == 1
+    message = run.communicate(timeout=120)[1]
+    assert run.returncode == 143, message
+    assert message.count("stopped after step") == 1
     assert [*(folder / "resume").glob("*.pt")]
 
 
@@ -108,10 +108,10 @@ def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None
 def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny: Path) -> None:
     """265 images: the last batch, 9, is shared as 5 and 4, and both processes cut their share into four parts."""
     words = ["--set", "data.options.count=265", "--set", "optim.accumulate=4", "--set", "epochs=1", "--method", "kd"]
-    made = json.loads(
+    built = json.loads(
         asd(tmp_path, "distill", str(tiny), *words, "--threads", "1", "--device", "cpu", "--devices", "2", "--json")
     )
-    assert made["steps"] == 9
+    assert built["steps"] == 9
 
 
 @pytest.mark.slow
@@ -131,8 +131,8 @@ def test_two_machines_end_where_two_processes_of_one_do(tmp_path: Path, tiny: Pa
         subprocess.Popen([*run, "--node-rank", str(rank), *words], cwd=tmp_path, env=environment, stdout=-1, stderr=-1)
         for rank in range(2)
     ]
-    told = [machine.communicate(timeout=300) for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], told
+    message = [machine.communicate(timeout=300) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], message
     there = tmp_path / "there" / "tiny" / "asd-s1"
     assert json.loads((there / "run.json").read_text())["execution"]["nodes"] == 2
     assert json.loads((there / "run.json").read_text())["hash"] == here["hash"]

@@ -94,29 +94,29 @@ class _Lean:
         d, k = basis.shape
         self.shape = (d, k)
         defined = rows.any(dim=1) if k > 0 else torch.zeros(len(rows), dtype=torch.bool)
-        seen = projection(rows, basis)  # (n,)
-        self.tally.update(seen, defined)
-        excess = (seen - self.margin)[defined]
+        outputs = projection(rows, basis)  # (n,)
+        self.tally.update(outputs, defined)
+        excess = (outputs - self.margin)[defined]
         self.fired += int((excess > 0).sum())
         self.hinge += float(excess.clamp(min=0).sum())
 
     def leaning(self) -> Leaning:
         d, k = self.shape
-        found = self.tally.spread()
+        result = self.tally.spread()
         random = random_projection(k, d) if k > 0 else math.nan
-        fires, hinge = ratio(self.fired, found.count), ratio(self.hinge, found.count)
-        return Leaning(k, found, random, self.margin, fires, hinge)
+        fires, hinge = ratio(self.fired, result.count), ratio(self.hinge, result.count)
+        return Leaning(k, result, random, self.margin, fires, hinge)
 
 
 def alignment(student: Tensor, final: Tensor, early: Tensor) -> Iterator[tuple[str, float]]:
     """`standing` of rows (N, D) in short: the numbers that are defined, by name."""
-    found = standing([{"student": student, "final": final, "early": early}])
+    result = standing([{"student": student, "final": final, "early": early}])
     named = {
-        "cos_final": found.final.mean,
-        "cos_early": found.early.mean,
-        "closer_to_final": found.closer_to_final,
-        "cos_displacement": found.displacement.mean,
-        "above_threshold": found.above_threshold,
+        "cos_final": result.final.mean,
+        "cos_early": result.early.mean,
+        "closer_to_final": result.closer_to_final,
+        "cos_displacement": result.displacement.mean,
+        "above_threshold": result.above_threshold,
     }
     yield from ((name, value) for name, value in named.items() if not math.isnan(value))
 
@@ -124,8 +124,8 @@ def alignment(student: Tensor, final: Tensor, early: Tensor) -> Iterator[tuple[s
 def shortcut_projection(student: Tensor, final: Tensor, early: Tensor, k: int = 4) -> Iterator[tuple[str, float]]:
     """Mean ‖h̄ᵀU‖ on the top-K eigenspace of the pool's E[Δh Δhᵀ], beside T_final's own and the random value √(K/D)."""
     basis, _ = top_directions(early - final, k)
-    found = leanings([{"student": student, "final": final}], {"": basis}, ("student", "final"))
-    own, teacher = found["student"][""], found["final"][""]
+    result = leanings([{"student": student, "final": final}], {"": basis}, ("student", "final"))
+    own, teacher = result["student"][""], result["final"][""]
     named = {
         "projection": own.projection.mean,
         "projection_final": teacher.projection.mean,

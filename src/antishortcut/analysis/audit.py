@@ -70,26 +70,26 @@ def audit(
     early, (title, images) = _early(states, early), _test(sets, set_name)
     pool, places = part(images, limit)
     more = {} if student is None else {"student": student}
-    seen, right = look({**states, "final": final, **more}, pool, sets, device, quiet)
+    outputs, right = look({**states, "final": final, **more}, pool, sets, device, quiet)
     taught, _ = part(sets.train, limit)
     pair = {"early": states[early], "final": final}
     trained = features({**pair, **more}, taught, sets.image_size, device, "training images", quiet)
     _sound(trained)
-    course = {name: seen[name] for name in (*states, "final")}
+    course = {name: outputs[name] for name in (*states, "final")}
     bases = kinds(course, early)
-    found = _facts(sets, title, len(taught)) | geometry(course, early) | stability(trained)
-    for row in found["energy"]:
+    result = _facts(sets, title, len(taught)) | geometry(course, early) | stability(trained)
+    for row in result["energy"]:
         row |= {"accuracy": right[row["state"]], "abandoned": energy(course[row["state"]], bases["abandoned"]).mean}
-    found["overlap"] = overlap(course, early, bases)
-    found["directions"] = directions(course, early, pool, places, sets, out / PICTURES)
-    found["candidates"] = [row | {"accuracy": right[row["state"]]} for row in candidates(course)]
-    _explain(found, bases, pair, sets, limit, device)
-    if final.head is not None and final.head.in_features == found["width"]:
-        found["head"] = head(final.head.weight, bases["displaced"])
+    result["overlap"] = overlap(course, early, bases)
+    result["directions"] = directions(course, early, pool, places, sets, out / PICTURES)
+    result["candidates"] = [row | {"accuracy": right[row["state"]]} for row in candidates(course)]
+    _explain(result, bases, pair, sets, limit, device)
+    if final.head is not None and final.head.in_features == result["width"]:
+        result["head"] = head(final.head.weight, bases["displaced"])
     if student is not None:
-        found["student"] = {"accuracy": right["student"]} | leans({**seen, "early": seen[early]}, trained, bases)
-    told: dict[str, Any] = plain(found)
-    return told | {"notes": notes(told), "findings": findings(told)}
+        result["student"] = {"accuracy": right["student"]} | leans({**outputs, "early": outputs[early]}, trained, bases)
+    message: dict[str, Any] = plain(result)
+    return message | {"notes": notes(message), "findings": findings(message)}
 
 
 def _facts(sets: DataSplits, title: str, taught: int) -> dict[str, Any]:
@@ -187,15 +187,15 @@ def directions(
 ) -> dict[str, list[dict[str, Any]]]:
     """`describe`, with what became of each direction and which images lie at its ends: files, or places in the set."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = describe(course, early, pool, sets.classes, folder)
+    result = describe(course, early, pool, sets.classes, folder)
     names = [str(path) for path in pool.paths] if isinstance(pool, FileSet) else places.tolist()
     for kind, basis in kinds(course, early).items():
         far = ends(project(Chunks({"early": course[early]}), basis, "early"), ENDS)
-        for direction, high, low in zip(found[kind], far.positive, far.negative, strict=True):
+        for direction, high, low in zip(result[kind], far.positive, far.negative, strict=True):
             direction["fate"] = fate(direction["kept"])
             direction["images_high"] = [names[number] for number in high]
             direction["images_low"] = [names[number] for number in low]
-    return found
+    return result
 
 
 def candidates(course: Rows) -> list[dict[str, Any]]:
@@ -221,30 +221,30 @@ def _explain(
         return
     shown, _ = part(images, limit)
     factors = {"texture": shown.cues["texture"], "shape": shown.label}
-    told = meaning(bases, features(pair, shown, sets.image_size, device), factors)
-    for kind, shares in told.items():
+    message = meaning(bases, features(pair, shown, sets.image_size, device), factors)
+    for kind, shares in message.items():
         for direction, share in zip(found["directions"][kind], shares["each"], strict=True):
             direction["explained"] = share
-    found["explained"] = {kind: shares["pooled"] for kind, shares in told.items()}
+    found["explained"] = {kind: shares["pooled"] for kind, shares in message.items()}
 
 
-def leans(seen: Rows, trained: Rows, bases: Rows) -> dict[str, Any]:
+def leans(outputs: Rows, trained: Rows, bases: Rows) -> dict[str, Any]:
     """Mean ‖h̄ᵀU‖ of a student, T_final and T_early. Views of the student: raw where widths are equal, and aligned.
 
     aligned: after a linear map onto T_final's features, fitted on training images by ridge regression.
     """
     matrix, offset = ridge_map(trained["student"], trained["final"])
-    views = {"aligned": seen["student"] @ matrix + offset}  # (N, D)
-    if seen["student"].shape[1] == seen["final"].shape[1]:
-        views = {"raw": seen["student"], **views}
-    rows = {"final": seen["final"], "early": seen["early"], **views}
-    found = leanings(Chunks(rows), bases, tuple(rows))
+    views = {"aligned": outputs["student"] @ matrix + offset}  # (N, D)
+    if outputs["student"].shape[1] == outputs["final"].shape[1]:
+        views = {"raw": outputs["student"], **views}
+    rows = {"final": outputs["final"], "early": outputs["early"], **views}
+    result = leanings(Chunks(rows), bases, tuple(rows))
     return {
         "view": next(iter(views)),
-        "width": seen["student"].shape[1],
+        "width": outputs["student"].shape[1],
         "projections": {
             name: {kind: one.projection.mean for kind, one in by.items()} | {"random": by["displaced"].random}
-            for name, by in found.items()
+            for name, by in result.items()
         },
         "paper": list(PAPER),
     }

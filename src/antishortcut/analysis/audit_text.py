@@ -58,7 +58,7 @@ def _sizes(found: Tree) -> Iterator[str]:
 
 def findings(found: Tree) -> list[dict[str, str]]:
     """A line for each number: the part it belongs to, its name, the number, what stands beside it, what it means."""
-    parts = {
+    pieces = {
         "states": _moved,
         "energy": _energy,
         "overlap": _overlap,
@@ -67,7 +67,7 @@ def findings(found: Tree) -> list[dict[str, str]]:
         "student": _student,
     }
     keys = ("name", "value", "beside", "means")
-    return [{"part": part} | dict(zip(keys, each, strict=True)) for part, told in parts.items() for each in told(found)]
+    return [{"part": part} | dict(zip(keys, each, strict=True)) for part, message in pieces.items() for each in message(found)]
 
 
 Line = tuple[str, str, str, str]  # name, number, what stands beside it, what it means
@@ -93,12 +93,12 @@ def _moved(found: Tree) -> Iterator[Line]:
         "",
         "The part of the movement that is one and the same shift of every image, and tells no image from another.",
     )
-    judged = _judged(found)
-    if judged is not None:
+    evaluated = _judged(found)
+    if evaluated is not None:
         yield (
             "of that, in the displaced directions",
-            share(judged["displaced"]["explained"]),
-            f"random {share(judged['displaced']['random'])}",
+            share(evaluated["displaced"]["explained"]),
+            f"random {share(evaluated['displaced']['random'])}",
             f"How much of the movement {found['K']} directions catch: found on one half of the images, measured on the "
             "other.",
         )
@@ -129,11 +129,11 @@ def _energy(found: Tree) -> Iterator[Line]:
         "The same for directions searched for on purpose, strong in the movement and weak in T_final. That little is "
         "left is how they were chosen; how much there was early is the finding.",
     )
-    judged = _judged(found)
-    if judged is not None:
+    evaluated = _judged(found)
+    if evaluated is not None:
         yield (
             "energy lost on other images",
-            f"{share(judged['displaced']['lost'])}, {share(judged['abandoned']['lost'])}",
+            f"{share(evaluated['displaced']['lost'])}, {share(evaluated['abandoned']['lost'])}",
             "displaced, abandoned",
             "1 − final / early energy on the half of the images that the directions were not found on; negative where "
             "it grew.",
@@ -213,16 +213,16 @@ def _carried(found: Tree) -> Iterator[Line]:
 def _student(found: Tree) -> Iterator[Line]:
     if "student" not in found:
         return
-    held, seen = found["student"], found["student"]["projections"]
+    held, outputs = found["student"], found["student"]["projections"]
     guess = f"guessing {share(1 / found['classes'])}"
     yield "accuracy", share(held["accuracy"]), guess, "Share of the images that the student classifies rightly."
     for view, words in VIEWS.items():
-        if view in seen:
+        if view in outputs:
             yield (
                 f"projection, {view}",
-                number(seen[view]["displaced"]),
-                f"random {number(seen[view]['random'])}, T_early {number(seen['early']['displaced'])}, "
-                f"T_final {number(seen['final']['displaced'])}",
+                number(outputs[view]["displaced"]),
+                f"random {number(outputs[view]['random'])}, T_early {number(outputs['early']['displaced'])}, "
+                f"T_final {number(outputs['final']['displaced'])}",
                 f"Mean length of its normalised features in the displaced directions; {words}.",
             )
     points = held["paper"]

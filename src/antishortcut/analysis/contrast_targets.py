@@ -42,16 +42,16 @@ def signs(
     """From the logits of both teachers (N, C) and the labels (N,)."""
     target = contrast_logits(final, early, strength, floor)  # (N, C)
     log_q = (target / temperature).log_softmax(dim=1)
-    first, last, said = early.argmax(dim=1), final.argmax(dim=1), target.argmax(dim=1)  # (N,)
+    first, last, text = early.argmax(dim=1), final.argmax(dim=1), target.argmax(dim=1)  # (N,)
     hard = first != label
     return Signs(
         agreement=_share(first == last),
-        moved=_share(said != last),
+        moved=_share(text != last),
         entropy=float(-(log_q.exp() * log_q).sum(dim=1).mean()),
         early_accuracy=_share(first == label),
         final_accuracy=_share(last == label),
-        target_accuracy=_share(said == label),
-        hard_accuracy=_share((said == label)[hard]) if hard.any() else None,
+        target_accuracy=_share(text == label),
+        hard_accuracy=_share((text == label)[hard]) if hard.any() else None,
     )
 
 
@@ -74,10 +74,10 @@ def measure(
         raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
     wants_labels("asd targets", sets.train, of="image")
     trajectory = Trajectory(folder)
-    wanted = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
-    if not wanted:
+    required = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
+    if not required:
         raise UserError(f"{folder.path} kept no state before its last; teach one with more in teacher.keep")
-    for state in wanted:
+    for state in required:
         trajectory.entry(state)
     name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)
     if name == "train":
@@ -85,25 +85,25 @@ def measure(
     images = limited(images, IMAGES, 0)
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = build_model(blank, len(sets.classes), sets.image_size)
-    seen = {}
-    for state in (*wanted, "final"):
+    observed = {}
+    for state in (*required, "final"):
         trajectory.fill(network, state)
         outputs = predict({"": network}, images, sets.image_size)
-        seen[state] = torch.cat([each[""].logits for each, _ in outputs])
+        observed[state] = torch.cat([each[""].logits for each, _ in outputs])
     rows = [
-        {"state": state, "strength": strength} | asdict(signs(seen["final"], seen[state], images.label, strength))
-        for state in wanted
+        {"state": state, "strength": strength} | asdict(signs(observed["final"], observed[state], images.label, strength))
+        for state in required
         for strength in strengths
     ]
-    found = {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
-    return found | {"largest": {state: largest([row for row in rows if row["state"] == state]) for state in wanted}}
+    result = {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
+    return result | {"largest": {state: largest([row for row in rows if row["state"] == state]) for state in required}}
 
 
 def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The largest λ up to which the targets of one state lose no more than LOST; None when the smallest loses more."""
-    kept = None
+    saved = None
     for row in sorted(rows, key=lambda row: float(row["strength"])):
         if row["target_accuracy"] < (1 - LOST) * row["final_accuracy"]:
             break
-        kept = float(row["strength"])
-    return kept
+        saved = float(row["strength"])
+    return saved

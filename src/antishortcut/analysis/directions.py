@@ -101,12 +101,12 @@ def describe(
     Strips of pictures go into `folder`, if one is given; their names are relative to its parent.
     """
     moments = Moments.of(Chunks({"final": pool["final"], "early": pool[early]}))
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kind, basis in kinds(pool, early).items():
-        seen = project(Chunks({"early": pool[early]}), basis, "early")  # (N, K)
-        seen = seen - seen.mean(dim=0)
-        far, means, left = ends(seen, ENDS), class_means(seen, images.label, len(classes)), reuse(moments, basis)
-        found[kind] = [
+        outputs = project(Chunks({"early": pool[early]}), basis, "early")  # (N, K)
+        outputs = outputs - outputs.mean(dim=0)
+        far, means, left = ends(outputs, ENDS), class_means(outputs, images.label, len(classes)), reuse(moments, basis)
+        result[kind] = [
             {
                 "number": at + 1,
                 "energy_early": left.early[at],
@@ -117,7 +117,7 @@ def describe(
             | _ends(kind, at, far.positive[at], far.negative[at], means[:, at], images, classes, folder)
             for at in range(basis.shape[1])
         ]
-    return found
+    return result
 
 
 def _ends(
@@ -131,7 +131,7 @@ def _ends(
     folder: Path | None,
 ) -> dict[str, Any]:
     order = means.nan_to_num(nan=0.0).argsort(descending=True).tolist()
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "classes_high": [classes[number] for number in order[:NAMED]],
         "classes_low": [classes[number] for number in order[::-1][:NAMED]],
     }
@@ -140,8 +140,8 @@ def _ends(
             path = folder / f"{kind}-{at + 1}-{end}.png"
             with atomic_write(path) as file:
                 strip(take(images, torch.tensor(numbers))).save(file, format="PNG")
-            found[end] = f"{folder.name}/{path.name}"
-    return found
+            result[end] = f"{folder.name}/{path.name}"
+    return result
 
 
 def strip(images: AnySet) -> Image.Image:
@@ -164,7 +164,7 @@ def meaning(
     {kind: {"each": [{"early": {factor: share}, "final": …}, …], "pooled": {"early": {factor: share}, …}}}; shares are
     ε², which chance leaves at 0. Factors must be independent of each other in these images for shares to mean them.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kind, basis in bases.items():
         shares = {
             state: {
@@ -178,8 +178,8 @@ def meaning(
             for at in range(basis.shape[1])
         ]
         pooled = {state: {name: share.pooled_adjusted for name, share in by.items()} for state, by in shares.items()}
-        found[kind] = {"each": each, "pooled": pooled}
-    return found
+        result[kind] = {"each": each, "pooled": pooled}
+    return result
 
 
 def head(weight: Tensor, basis: Tensor) -> dict[str, Any]:

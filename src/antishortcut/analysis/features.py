@@ -107,12 +107,12 @@ def tsne(
     if len(drawn) < 5:
         return None
     near = min(PERPLEXITY, (len(drawn) - 1) / 3)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "method": "t-SNE",
         "label": label[drawn].tolist(),
         "classes": list(classes[:shown]),
     }
     for role, features in rows.items():
-        made = TSNE(perplexity=near, init="pca", random_state=0, n_jobs=1).fit_transform(features[drawn].numpy())
-        found[role] = [[round(float(x), 2), round(float(y), 2)] for x, y in made]
-    return found
+        built = TSNE(perplexity=near, init="pca", random_state=0, n_jobs=1).fit_transform(features[drawn].numpy())
+        result[role] = [[round(float(x), 2), round(float(y), 2)] for x, y in built]
+    return result

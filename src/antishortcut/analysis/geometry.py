@@ -108,8 +108,8 @@ def reuse(moments: Moments, basis: Tensor) -> Reuse:
         inside = scatter.energy(basis_of(basis, scatter.mean[None]))
         shares.append(tuple(ratio(value, scatter.power) for value in inside.tolist()))
     early, final = shares
-    kept = tuple(ratio(after, before) for before, after in zip(early, final, strict=True))
-    return Reuse(early, final, kept, sum(each < LEFT for each in kept), 1 / moments.width)
+    saved = tuple(ratio(after, before) for before, after in zip(early, final, strict=True))
+    return Reuse(early, final, saved, sum(each < LEFT for each in saved), 1 / moments.width)
 
 
 def judge(
@@ -128,20 +128,20 @@ def judge_streams(fit: Stream, ask: Stream, k: int = 4, select: Select = "displa
     """
     if select not in ("displaced", "abandoned"):
         raise ValueError(f"unknown directions {select!r}: 'displaced' and 'abandoned' are known")
-    fitted, asked = Moments.of(fit), Moments.of(ask)
-    own, other = (m.shortcut(k) if select == "displaced" else m.abandoned(k) for m in (fitted, asked))
-    found = energies(ask, {"": own}, ("early", "final"))
-    early, final = found["early"][""], found["final"][""]
-    kept = ratio(final.mean, early.mean)
-    explained = ratio(float(asked.delta.energy(own).sum()), asked.delta.power) if own.shape[1] > 0 else math.nan
+    fitted, requested = Moments.of(fit), Moments.of(ask)
+    own, other = (m.shortcut(k) if select == "displaced" else m.abandoned(k) for m in (fitted, requested))
+    result = energies(ask, {"": own}, ("early", "final"))
+    early, final = result["early"][""], result["final"][""]
+    saved = ratio(final.mean, early.mean)
+    explained = ratio(float(requested.delta.energy(own).sum()), requested.delta.power) if own.shape[1] > 0 else math.nan
     return Judgement(
         select,
         own.shape[1],
         early.mean,
         final.mean,
-        1 - kept,
+        1 - saved,
         early.random,
         explained,
         angles(own, other),
-        reuse(asked, own),
+        reuse(requested, own),
     )

@@ -137,10 +137,10 @@ class Moments:
         """One pass over a stream of "final" and "early" rows."""
         stream = blocks(chunks, "final", "early")
         first = next(stream)
-        found = cls(first[0].shape[1])
+        result = cls(first[0].shape[1])
         for final, early in itertools.chain([first], stream):
-            found._add(final, early)
-        return found
+            result._add(final, early)
+        return result
 
     def update(self, chunk: Chunk) -> None:
         """Adds the rows of one more chunk."""
@@ -244,10 +244,10 @@ class Cross:
         """One pass over a stream that has both roles."""
         stream = blocks(chunks, source, target, equal=False)
         first = next(stream)
-        found = cls(first[0].shape[1], first[1].shape[1])
+        result = cls(first[0].shape[1], first[1].shape[1])
         for x, y in itertools.chain([first], stream):
-            found.update(x, y)
-        return found
+            result.update(x, y)
+        return result
 
     def update(self, x: Tensor, y: Tensor) -> None:
         """Adds rows (n, d) and (n, D) of float64."""

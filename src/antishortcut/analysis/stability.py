@@ -73,22 +73,22 @@ def bootstrap(chunks: Stream, part: Tensor, k: int = 4) -> Bootstrap:
 
 def _scatters(chunks: Stream, part: Tensor, names: Sequence[int]) -> list[Scatter]:
     """One pass: the displacement's moments in the first of the named parts, as many as fit into ROOM."""
-    found: dict[int, Scatter] = {}
-    seen = 0
+    result: dict[int, Scatter] = {}
+    outputs = 0
     # a part gets a tenth of a block, and small blocks are slow
     for final, early in blocks(chunks, "final", "early", size=4 * BLOCK):
-        delta, own = early - final, part[seen : seen + len(final)].cpu()
-        seen += len(final)
-        if seen > len(part):
+        delta, own = early - final, part[outputs : outputs + len(final)].cpu()
+        outputs += len(final)
+        if outputs > len(part):
             break
-        if not found:
+        if not result:
             width = delta.shape[1]
-            found = {name: Scatter(width) for name in names[: max(1, ROOM // (8 * width**2))]}
-        for name in set(own.tolist()) & found.keys():
-            found[name].update(delta[own == name])
-    if seen != len(part):
-        raise ValueError(f"{len(part)} rows are assigned to parts, the stream has {seen} or more")
-    return list(found.values())
+            result = {name: Scatter(width) for name in names[: max(1, ROOM // (8 * width**2))]}
+        for name in set(own.tolist()) & result.keys():
+            result[name].update(delta[own == name])
+    if outputs != len(part):
+        raise ValueError(f"{len(part)} rows are assigned to parts, the stream has {outputs} or more")
+    return list(result.values())
 
 
 def batch_sizes(count: int, smallest: int = 32) -> tuple[int, ...]:

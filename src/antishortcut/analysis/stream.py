@@ -86,15 +86,15 @@ def pick(chunks: Stream, role: str, index: Tensor) -> Tensor:
     place = {number: at for at, number in enumerate(index.tolist())}
     if len(place) < len(index):
         raise ValueError("index names a row twice")
-    found: dict[int, Tensor] = {}
-    seen = 0
+    result: dict[int, Tensor] = {}
+    outputs = 0
     for (rows,) in blocks(chunks, role):
-        found |= {place[seen + at]: rows[at].clone() for at in range(len(rows)) if seen + at in place}
-        seen += len(rows)
-    if len(found) < len(place):
-        raise ValueError(f"index names rows that the stream of {seen} rows does not have")
+        result |= {place[outputs + at]: rows[at].clone() for at in range(len(rows)) if outputs + at in place}
+        outputs += len(rows)
+    if len(result) < len(place):
+        raise ValueError(f"index names rows that the stream of {outputs} rows does not have")
     width = rows.shape[1]
-    return torch.stack([found[at] for at in range(len(index))]) if found else torch.empty(0, width).double()
+    return torch.stack([result[at] for at in range(len(index))]) if result else torch.empty(0, width).double()
 
 
 def project(chunks: Stream, basis: Tensor, role: str) -> Tensor:

@@ -92,19 +92,19 @@ def audit(
     use_threads(threads)
     place = device_of(device)
     _clear(out)
-    given = {"--final": final, "--model": model, "--data": data}
+    inputs = {"--final": final, "--model": model, "--data": data}
     if teacher is not None:
-        _refuse(given | {"--embedding": embedding, "--classes": classes, "--image-size": image_size})
+        _refuse(inputs | {"--embedding": embedding, "--classes": classes, "--image-size": image_size})
         case = _from_teacher(teacher, early or (), data_root)
     else:
-        case = _from_files(given, early or (), data_root, embedding, classes, image_size)
+        case = _from_files(inputs, early or (), data_root, embedding, classes, image_size)
     if student is not None or student_model is not None:
         case = _with_student(case, student, student_model, classes)
-    found, page = _measure(case, out, set_name, limit, place)
+    result, page = _measure(case, out, set_name, limit, place)
     if as_json:
-        print_json({"out": str(out), "page": page} | found)
+        print_json({"out": str(out), "page": page} | result)
         return
-    _tell(found)
+    _tell(result)
     tell(page or out / RESULT)
 
 
@@ -116,11 +116,11 @@ def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: st
 
     with placing(out.resolve()) as work:  # a link may lead to another disk, to which nothing can be moved
         choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
-        found = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
-        found |= {"model": case.model, "files": case.files, "notes": [*case.notes, *found["notes"]]}
-        paged = _page(found, work)
-        write_json(work / RESULT, found)
-    return found, str(out / PAGE) if paged else None
+        result = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
+        result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
+        paged = _page(result, work)
+        write_json(work / RESULT, result)
+    return result, str(out / PAGE) if paged else None
 
 
 def _refuse(given: dict[str, Any]) -> None:
@@ -143,15 +143,15 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
         raise UserError(f"{path} is not a finished teacher (asd teach makes one)")
     if early and len(early) > 1:
         raise UserError("with --teacher all its states are candidates; give --early once, for the one to look at")
-    asked = early[0] if early else run.early
-    chosen = trajectory.entry(asked)
+    requested = early[0] if early else run.early
+    chosen = trajectory.entry(requested)
     *before, last = trajectory.entries
     if chosen is last:
         raise UserError(f"{path}: its final state cannot be the early one too; choose another with --early")
     sets = Session(Path("runs"), data_root).sets(run.data)
     if sets.fingerprint != run.fingerprint:
         raise UserError(f"{path} was trained on other data than are here now (fingerprints differ)")
-    names = {entry["file"]: asked if entry is chosen else entry["labels"][0] for entry in before} | {
+    names = {entry["file"]: requested if entry is chosen else entry["labels"][0] for entry in before} | {
         last["file"]: "final"
     }
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
@@ -161,7 +161,7 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> C
         trajectory.fill(network, entry["labels"][0])
         networks[names[entry["file"]]] = network
     files = {name: str(folder.snapshots / file) for file, name in names.items()}
-    return Case(run.model.name, sets, networks.pop("final"), networks, asked, files)
+    return Case(run.model.name, sets, networks.pop("final"), networks, requested, files)
 
 
 def _from_files(
@@ -195,17 +195,17 @@ def _from_files(
 
 def _named(texts: Sequence[str]) -> dict[str, Path]:
     """NAME=FILE or FILE, which is then called by its name without ending."""
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for text in texts:
         name, mark, file = text.partition("=")
         if not mark or Path(text).is_file():
             name, file = Path(text).stem, text
         if not name or name in ("final", "student"):
             raise UserError(f"--early {text}: call the state something else than {name!r}: --early NAME=FILE")
-        if name in found:
+        if name in result:
             raise UserError(f"two early states are called {name!r}; tell them apart: --early NAME=FILE")
-        found[name] = Path(file)
-    return found
+        result[name] = Path(file)
+    return result
 
 
 def _network(
@@ -371,17 +371,17 @@ def targets(
         raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
     folder = RunDir(teacher)
     run, _ = folder.read()
-    wanted = [word.strip() for word in states.split(",") if word.strip()]
+    required = [word.strip() for word in states.split(",") if word.strip()]
     sets = Session(Path("runs"), data_root).sets(run.data)
     screen = console()
-    found = measure(folder, sets, wanted, values, lambda text: screen.print(text, markup=False))
+    result = measure(folder, sets, required, values, lambda text: screen.print(text, markup=False))
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    rows = [tuple(row[key] for key in COLUMNS) for row in found["rows"]]
-    table(f"contrast targets on {found['count']:,} {found['set']} images", list(COLUMNS.values()), rows)
+    rows = [tuple(row[key] for key in COLUMNS) for row in result["rows"]]
+    table(f"contrast targets on {result['count']:,} {result['set']} images", list(COLUMNS.values()), rows)
     print(WORDS)
-    told = ", ".join(
-        f"{state} {'none' if value is None else f'{value:g}'}" for state, value in found["largest"].items()
+    message = ", ".join(
+        f"{state} {'none' if value is None else f'{value:g}'}" for state, value in result["largest"].items()
     )
-    tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {told}")
+    tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {message}")

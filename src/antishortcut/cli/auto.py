@@ -63,22 +63,22 @@ def planned(
     from antishortcut.training.fabric import check_device
     from antishortcut.training.pipeline import feasible
 
-    path, given = session.runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
+    path, inputs = session.runs / suite / "recipe.toml", dict(setting(text) for text in overrides)
     while write and not first_process() and not path.is_file():  # under torchrun all begin at once, and one plans
         time.sleep(0.2)
     if there := path.is_file():
         _agree(path, wanted.said, overrides)
-        text, found = path.read_text(encoding="utf-8"), ""
+        text, result = path.read_text(encoding="utf-8"), ""
     else:
         head = f"{wanted.teacher} → {wanted.student} on {wanted.data}, planned by asd distill; yours to edit.\n"
         head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
-        lines = plan(wanted, session.root, given)
-        text, found = written(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
+        lines = plan(wanted, session.root, inputs)
+        text, result = written(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
     roles = feasible(recipe, session, method)
     if write:  # a plan is shown where it will not be run, too
         check_device(session.execution)
-    _tell(f"{wanted.data}: {found}{_pixels(recipe)}, batches of {recipe.optim.batch}")
+    _tell(f"{wanted.data}: {result}{_pixels(recipe)}, batches of {recipe.optim.batch}")
     for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
         _tell(f"{number}. {line}")
     if write and not there:
@@ -98,8 +98,8 @@ def _agree(path: Path, said: dict[str, Any], overrides: Sequence[str]) -> None:
     from antishortcut.config.recipe import load_recipe, with_settings
 
     there = load_recipe(str(path))
-    wanted = with_settings(there, [f"{key}={json.dumps(value)}" for key, value in said.items()] + list(overrides))
-    old, new = there.model_dump(), wanted.model_dump()
+    required = with_settings(there, [f"{key}={json.dumps(value)}" for key, value in said.items()] + list(overrides))
+    old, new = there.model_dump(), required.model_dump()
     for key in (*said, *(text.partition("=")[0].strip() for text in overrides)):
         one, two = (_at(tree, key) for tree in (old, new))
         if one != two and not (key == "data.name" and _same(str(one), str(two))):
@@ -166,8 +166,8 @@ def estimate(recipe: Recipe, runs: Path, suite: str, method: str, seed: int, exe
     from antishortcut.experiments.cost import measured_cost
     from antishortcut.experiments.jobs import Job
 
-    alone = execution.devices * execution.nodes == 1 and int(os.environ.get("WORLD_SIZE", "1") or 1) == 1
-    if not first_process() or not alone:  # its processes would wait for each other
+    single = execution.devices * execution.nodes == 1 and int(os.environ.get("WORLD_SIZE", "1") or 1) == 1
+    if not first_process() or not single:  # its processes would wait for each other
         return
     threads = torch.get_num_threads()
     job = Job(suite=suite, name=method, seed=seed, recipe=recipe, method=method)
@@ -189,8 +189,8 @@ def measure(run: Run, runs: Path, root: Path | None, device: str) -> None:
     from antishortcut.training.pipeline import Session
 
     folder, session = run.folder(runs), Session(runs, root)
-    wanted = ON if run.roles else ("clean", "cost")  # others compare it with its teacher
-    for name in wanted if first_process() else ():
+    required = ON if run.roles else ("clean", "cost")  # others compare it with its teacher
+    for name in required if first_process() else ():
         try:
             scores_of(folder, runs, session, [name], {}, device_of(device))
         except UserError as error:

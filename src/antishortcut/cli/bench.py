@@ -61,8 +61,8 @@ def bench(
         with ProgressBar(f"bench {pair} on {where}", rounds + WARM) as watch:
             results[where] = measure(models, names, device=where, tell=lambda n: watch.update(n, {}), **settings)
     if as_json:
-        first, *others = results
-        print_json(results[first] | {where: results[where] for where in others})
+        first, *rest = results
+        print_json(results[first] | {where: results[where] for where in rest})
         return
     for where, result in results.items():
         split, passes = result["split"], result["teacher_passes"]

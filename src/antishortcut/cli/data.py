@@ -155,8 +155,8 @@ def _next(settings: DataSettings, recipe: str | None, wrong: list[str], dense: b
         return "asd check again when that is done"
     if recipe is not None:
         return f"asd distill {recipe}"
-    if others := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
-        return f"asd distill {others[0]}" + (f" (on the same images: {', '.join(others[1:])})" if others[1:] else "")
+    if rest := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
+        return f"asd distill {rest[0]}" + (f" (on the same images: {', '.join(rest[1:])})" if rest[1:] else "")
     teacher, student = PAIRS[dense]
     return f"asd distill --data {shlex.quote(settings.name)} --teacher {teacher} --student {student}"
 
@@ -166,15 +166,15 @@ def _show(facts: dict[str, Any]) -> None:
 
     side, augment = facts["image_size"], facts["augment"]
     tell(f"{facts['data']}: {plural(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
-    parts = [row["part"] for row in facts["parts"]]
+    pieces = [row["part"] for row in facts["parts"]]
     renamed = {"test": f"test ({facts['held']}/)"} if facts["held"] not in ("", "test") else {}
     rows = [row | {"part": renamed.get(row["part"], row["part"])} for row in facts["parts"]]
     table("parts", list(rows[0]), [tuple(row.values()) for row in rows])
     masks = facts.get("masks", {})
     if masks:
-        _show_classes("share of labelled pixels by class", masks["frequency"], parts, SHOWN)
+        _show_classes("share of labelled pixels by class", masks["frequency"], pieces, SHOWN)
     else:
-        _show_classes("images by class", facts["balance"], parts, SHOWN)
+        _show_classes("images by class", facts["balance"], pieces, SHOWN)
     for line in _lines(facts):
         tell(line)
     copies = facts["duplicates"]

@@ -66,7 +66,7 @@ def evaluate(
         if "corruptions" not in names:
             raise UserError("--reference is for --on corruptions")
         scores_of(reference, runs, session, ["corruptions"], places, device)
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for path in folders:
         if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings figures and unfinished runs along
             tell(f"{path}: no finished run, left out", file=sys.stderr)
@@ -75,11 +75,11 @@ def evaluate(
         if reference is not None:
             relate(RunDir(path), RunDir(reference))
             scores = RunDir(path).scores()
-        found.append({"run": str(path), "scores": scores})
+        result.append({"run": str(path), "scores": scores})
     if as_json:
-        print_json({"runs": found})
+        print_json({"runs": result})
         return
-    table("scores", *_beside(found))
+    table("scores", *_beside(result))
 
 
 def _beside(found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -131,9 +131,9 @@ def report(
     from antishortcut.report import build
 
     report = build(folder, columns, sweep=sweep, scatter=scatter)
-    made = report.summary(columns)
+    built = report.summary(columns)
     if as_json:
-        print_json(made)
+        print_json(built)
         return
     for shown in report.tables(columns):
         table(*shown[:3])
@@ -142,9 +142,9 @@ def report(
         table(f"by {swept.key} (more in sweep.md)", swept.head(), swept.brief())
     for dotted, figure in report.drawn.scatter:
         table(figure.title, ["", "value", "over"], dotted.numbers())
-    for entry in (*made["unfinished"], *made["skipped"]):
+    for entry in (*built["unfinished"], *built["skipped"]):
         tell(": ".join(entry.values()), file=sys.stderr)
-    tell(made["page"])
+    tell(built["page"])
 
 
 def _flat(scores: dict[str, Any]) -> list[tuple[str, str, Any]]:

@@ -200,9 +200,9 @@ def _broken() -> list[str]:
     problems = []
     for need in _requirements():
         if need.marker is None or need.marker.evaluate({"extra": ""}):
-            found = _installed(need.name)
-            if found is None or not need.specifier.contains(found, prereleases=True):
-                problems.append(f"{need.name} is {found or 'missing'}: pip install '{need.name}{need.specifier}'")
+            result = _installed(need.name)
+            if result is None or not need.specifier.contains(result, prereleases=True):
+                problems.append(f"{need.name} is {result or 'missing'}: pip install '{need.name}{need.specifier}'")
     for name in IMPORTED:
         try:
             importlib.import_module(name)

@@ -219,8 +219,8 @@ def places_of(texts: Sequence[str]) -> dict[str, Path]:
     """NAME=FOLDER, each a place for an evaluation's images."""
     places = {}
     for text in texts:
-        name, found, folder = text.partition("=")
-        if not found or not folder or name not in MEASURED:
+        name, result, folder = text.partition("=")
+        if not result or not folder or name not in MEASURED:
             raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{suggest(name, MEASURED)}")
         places[name] = expanded(folder)
         if not places[name].is_dir():  # said now, not after hours of training

@@ -76,8 +76,8 @@ def show(
     from antishortcut.experiments.paper import reported_hours
 
     if not measure:
-        given = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
-        _idle("--measure", given)
+        inputs = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
+        _idle("--measure", inputs)
     opened = _open(name, set_, only, seeds, scale)
     jobs, paper, here = opened.jobs, reported_hours(opened), None
     if measure:
@@ -203,7 +203,7 @@ def status(
         count[states[job.title]] += 1
     rows = [(*key, *count.values()) for key, count in groups.items()]
     table(name, ("suite", "name", *STATES), rows)
-    trained = sum(found in ("finished", "not scored") for found in states.values())
+    trained = sum(result in ("finished", "not scored") for result in states.values())
     tell(f"{trained} of {len(jobs)} students are trained")
 
 
@@ -238,7 +238,7 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
 
 def _idle(beside: str, given: dict[str, bool]) -> None:
     """Options that were given and would do nothing, for the one they stand beside was not."""
-    if names := [name for name, said in given.items() if said]:
+    if names := [name for name, text in given.items() if text]:
         raise UserError(f"{' and '.join(names)} without {beside} would do nothing; add {beside} or leave them out")
 
 

@@ -189,15 +189,15 @@ def distill(
     from antishortcut.training.pipeline import distill as distill_it
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    parts = execution.pop("parts") or ("auto" if recipe is None else "1")
-    session = workshop(runs, data_root, download, parts=parts, **execution)
+    pieces = execution.pop("parts") or ("auto" if recipe is None else "1")
+    session = workshop(runs, data_root, download, parts=pieces, **execution)
     words = (data, teacher, student, final, early, epochs, pretrained)
     planned, name = recipe is None, _slug(name)  # before a plan is written
     if recipe is None:
-        wanted = own.asked(*words)
-        suite = _slug(suite or wanted.name)
+        required = own.asked(*words)
+        suite = _slug(suite or required.name)
         lasting = [text for text in chosen if not text.startswith("methods.")]
-        recipe = str(own.planned(wanted, session, suite, lasting, method, not dry_run, as_json))
+        recipe = str(own.planned(required, session, suite, lasting, method, not dry_run, as_json))
         if dry_run:
             return
     elif dry_run or any(word is not None for word in words):

@@ -224,8 +224,8 @@ def _instead(folder: Path) -> str:
     """What may be meant by a folder that has no list of states: the one around it, or a file of weights in it."""
     if (folder.parent / "manifest.json").is_file() and folder.name == "snapshots":
         return f"the folder around it, {folder.parent}"
-    found = [file for file in sorted(folder.glob("*")) if file.suffix in WEIGHTS]
-    return f"a file of weights, like {found[0]}" if found else "a file of weights"
+    result = [file for file in sorted(folder.glob("*")) if file.suffix in WEIGHTS]
+    return f"a file of weights, like {result[0]}" if result else "a file of weights"
 
 
 def recipe_template() -> str:

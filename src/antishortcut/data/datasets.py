@@ -75,15 +75,15 @@ def open_sets(
     use the same one for runs that are compared. Limits are class-balanced and apply after the split. A set with
     validation images of its own gives these as `val`, always; `val_fraction` of any other is held out of training.
     """
-    found, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
-    train, val, tests = divided(found, name, seed, train_limit, test_limit, val_fraction)
-    train = held(train, found.image_size, place)
-    val = None if val is None else held(val, found.image_size, place)
-    tests = {key: held(test, found.image_size, place) for key, test in tests.items()}
+    result, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
+    train, val, tests = divided(result, name, seed, train_limit, test_limit, val_fraction)
+    train = held(train, result.image_size, place)
+    val = None if val is None else held(val, result.image_size, place)
+    tests = {key: held(test, result.image_size, place) for key, test in tests.items()}
     splits = {"train": train} | ({} if val is None else {"val": val})
     splits |= {f"test {key}": test for key, test in tests.items()}
-    mark = fingerprint(f"{found.kind} {found.image_size}", splits, found.base)
-    return DataSplits(name, found.classes, found.image_size, train, val, tests, mark)
+    mark = fingerprint(f"{result.kind} {result.image_size}", splits, result.base)
+    return DataSplits(name, result.classes, result.image_size, train, val, tests, mark)
 
 
 def find(
@@ -113,13 +113,13 @@ def find(
             hint = suggest(key, dataset.options) if dataset.options else f"; {kind} takes none"
             raise UserError(f"unknown option {key!r} of the data set {kind}{hint}")
     settings = {**dataset.options, **(options or {})}
-    found = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
-    found = replace(found, kind=found.kind or kind, image_size=image_size or found.image_size)
-    if not found.tests:
-        train, test = hold_out(found.train, 0.1, seed)
+    result = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
+    result = replace(result, kind=result.kind or kind, image_size=image_size or result.image_size)
+    if not result.tests:
+        train, test = hold_out(result.train, 0.1, seed)
         assert test is not None
-        found = replace(found, kind=f"{kind} tested on a tenth", train=train, tests={"test": test})
-    return found, place
+        result = replace(result, kind=f"{kind} tested on a tenth", train=train, tests={"test": test})
+    return result, place
 
 
 def divided(

@@ -116,12 +116,12 @@ def _second_fact(path: Path, header: list[str], rows: list[tuple[int, Row]]) -> 
     """The column `place`, or the only other one that holds nothing but whole numbers."""
     if USUAL in header:
         return USUAL
-    others = [name for name in header if name not in ("", "img_id", *WANTED)]
-    found = [name for name in others if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
-    if len(found) != 1:
-        seen = "several: " + ", ".join(repr(name) for name in found) if found else "none"
-        raise UserError(f"{path} needs one column of whole numbers besides y and split, has {seen}; name one {USUAL}")
-    return found[0]
+    rest = [name for name in header if name not in ("", "img_id", *WANTED)]
+    result = [name for name in rest if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
+    if len(result) != 1:
+        outputs = "several: " + ", ".join(repr(name) for name in result) if result else "none"
+        raise UserError(f"{path} needs one column of whole numbers besides y and split, has {outputs}; name one {USUAL}")
+    return result[0]
 
 
 def _whole(path: Path, at: int, row: Row, column: str) -> int:
@@ -131,16 +131,16 @@ def _whole(path: Path, at: int, row: Row, column: str) -> int:
     return int(text)
 
 
-def _classes(folder: Path, seen: set[int]) -> tuple[str, ...]:
+def _classes(folder: Path, outputs: set[int]) -> tuple[str, ...]:
     """Names of the classes 0, 1, …, each of which must have training images."""
-    if seen != set(range(len(seen))):
-        gap = next(number for number in range(len(seen)) if number not in seen)
+    if outputs != set(range(len(outputs))):
+        gap = next(number for number in range(len(outputs)) if number not in outputs)
         raise UserError(f"{folder / TABLE}: no training image has y = {gap}; classes are numbered 0, 1, … without gaps")
     if not (folder / NAMES).exists():
-        return tuple(str(number) for number in range(len(seen)))
+        return tuple(str(number) for number in range(len(outputs)))
     names = tuple(lines(folder / NAMES, "one class name a line"))
-    if len(names) != len(seen) or len(set(names)) != len(names):
-        raise UserError(f"{folder / NAMES} has {len(set(names))} different names for the {len(seen)} classes of y")
+    if len(names) != len(outputs) or len(set(names)) != len(names):
+        raise UserError(f"{folder / NAMES} has {len(set(names))} different names for the {len(outputs)} classes of y")
     return names
 
 

@@ -121,13 +121,13 @@ class Loader:
             raise ValueError(f"rank {rank} of {world}")
         if len(images) == 0:
             raise UserError("the set has no images")
-        alone = dense.alone(images, augment)
-        batch = world if alone else batch
+        single = dense.alone(images, augment)
+        batch = world if single else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
         self.views = views
-        self._ends = _ends(len(images), batch, world, shuffle, alone)
-        share = -(-batch // world) * (WHOLE if alone else image_size**2) * (4 if is_dense(images) else 3)  # bytes
+        self._ends = _ends(len(images), batch, world, shuffle, single)
+        share = -(-batch // world) * (WHOLE if single else image_size**2) * (4 if is_dense(images) else 3)  # bytes
         self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
 
     def __len__(self) -> int:
@@ -221,11 +221,11 @@ def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) 
     return min(asked, room, batches) if batches > 1 else 0
 
 
-def _ends(count: int, batch: int, world: int, shuffle: bool, alone: bool) -> list[int]:
+def _ends(count: int, batch: int, world: int, shuffle: bool, single: bool) -> list[int]:
     """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
     ends = [*range(batch, count, batch), count]
     last = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
-    if alone:  # none can join another
+    if single:  # none can join another
         return ends[:-1] if shuffle and last < world else ends
     if shuffle and len(ends) > 1 and last == 1:  # batch norm cannot learn from one image: it joins the batch before
         return [*ends[:-2], count]

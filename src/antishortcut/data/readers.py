@@ -173,18 +173,18 @@ def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
     if not present or set(present) - set(classes):
         extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
         raise UserError(f"{held} has {extra}, but its class folders must be among those of {train}")
-    found = listed([held / name for name in present], _FOLDER_HINT)
+    result = listed([held / name for name in present], _FOLDER_HINT)
     number = torch.tensor([classes.index(name) for name in present])
-    return FileSet(found.paths, number[found.label])
+    return FileSet(result.paths, number[result.label])
 
 
 def _undivided(folder: Path) -> Found:
     """Folders of classes with no parts above them."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
-    parts = next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None)  # Valid may be a class
-    if parts is not None:
-        raise UserError(f"{folder} has {parts}/ but no train/; {_FOLDER_HINT}")
+    pieces = next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None)  # Valid may be a class
+    if pieces is not None:
+        raise UserError(f"{folder} has {pieces}/ but no train/; {_FOLDER_HINT}")
     classes = tuple(name for name in folders(folder) if images_below(folder / name))
     if len(classes) < 2:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
@@ -222,23 +222,23 @@ def folders(parent: Path) -> tuple[str, ...]:
 
 def images_below(folder: Path) -> list[Path]:
     """All image files below a folder, sorted; hidden ones do not count."""
-    found = sorted(
+    result = sorted(
         os.path.join(where, name)
         for where, _, names in walked(folder)
         for name in names
         if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
     )
-    return [Path(path) for path in found]
+    return [Path(path) for path in result]
 
 
 def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     """os.walk through links too, by name, each folder once: links that lead back up would double at every turn."""
-    seen: set[str] = set()
+    outputs: set[str] = set()
     for where, below, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(where)) in seen:
+        if (real := os.path.realpath(where)) in outputs:
             below.clear()
             continue
-        seen.add(real)
+        outputs.add(real)
         below.sort()
         yield where, below, names
 
@@ -248,24 +248,24 @@ def listed(places: Sequence[Path], hint: str) -> FileSet:
     paths: list[Path] = []
     labels: list[int] = []
     for label, folder in enumerate(places):
-        found = images_below(folder)
-        if not found:
+        result = images_below(folder)
+        if not result:
             raise UserError(f"no images in {folder}; {hint}")
-        paths += found
-        labels += [label] * len(found)
+        paths += result
+        labels += [label] * len(result)
     return FileSet(tuple(paths), torch.tensor(labels))
 
 
 def lines(path: Path, hint: str) -> list[str]:
     """The lines of a text file that hold anything, stripped; at least one."""
     try:
-        found = [line.strip() for line in text(path).splitlines() if line.strip()]
+        result = [line.strip() for line in text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"cannot read {path} ({reason}); {hint}") from None
-    if not found:
+    if not result:
         raise UserError(f"{path} is empty; {hint}")
-    return found
+    return result
 
 
 # --- CIFAR's pickles ---

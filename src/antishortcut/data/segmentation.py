@@ -162,13 +162,13 @@ def lossless(folder: Path) -> list[Path]:
 
 def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
     """Files by their name below the folder, without what follows the last dot."""
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for path in paths:
         name = path.relative_to(folder).with_suffix("").as_posix()
-        if name in found:
-            raise UserError(f"{found[name]} and {path} have the same name: which one is meant? Remove the other")
-        found[name] = path
-    return found
+        if name in result:
+            raise UserError(f"{result[name]} and {path} have the same name: which one is meant? Remove the other")
+        result[name] = path
+    return result
 
 
 def labelled(files: FileSet) -> FileSet:
@@ -197,13 +197,13 @@ def table(meaning: dict[int, int]) -> Tensor:
 
 def _largest(masks: Sequence[Path]) -> int:
     """The largest value in masks, but for 255."""
-    seen = np.zeros((len(masks), VOID + 1), dtype=bool)
+    outputs = np.zeros((len(masks), VOID + 1), dtype=bool)
 
     def look(at: int) -> None:
-        seen[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
+        outputs[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
 
     in_threads(look, len(masks))
-    values = np.flatnonzero(seen[:, :VOID].any(axis=0))
+    values = np.flatnonzero(outputs[:, :VOID].any(axis=0))
     if len(values) == 0:
         raise UserError(f"all pixels of the masks in {masks[0].parent} are 255, which is void")
     return int(values[-1])

@@ -55,9 +55,9 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     overlap = tuple(wnid for wnid in classes if wnid in set(present))
     if not overlap:
         raise UserError(_nothing_shared(name, folder, classes))
-    found = listed([folder / wnid for wnid in overlap], hint)
+    result = listed([folder / wnid for wnid in overlap], hint)
     number = torch.tensor([classes.index(wnid) for wnid in overlap])
-    images = FileSet(found.paths, number[found.label])  # (N,)
+    images = FileSet(result.paths, number[result.label])  # (N,)
     allowed = torch.zeros(len(classes), dtype=torch.bool)  # (C,)
     allowed[number] = True
     official = set(class_list(name))
@@ -120,23 +120,23 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
     if len(members) < 2:
         raise UserError(_too_few(members, classes))
     categories = tuple(members)
-    found = _named(folder)
+    result = _named(folder)
     place = {category: at for at, category in enumerate(categories)}
-    conflict = [(path, shape, texture) for path, shape, texture in found if shape != texture]
-    kept = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
-    if not kept:
+    conflict = [(path, shape, texture) for path, shape, texture in result if shape != texture]
+    saved = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
+    if not saved:
         raise UserError(
-            f"{folder} has {len(found)} stimuli, but none in conflict between categories of the student: "
+            f"{folder} has {len(result)} stimuli, but none in conflict between categories of the student: "
             + ", ".join(categories)
         )
-    texture = torch.tensor([texture for _, _, texture in kept])  # (N,)
-    images = FileSet(tuple(path for path, _, _ in kept), torch.tensor([shape for _, shape, _ in kept]))
+    texture = torch.tensor([texture for _, _, texture in saved])  # (N,)
+    images = FileSet(tuple(path for path, _, _ in saved), torch.tensor([shape for _, shape, _ in saved]))
     facts = {
         "categories": {category: list(names) for category, names in members.items()},
         "categories_count": len(categories),
-        "images": len(kept),
-        "no_conflict": len(found) - len(conflict),  # shape and texture of the same category
-        "without_category": len(conflict) - len(kept),  # shape or texture that the student has no class for
+        "images": len(saved),
+        "no_conflict": len(result) - len(conflict),  # shape and texture of the same category
+        "without_category": len(conflict) - len(saved),  # shape or texture that the student has no class for
     }
     kind = f"cue-conflict {classes} {members}"
     mark = fingerprint(kind, {"images": FileSet(images.paths, images.label, {"texture": texture})}, folder)
@@ -181,7 +181,7 @@ def _usual(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _members(owner: Mapping[str, str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """From category by class to classes by category, both in their own order."""
-    by_category = {wanted: tuple(name for name in classes if owner.get(name) == wanted) for wanted in SIXTEEN}
+    by_category = {required: tuple(name for name in classes if owner.get(name) == required) for required in SIXTEEN}
     return {category: names for category, names in by_category.items() if names}
 
 
@@ -192,16 +192,16 @@ def _matrix(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Ten
 
 def _named(folder: Path) -> list[tuple[Path, str, str]]:
     """File, shape and texture of every stimulus; model-vs-human puts more before the name, parted by underscores."""
-    found = []
+    result = []
     for path in images_below(folder):
         if (match := _NAME.fullmatch(path.stem.split("_")[-1])) is not None:
-            found.append((path, match[1], match[2]))
-    if not found:
+            result.append((path, match[1], match[2]))
+    if not result:
         raise UserError(f"no stimuli below {folder}; {_HINT}")
-    name, times = Counter(path.stem.split("_")[-1] for path, _, _ in found).most_common(1)[0]
+    name, times = Counter(path.stem.split("_")[-1] for path, _, _ in result).most_common(1)[0]
     if times > 1:
         raise UserError(f"{folder} holds {name} {times} times; name the one folder that is meant")
-    return found
+    return result
 
 
 def _too_few(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> str:

@@ -41,8 +41,8 @@ def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet
     if fraction == 0:
         return images, None
     count = len(images)
-    wanted = max(1, round(fraction * count))
-    if wanted >= count:
+    required = max(1, round(fraction * count))
+    if required >= count:
         raise UserError(f"val_fraction {fraction} of {count} images leaves none to train on; make it smaller")
     label = _classes(images)  # (N,)
     rank, size = _rank(label, seed)
@@ -50,10 +50,10 @@ def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet
     if last.all():
         raise UserError(f"{count} images, one of each class: none can be held out and scored; add some, or a val/")
     share = np.where(last, 1, (rank + 0.5) / size)  # (N,) how far into its class one comes: cutting cuts all alike
-    wanted = min(wanted, count - int(last.sum()))
+    required = min(required, count - int(last.sum()))
     picked = np.lexsort((draws.mix(seed, draws.CLASS, label), share))  # (N,)
-    held, kept = (torch.from_numpy(np.sort(part)) for part in (picked[:wanted], picked[wanted:]))
-    return take(images, kept), take(images, held)
+    held, saved = (torch.from_numpy(np.sort(part)) for part in (picked[:required], picked[required:]))
+    return take(images, saved), take(images, held)
 
 
 def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_limit") -> AnySet:
@@ -92,21 +92,21 @@ def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
     of masks likewise, and what their values mean.
     The parts are hashed as they are after splits and limits, which thereby count too.
     """
-    seen = hashlib.sha256(kind.encode(errors="surrogateescape"))
+    outputs = hashlib.sha256(kind.encode(errors="surrogateescape"))
     for name, images in parts.items():
-        seen.update(f"\n{name} {len(images)}\n".encode())
+        outputs.update(f"\n{name} {len(images)}\n".encode())
         if isinstance(images, ImageSet):
-            _add(seen, "image", images.image)
+            _add(outputs, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
                 name = path.relative_to(base).as_posix()
-                seen.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
+                outputs.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
             if images.lookup is not None:
-                _add(seen, "lookup", images.lookup)
-        _add(seen, "label", images.label)
+                _add(outputs, "lookup", images.lookup)
+        _add(outputs, "label", images.label)
         for cue in sorted(images.cues):
-            _add(seen, cue, images.cues[cue])
-    return seen.hexdigest()[:16]
+            _add(outputs, cue, images.cues[cue])
+    return outputs.hexdigest()[:16]
 
 
 def set_mark(images: AnySet) -> str:
@@ -119,9 +119,9 @@ def _shared(images: FileSet) -> Path:
     return Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
 
 
-def _add(seen: hashlib._Hash, name: str, value: Tensor) -> None:
-    seen.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-    seen.update(np.ascontiguousarray(value.numpy()).data)
+def _add(outputs: hashlib._Hash, name: str, value: Tensor) -> None:
+    outputs.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+    outputs.update(np.ascontiguousarray(value.numpy()).data)
 
 
 def _size(path: Path) -> int:

@@ -68,8 +68,8 @@ def _render(rng: np.random.Generator, split: str, rho: float, size: int) -> tupl
     mixed = rng.permutation(CHUNK * CELLS)  # which classes meet in an image is chance
     tiles = rng.integers(2, CELLS + 1, CHUNK)  # (B,)
     held, turn = np.nonzero(np.arange(CELLS) < tiles[:, None])  # each (O,): a tile's image, and its number there
-    mine = mixed[held * CELLS + turn]  # (O,)
-    label, texture = label[mine], texture[mine]  # (O,)
+    own = mixed[held * CELLS + turn]  # (O,)
+    label, texture = label[own], texture[own]  # (O,)
     patch = size // 2
     colour, cover = _tiles(rng, torch.from_numpy(label), torch.from_numpy(texture), patch)  # (O, 3 | 1, T, T)
     down, right = _places(rng, held, turn, size)  # each (O,)

@@ -40,8 +40,8 @@ def _later(function: str, *arguments: str) -> Callable[[EvalContext], Iterable[E
 
     def run(bench: EvalContext) -> Iterable[Examination]:
         module, name = function.split(".")
-        found = getattr(import_module(f"antishortcut.evaluation.{module}"), name)
-        examinations: Iterable[Examination] = partial(found, *arguments)(bench)
+        result = getattr(import_module(f"antishortcut.evaluation.{module}"), name)
+        examinations: Iterable[Examination] = partial(result, *arguments)(bench)
         return examinations
 
     return run

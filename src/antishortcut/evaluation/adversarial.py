@@ -94,8 +94,8 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
     sure, and cross-entropy's does in float32.
     """
     own = label[:, None]  # (B, 1)
-    others = logits.scatter(1, own, -torch.inf)  # (B, C)
-    return others.logsumexp(dim=1) - logits.gather(1, own)[:, 0]
+    rest = logits.scatter(1, own, -torch.inf)  # (B, C)
+    return rest.logsumexp(dim=1) - logits.gather(1, own)[:, 0]
 
 
 def start(shape: Sequence[int], index: Tensor, seed: int) -> Tensor:

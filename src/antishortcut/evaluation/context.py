@@ -53,10 +53,10 @@ class EvalContext:
     def place(self, evaluation: str, *usual: str) -> Path | None:
         """The folder given by hand, or the first usual one below the data root that is there."""
         if evaluation in self.at:
-            given = self.at[evaluation]
-            if not given.is_dir():
-                raise UserError(f"--at {evaluation}={given}: no such folder")
-            return given
+            inputs = self.at[evaluation]
+            if not inputs.is_dir():
+                raise UserError(f"--at {evaluation}={inputs}: no such folder")
+            return inputs
         return next((self.root / name for name in usual if (self.root / name).is_dir()), None)
 
     def content(self, copies: AnySet, facts: Mapping[str, Any], place: Path) -> AnySet:
@@ -72,10 +72,10 @@ class EvalContext:
             side, own = copies.image.shape[2], self.sets.image_size
             raise UserError(f"{place} holds images of {side} pixels; this student was trained on {own}")
         images = limited(images, len(copies), 0) if len(copies) < len(images) else images
-        ours, theirs = images.label, copies.label
+        ours, reference = images.label, copies.label
         if isinstance(copies, FileSet):
-            ours, theirs = ours.sort().values, theirs.sort().values
-        if not torch.equal(ours, theirs):
+            ours, reference = ours.sort().values, reference.sort().values
+        if not torch.equal(ours, reference):
             raise UserError(f"{place} holds copies of other images than {self.sets.name}'s {name} set: labels differ")
         return images
 
@@ -114,8 +114,8 @@ class EvaluatedRun:
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
         wants_labels("this evaluation, unlike clean and scenes,", self.bench.sets.train, of="image")
-        seen = [seen for seen, _ in self.stream(images, network)]
-        return torch.cat([s.logits for s in seen]), torch.cat([s.embedding for s in seen])
+        outputs = [outputs for outputs, _ in self.stream(images, network)]
+        return torch.cat([s.logits for s in outputs]), torch.cat([s.embedding for s in outputs])
 
     def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:
         """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar when it has a title."""

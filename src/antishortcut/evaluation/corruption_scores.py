@@ -139,8 +139,8 @@ def relate(folder: RunDir, reference: RunDir) -> None:
         raise UserError(f"{reference.path} makes no error on some corruption, so nothing can be relative to it")
     pairs = [(errors, other["errors"][corruption]) for corruption, errors in own["errors"].items()]
     own["values"] |= {
-        "mce_relative": sum(sum(ours) / sum(theirs) for ours, theirs in pairs) / len(pairs),
-        "mce_relative_5": sum(ours[-1] / theirs[-1] for ours, theirs in pairs) / len(pairs),
+        "mce_relative": sum(sum(ours) / sum(second) for ours, second in pairs) / len(pairs),
+        "mce_relative_5": sum(ours[-1] / second[-1] for ours, second in pairs) / len(pairs),
     }
     own["reference"] = {"run": str(reference.path), "hash": reference.read()[0].hash}
     write_json(folder.path / "scores" / "corruptions.json", own)

@@ -50,32 +50,32 @@ def _score(subject: EvaluatedRun) -> Mapping[str, Any]:
     teachers = compared(subject)
     pool = part(subject.bench.primary_metric[1], POOL)
     final, early = teachers.network("final"), teachers.network("early")
-    seen = subject.features({"final": final, "early": early, "student": subject.network}, pool)
+    outputs = subject.features({"final": final, "early": early, "student": subject.network}, pool)
     values: dict[str, Any] = {}
-    made: dict[str, Any] = {"views": {}}
-    for view, rows in _views(subject, teachers, seen).items():
-        values[view], histograms = values_of({**seen, "student": rows})
-        made["views"][view] = {"histograms": histograms}
+    built: dict[str, Any] = {"views": {}}
+    for view, rows in _views(subject, teachers, outputs).items():
+        values[view], histograms = values_of({**outputs, "student": rows})
+        built["views"][view] = {"histograms": histograms}
     if "raw" in values:
-        values["raw"] |= _head(subject.network, len(sets.classes), kinds(seen, "early")["displaced"])
-    made["embedding"] = tsne({"teacher": seen["final"], "student": seen["student"]}, pool.label, sets.classes)
-    write_json(subject.folder.path / ARTIFACT, made)
+        values["raw"] |= _head(subject.network, len(sets.classes), kinds(outputs, "early")["displaced"])
+    built["embedding"] = tsne({"teacher": outputs["final"], "student": outputs["student"]}, pool.label, sets.classes)
+    write_json(subject.folder.path / ARTIFACT, built)
     examine_teacher(teachers, subject)
     return {"count": len(pool), "values": values}
 
 
-def _views(subject: EvaluatedRun, teachers: Teachers, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _views(subject: EvaluatedRun, teachers: Teachers, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The pool's student features, each (N, D) in the teacher's space."""
     student, final = subject.network, teachers.network("final")
     fitted = subject.features({"student": student, "final": final}, part(subject.bench.sets.train, POOL))
     matrix, offset = ridge_map(fitted["student"], fitted["final"])
-    views = {"aligned": seen["student"] @ matrix + offset}
-    if seen["student"].shape[1] == seen["final"].shape[1]:
-        views["raw"] = seen["student"]
+    views = {"aligned": outputs["student"] @ matrix + offset}
+    if outputs["student"].shape[1] == outputs["final"].shape[1]:
+        views["raw"] = outputs["student"]
     method = _method(subject)
     if isinstance(method, Projects) and "raw" not in views:
         with torch.no_grad():
-            views["projector"] = method.project(seen["student"])
+            views["projector"] = method.project(outputs["student"])
     return views
 
 
@@ -98,12 +98,12 @@ def _head(network: nn.Module, classes: int, basis: Tensor) -> dict[str, float]:
     weight = classifier(network, classes, basis.shape[0])
     if weight is None:
         return {}
-    found = head(weight, basis)
+    result = head(weight, basis)
     return {
-        "head_share": found["share"]["spectral_share"],
-        "head_random": found["share"]["random_spectral_share"],
-        "shift_largest": found["shift"]["largest"],
-        "shift_bound": found["shift"]["bound"],
+        "head_share": result["share"]["spectral_share"],
+        "head_random": result["share"]["random_spectral_share"],
+        "shift_largest": result["shift"]["largest"],
+        "shift_bound": result["shift"]["bound"],
     }
 
 
@@ -122,22 +122,22 @@ def examine_teacher(teachers: Teachers, subject: EvaluatedRun) -> Path:
     course = {entry["labels"][0]: entry for entry in trajectory.entries}
     ends = {"early": teachers.network("early"), "final": teachers.network("final")}
     pool = part(bench.primary_metric[1], POOL)
-    seen = subject.features(ends | {name: teachers.network(name) for name in course}, pool, "teacher's states")
+    outputs = subject.features(ends | {name: teachers.network(name) for name in course}, pool, "teacher's states")
     folder = path.parent / path.stem
     folder.mkdir(parents=True, exist_ok=True)
-    found = geometry(seen, "early") | stability(subject.features(ends, bench.sets.train, "training features"))
-    found["early"] = _state(subject)
-    found["energy"] = [
+    result = geometry(outputs, "early") | stability(subject.features(ends, bench.sets.train, "training features"))
+    result["early"] = _state(subject)
+    result["energy"] = [
         row | {key: course[row["state"]].get(key) for key in ("epoch", "accuracy")}
-        for row in found["energy"]
+        for row in result["energy"]
         if row["state"] in course
     ]
-    found["directions"] = describe(seen, "early", pool, bench.sets.classes, folder)
-    _explain(found, seen, ends, subject)
-    weight = classifier(ends["final"], len(bench.sets.classes), found["width"])
+    result["directions"] = describe(outputs, "early", pool, bench.sets.classes, folder)
+    _explain(result, outputs, ends, subject)
+    weight = classifier(ends["final"], len(bench.sets.classes), result["width"])
     if weight is not None:
-        found["head"] = head(weight, kinds(seen, "early")["displaced"])
-    write_json(path, written({"fingerprint": _mark(subject)} | found))
+        result["head"] = head(weight, kinds(outputs, "early")["displaced"])
+    write_json(path, written({"fingerprint": _mark(subject)} | result))
     return path
 
 
@@ -164,18 +164,18 @@ def _mark(subject: EvaluatedRun) -> str:
 
 
 def _explain(
-    found: dict[str, Any], seen: Mapping[str, Tensor], ends: Mapping[str, Network], subject: EvaluatedRun
+    found: dict[str, Any], outputs: Mapping[str, Tensor], ends: Mapping[str, Network], subject: EvaluatedRun
 ) -> None:
     """Where texture and shape are known and independent: what each direction encodes, early and final."""
     images = subject.bench.sets.tests.get("uncorrelated")
     if images is None or "texture" not in images.cues:
         return
     factors = {"texture": images.cues["texture"], "shape": images.label}
-    told = meaning(kinds(seen, "early"), subject.features(ends, images), factors)
-    for kind, shares in told.items():
+    message = meaning(kinds(outputs, "early"), subject.features(ends, images), factors)
+    for kind, shares in message.items():
         for direction, share in zip(found["directions"][kind], shares["each"], strict=True):
             direction["explained"] = share
-    found["explained"] = {kind: shares["pooled"] for kind, shares in told.items()}
+    found["explained"] = {kind: shares["pooled"] for kind, shares in message.items()}
 
 
 def classifier(network: nn.Module, classes: int, width: int) -> Tensor | None:
@@ -198,10 +198,10 @@ def values_of(rows: Mapping[str, Tensor]) -> tuple[dict[str, float | None], dict
     stream = Chunks(rows)
     moments = Moments.of(stream)
     bases = {"shortcut": moments.shortcut(K), "robust": moments.pca("final", ROBUST)}
-    where, seen = standing(stream), leanings(stream, bases, ("student", "final", "early"))
+    where, outputs = standing(stream), leanings(stream, bases, ("student", "final", "early"))
     pool = torch.arange(min(len(rows["final"]), NEGATIVES + 1))
-    told = infonce(stream, rows["final"][: len(pool)], pool)
-    own = seen["student"]
+    message = infonce(stream, rows["final"][: len(pool)], pool)
+    own = outputs["student"]
     numbers = {
         "cos_final": where.final.mean,
         "cos_early": where.early.mean,
@@ -210,15 +210,15 @@ def values_of(rows: Mapping[str, Tensor]) -> tuple[dict[str, float | None], dict
         "signed_above": where.above_threshold,
         "projection": own["shortcut"].projection.mean,
         "projection_random": own["shortcut"].random,
-        "projection_final": seen["final"]["shortcut"].projection.mean,
-        "projection_early": seen["early"]["shortcut"].projection.mean,
+        "projection_final": outputs["final"]["shortcut"].projection.mean,
+        "projection_early": outputs["early"]["shortcut"].projection.mean,
         "hinge_share": own["shortcut"].fires,
         "hinge_mean": own["shortcut"].hinge,
         "robust_projection": own["robust"].projection.mean,
         "robust_random": own["robust"].random,
-        "infonce_binary": told.binary,
-        "infonce_full": told.full,
-        "infonce_ceiling": told.ceiling,
+        "infonce_binary": message.binary,
+        "infonce_full": message.full,
+        "infonce_ceiling": message.ceiling,
     }
     spreads = {"cos_final": where.final, "cos_early": where.early, "signed_cosine": where.displacement}
     histograms = {name: _histogram(spread) for name, spread in spreads.items()}

@@ -69,10 +69,10 @@ def scenes(bench: EvalContext) -> Iterator[Examination]:
 
 def artifacts(bench: EvalContext) -> dict[str, Path]:
     """Where the scenes of a set are kept, by its name: of the headline, and of "conflict"."""
-    kept = {bench.primary_metric[0]: ARTIFACT}
+    saved = {bench.primary_metric[0]: ARTIFACT}
     if LYING in bench.sets.tests:
-        kept.setdefault(LYING, ARTIFACT.with_stem(f"scenes-{LYING}"))
-    return kept
+        saved.setdefault(LYING, ARTIFACT.with_stem(f"scenes-{LYING}"))
+    return saved
 
 
 def _made(subject: EvaluatedRun) -> bool:
@@ -98,27 +98,27 @@ def _shown(subject: EvaluatedRun, teacher: Network, name: str, place: Path) -> f
     folder = subject.folder.path / place.with_suffix("")
     same = count = 0
     for outputs, batch in subject.predict({"student": subject.network, "teacher": teacher}, images):
-        guess, theirs = (_classes(outputs[role], batch) for role in ("student", "teacher"))  # (B, H, W)
+        guess, reference = (_classes(outputs[role], batch) for role in ("student", "teacher"))  # (B, H, W)
         known = batch.label != VOID
-        same, count = same + int(((guess == theirs) & known).sum()), count + int(known.sum())
+        same, count = same + int(((guess == reference) & known).sum()), count + int(known.sum())
         for at in [place for place, number in enumerate(batch.index.tolist()) if number in shown]:
             number = sorted(shown).index(int(batch.index[at]))
-            _draw(folder, number, batch.image[at], colours, batch.label[at], theirs[at], guess[at])
+            _draw(folder, number, batch.image[at], colours, batch.label[at], reference[at], guess[at])
     pool = None if place != ARTIFACT else take(images, torch.arange(0, len(images), max(len(images) // POOL, 1)))
-    made = {
+    built = {
         "set": name,
         "classes": list(sets.classes),
         "colours": colours,
         "scenes": len(shown),
         "embedding": None if pool is None else _plane(subject, teacher, pool),
     }
-    write_json(subject.folder.path / place, made)
+    write_json(subject.folder.path / place, built)
     return same / max(count, 1)
 
 
-def _classes(seen: Features, batch: Batch) -> Tensor:
+def _classes(outputs: Features, batch: Batch) -> Tensor:
     """The predicted class of every pixel. (B, H, W)"""
-    return resized(seen.logits.float(), batch.label.shape[1:]).argmax(dim=1)
+    return resized(outputs.logits.float(), batch.label.shape[1:]).argmax(dim=1)
 
 
 def _plane(subject: EvaluatedRun, teacher: Network, pool: AnySet) -> dict[str, Any] | None:
@@ -134,23 +134,23 @@ def locations(subject: EvaluatedRun, teacher: Network, pool: AnySet) -> dict[str
     Locations are drawn in every image alone, whatever the length of a batch, and at most SAME of a class are kept.
     """
     task = build_task(subject.bench.sets)
-    kept: dict[str, list[Tensor]] = {"teacher": [], "student": [], "label": [], "image": []}
+    saved: dict[str, list[Tensor]] = {"teacher": [], "student": [], "label": [], "image": []}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         for outputs, batch in subject.predict({"student": subject.network, "teacher": teacher}, pool):
             for at in range(len(batch.index)):
                 one = slice(at, at + 1)
-                alone = Batch(batch.image[one], batch.label[one], batch.index[one])
-                ours, theirs = (Features(each.logits[one], each.embedding[one]) for each in outputs.values())
-                student, seen, joint = task.rows(ours, {"final": theirs}, alone)
+                single = Batch(batch.image[one], batch.label[one], batch.index[one])
+                ours, reference = (Features(each.logits[one], each.embedding[one]) for each in outputs.values())
+                student, observed, joint = task.rows(ours, {"final": reference}, single)
                 few = places(joint.label, SHOWN, SAME)
-                kept["student"].append(student.embedding[few].float())
-                kept["teacher"].append(seen["final"].embedding[few].float())
-                kept["label"].append(joint.label[few])
-                kept["image"].append(joint.index[few])
-        rows = {role: torch.cat(found) for role, found in kept.items()}
+                saved["student"].append(student.embedding[few].float())
+                saved["teacher"].append(observed["final"].embedding[few].float())
+                saved["label"].append(joint.label[few])
+                saved["image"].append(joint.index[few])
+        rows = {role: torch.cat(result) for role, result in saved.items()}
         shuffled = torch.randperm(len(rows["label"]))  # (R,)
-    return {role: found[shuffled] for role, found in rows.items()}
+    return {role: result[shuffled] for role, result in rows.items()}
 
 
 def palette(classes: int) -> list[str]:

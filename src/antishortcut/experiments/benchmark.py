@@ -197,14 +197,14 @@ def bench(
                 run.turn(here, data)
             tell(number + 1)
     counted = {name: run.rounds[WARM:] for name, run in runs.items()}
-    times = {name: [sum(parts.values()) for parts in steps] for name, steps in counted.items()}
-    others = [other for other in (PLAIN, "kd", "asd") if other in runs]
-    pairs = [(name, other) for other in others for name in runs if name not in (PLAIN, other)]
+    times = {name: [sum(pieces.values()) for pieces in steps] for name, steps in counted.items()}
+    rest = [other for other in (PLAIN, "kd", "asd") if other in runs]
+    pairs = [(name, other) for other in rest for name in runs if name not in (PLAIN, other)]
     return {
         "ms": {name: median(values) for name, values in times.items()},
         "ratio": {f"{name}/{other}": ratio_of(times[name], times[other]) for name, other in pairs},
         "split": {
-            name: {part: median([parts[part] for parts in steps]) for part in PARTS} for name, steps in counted.items()
+            name: {part: median([pieces[part] for pieces in steps]) for part in PARTS} for name, steps in counted.items()
         },
         "teacher_passes": {name: run.passes for name, run in runs.items()},
         "pair": ":".join(model.name for model in pair),

@@ -178,8 +178,8 @@ def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> l
     def add(job: Job, recipe: Recipe, title: str, is_teacher: bool, length: int, **step: Any) -> None:
         size, optim = size_of(recipe.data, counted), recipe.optim
         assert size is not None
-        how = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
-        group = Group(size=size, task=recipe.task if size.dense else None, **how, **step)
+        settings = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
+        group = Group(size=size, task=recipe.task if size.dense else None, **settings, **step)
         steps = length if recipe.iterations else length * steps_of(size.images, group.batch)
         todo.append(Training(job.suite, title, is_teacher, steps, group))
 
@@ -218,14 +218,14 @@ def _rewound(recipe: Recipe, teacher: Run | None, runs: Path) -> bool:
 
 def _teachers(runs: Path) -> dict[str, Run]:
     """Finished teachers, by their hash without the fingerprint of the images, which would have to be read."""
-    found = dict[str, Run]()
+    result = dict[str, Run]()
     for path in runs.glob("teachers/*/result.json"):
         try:
             run, _ = RunDir(path.parent).read()
         except UserError:  # damaged: not finished
             continue
-        found[run.model_copy(update={"fingerprint": ""}).hash] = run
-    return found
+        result[run.model_copy(update={"fingerprint": ""}).hash] = run
+    return result
 
 
 def _mark(recipe: Recipe) -> str:

@@ -58,30 +58,30 @@ class Suite:
 
     def only(self, patterns: Iterable[str], seeds: Iterable[int]) -> Suite:
         """The part whose names (or suite/names) fit one of the patterns and whose seeds are among these."""
-        wanted, numbers, there = list(patterns), set(seeds), sorted({job.seed for job in self.jobs})
-        for pattern in wanted:
+        required, numbers, there = list(patterns), set(seeds), sorted({job.seed for job in self.jobs})
+        for pattern in required:
             if not any(_fits(job, pattern) for job in self.jobs):
                 names = dict.fromkeys(job.name for job in self.jobs)
                 raise UserError(f"suite {self.name}: nothing fits --only {pattern}{suggest(pattern, names)}")
         for seed in numbers.difference(there):
             raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, there))}")
-        kept = tuple(
+        saved = tuple(
             job
             for job in self.jobs
-            if (not wanted or any(_fits(job, p) for p in wanted)) and (not numbers or job.seed in numbers)
+            if (not required or any(_fits(job, p) for p in required)) and (not numbers or job.seed in numbers)
         )
-        if not kept:
+        if not saved:
             raise UserError(f"suite {self.name}: no run fits --only and --seeds together")
-        return replace(self, jobs=kept)
+        return replace(self, jobs=saved)
 
     def set(self, overrides: Sequence[str]) -> Suite:
         """The same jobs with recipe settings overridden, key=value; these come last."""
-        made: dict[int, Recipe] = {}  # jobs share their recipes
+        built: dict[int, Recipe] = {}  # jobs share their recipes
         for job in self.jobs if overrides else ():
-            if id(job.recipe) not in made:
-                made[id(job.recipe)] = with_settings(job.recipe, overrides)
-        kept = tuple(job.model_copy(update={"recipe": made.get(id(job.recipe), job.recipe)}) for job in self.jobs)
-        return replace(self, jobs=kept)
+            if id(job.recipe) not in built:
+                built[id(job.recipe)] = with_settings(job.recipe, overrides)
+        saved = tuple(job.model_copy(update={"recipe": built.get(id(job.recipe), job.recipe)}) for job in self.jobs)
+        return replace(self, jobs=saved)
 
 
 def _fits(job: Job, pattern: str) -> bool:

@@ -390,8 +390,8 @@ class Worker:
     @property
     def device(self) -> str:
         """Where students are scored: where they are trained, as far as that is known beforehand."""
-        wanted = self.session.execution.accelerator
-        return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        required = self.session.execution.accelerator
+        return required if required != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
     def _bench(self, job: Job) -> EvalContext:
         sets, session = self.session.sets(job.recipe.data), self.session

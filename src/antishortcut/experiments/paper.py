@@ -249,14 +249,14 @@ def table(name: str) -> Suite:
 
 def _all() -> tuple[Job, ...]:
     """All tables together; a run that several need is scored on what any of them measures."""
-    kept: dict[str, Job] = {}
+    saved: dict[str, Job] = {}
     for name, known in TABLES.items():
         if name == "paper":
             continue
         for job in known.jobs():
-            before = kept.get(job.title, job)
-            kept[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
-    return tuple(kept.values())
+            before = saved.get(job.title, job)
+            saved[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
+    return tuple(saved.values())
 
 
 # --- The paper's runs at two sizes: as printed, and cut down to what two cores can do ---
@@ -298,8 +298,8 @@ def scaled(suite: Suite, scale: str) -> Suite:
         raise UserError(f"--scale {scale!r}{suggest(scale, SCALES)}")
     if scale == "paper":
         return suite
-    made: dict[int, Recipe] = {}  # jobs share their recipes
-    jobs = tuple(desk(job, made.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
+    built: dict[int, Recipe] = {}  # jobs share their recipes
+    jobs = tuple(desk(job, built.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
     return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs, suite.timed)
 
 
@@ -370,13 +370,13 @@ class Hours:
         rest = ", ".join(f"{runs} of {pair}" for pair, runs in self.silent.items())
         if not self.kinds:
             return f"the paper does not say what these runs cost ({rest})"
-        parts = " + ".join(f"{runs} × {hours:.1f} h" for hours, runs in sorted(self.kinds.items()))
+        pieces = " + ".join(f"{runs} × {hours:.1f} h" for hours, runs in sorted(self.kinds.items()))
         sources = ", ".join(text for hours, text in SOURCES.items() if hours in self.kinds)
-        told = (
-            f"{round(self.known, 1):,g} A100-hours as the paper counts ({parts}; {sources}; teachers and evaluation "
+        message = (
+            f"{round(self.known, 1):,g} A100-hours as the paper counts ({pieces}; {sources}; teachers and evaluation "
             f"not counted); the paper reports {ALL_HOURS:g} in all, without baselines"
         )
-        return f"{told}; runs it gives no hours for are left out: {rest}" if rest else told
+        return f"{message}; runs it gives no hours for are left out: {rest}" if rest else message
 
     def as_json(self) -> dict[str, Any]:
         each = [{"hours": hours, "runs": runs} for hours, runs in sorted(self.kinds.items())]
@@ -388,9 +388,9 @@ def reported_hours(suite: Suite) -> Hours | None:
     known = {pair: PAIRS[pair].recipe() for pair in {job.suite for job in suite.jobs} & PAIRS.keys()}
     if not suite.jobs or not all(job.suite in known and _full(job, known[job.suite]) for job in suite.jobs):
         return None
-    told = [(job.suite, PAIRS[job.suite].hours) for job in suite.jobs]
-    kinds = Counter(hours for _, hours in told if hours is not None)
-    return Hours(dict(kinds), dict(Counter(pair for pair, hours in told if hours is None)))
+    message = [(job.suite, PAIRS[job.suite].hours) for job in suite.jobs]
+    kinds = Counter(hours for _, hours in message if hours is not None)
+    return Hours(dict(kinds), dict(Counter(pair for pair, hours in message if hours is None)))
 
 
 def _full(job: Job, known: Recipe) -> bool:

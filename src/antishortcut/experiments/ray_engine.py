@@ -38,8 +38,8 @@ class Cluster:
         self._ray = ray = _connect(address)
         devices, threads = place.execution.devices, place.execution.threads or 1
         if cards is None:
-            wanted = place.execution.accelerator
-            gpus = wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
+            required = place.execution.accelerator
+            gpus = required == "cuda" or (required == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
             cards = float(devices) if gpus else 0.0
         if devices > 1 and 0 < cards < devices:
             raise UserError(f"--cards {cards:g}: a run over --devices {devices} takes {devices} GPUs or none")

@@ -244,10 +244,10 @@ def open_suite(
     if known not in TABLES and scale != "paper":
         raise UserError(f"suite {name} has one size only; --scale {scale} is for the tables of the paper")
     suite = _printed(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
-    kept = suite.only(only, seeds)
+    saved = suite.only(only, seeds)
     if overrides:
-        _check_rows(known, overrides, kept)
-    return kept
+        _check_rows(known, overrides, saved)
+    return saved
 
 
 def _check_scale(scale: str) -> None:

@@ -40,9 +40,9 @@ def contrast_loss(student: Tensor, teacher: Tensor, groups: int, patch: int, tem
     """
     _, _, height, width = student.shape
     patch = min(patch, max(height, width))  # no more padding than needed
-    ours, theirs = patches(student, groups, patch), patches(teacher, groups, patch)  # (B, P, N·M, C/M)
+    ours, reference = patches(student, groups, patch), patches(teacher, groups, patch)  # (B, P, N·M, C/M)
     # cdist never holds the differences themselves, C/M times as many
-    similarity = torch.cdist(ours, theirs, p=1) / -temperature  # (B, P, N·M, N·M)
+    similarity = torch.cdist(ours, reference, p=1) / -temperature  # (B, P, N·M, N·M)
     group = torch.arange(similarity.shape[-1], device=student.device) % groups
     there = patches(student.new_ones(1, groups, height, width), groups, patch)[0, :, :, 0] > 0  # (P, N·M), not padding
     negative = (group[:, None] != group) & there[:, None]  # (P, N·M, N·M)
@@ -60,22 +60,22 @@ def kept_pixels(maps: Tensor, mask_ratio: float) -> Tensor:
     with torch.enable_grad():
         here = maps.new_zeros(len(maps), 1, *maps.shape[2:], requires_grad=True)
         everywhere = gather(here)
-    kept = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here, non_blocking=True)
+    saved = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here, non_blocking=True)
     if world() == 1:
-        return kept
+        return saved
     # the transpose of gather: the sum over processes of what each has for the rows of this one
-    return torch.autograd.grad(everywhere, here, kept)[0] / world()
+    return torch.autograd.grad(everywhere, here, saved)[0] / world()
 
 
 def dividing(channels: int, groups: int) -> int:
     """The largest number of equal groups that channels can be cut into, `groups` at most."""
-    found = max(m for m in range(1, min(groups, channels) + 1) if channels % m == 0)
-    if found < 2:
+    result = max(m for m in range(1, min(groups, channels) + 1) if channels % m == 0)
+    if result < 2:
         raise ValueError(
             f"the {channels} channels of the teacher's map cannot be cut into 2 to {groups} equal groups, and one "
             "group has nothing to be told from; choose another stage, or more groups"
         )
-    return found
+    return result
 
 
 class AfDCD(nn.Module):
@@ -106,11 +106,11 @@ class AfDCD(nn.Module):
         super().__init__()
         check_stages(sizes, stage=stage)
         check_settings(groups=groups, patch=patch, pool=pool, mask_ratio=mask_ratio, temperature=temperature)
-        ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
+        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
         self.kd, self.fd, self.ctr, self.task_weight = kd, fd, ctr, task_weight
         self.kd_temperature, self.temperature, self.mask_ratio = kd_temperature, temperature, mask_ratio
         self.patch, self.pool, self.stage = patch, pool, stage
-        channels = theirs[stage][0]
+        channels = reference[stage][0]
         self.groups = dividing(channels, groups)
         self.align = nn.Conv2d(ours[stage][0], channels, 1)
         self.generator = nn.Sequential(
@@ -123,19 +123,19 @@ class AfDCD(nn.Module):
         """The student's map (B, C_s, h, w) → what its kept pixels say of the teacher's (B, C_t, *size)."""
         if maps.shape[2:] != size:
             maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
-        made: Tensor = self.generator(self.align(maps) * kept_pixels(maps, self.mask_ratio))
-        return made
+        built: Tensor = self.generator(self.align(maps) * kept_pixels(maps, self.mask_ratio))
+        return built
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
         final = teachers["final"]
         target = final.stages[self.stage].detach()  # (B, C, H, W)
-        made = self.generate(student.stages[self.stage], (target.shape[2], target.shape[3]))  # (B, C, H, W)
-        far = (made - target).square().sum(dim=(1, 2, 3))  # (B,)
+        built = self.generate(student.stages[self.stage], (target.shape[2], target.shape[3]))  # (B, C, H, W)
+        far = (built - target).square().sum(dim=(1, 2, 3))  # (B,)
         # a map that does not divide keeps its border: the last window is smaller
-        ours, theirs = (F.max_pool2d(maps, self.pool, ceil_mode=True) for maps in (made, target))
-        unlike = contrast_loss(ours, theirs, self.groups, self.patch, self.temperature)  # (B,)
+        ours, reference = (F.max_pool2d(maps, self.pool, ceil_mode=True) for maps in (built, target))
+        unlike = contrast_loss(ours, reference, self.groups, self.patch, self.temperature)  # (B,)
         # the step joins the rows of all processes, not the maps
         terms = {"fd": self.fd * gather(far).mean(), "ctr": self.ctr * gather(unlike).mean()}
         if self.kd != 0:

@@ -58,8 +58,8 @@ class AT(nn.Module):
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
         final = teachers["final"]
-        ours, theirs = student.stages[1:] or student.stages, final.stages[1:] or final.stages  # without the stem
-        pairs = zip(reversed(ours), reversed(theirs), strict=False)  # the deepest with the deepest
+        ours, reference = student.stages[1:] or student.stages, final.stages[1:] or final.stages  # without the stem
+        pairs = zip(reversed(ours), reversed(reference), strict=False)  # the deepest with the deepest
         rows = torch.stack([attention_distance(s, t.detach()) for s, t in pairs]).sum(dim=0)  # (B,)
         # the step joins the rows of all processes, not the maps
         terms = {"at": self.weight * gather(rows).mean()}

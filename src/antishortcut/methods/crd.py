@@ -123,8 +123,8 @@ class CRD(nn.Module):
         self.student_head = nn.Linear(sizes.student.embedding, width)
         self.teacher_head = nn.Linear(sizes.teachers["final"].embedding, width)
         self.most = int(torch.bincount(labels).max())
-        others = sizes.examples - self.most  # of the largest class, fewest others
-        self.negatives = min(negatives, others) if memory == "bank" else min(negatives, sizes.examples)
+        rest = sizes.examples - self.most  # of the largest class, fewest others
+        self.negatives = min(negatives, rest) if memory == "bank" else min(negatives, sizes.examples)
         if self.negatives < 1:
             raise ValueError("needs training images of at least two classes")
         rows = sizes.examples if memory == "bank" else self.negatives
@@ -169,29 +169,29 @@ class CRD(nn.Module):
             constant = self._constant(score.mean(), side)
             return nce_loss(score[:, 0], score[:, 1:], self.negatives, self.examples, constant=constant)
 
-        found: Tensor = _AtOnce.apply(anchor, loss) if torch.is_grad_enabled() else loss(anchor)
-        return found
+        result: Tensor = _AtOnce.apply(anchor, loss) if torch.is_grad_enabled() else loss(anchor)
+        return result
 
     def _against_queue(self, anchor: Tensor, positive: Tensor, queue: Tensor, label: Tensor, side: int) -> Tensor:
         """The positive is the pair's other side itself; queued rows of other classes are the negatives."""
         usable = (self.bank_label[None] != label[:, None]) & (self.bank_label >= 0)[None]  # (B, M)
         near = anchor / self.temperature
         match = torch.exp((near * positive).sum(dim=1))  # (B,)
-        others = torch.exp(near @ queue.T)  # (B, M)
-        mean = (match.sum() + others.sum()) / (match.numel() + others.numel())
+        rest = torch.exp(near @ queue.T)  # (B, M)
+        mean = (match.sum() + rest.sum()) / (match.numel() + rest.numel())
         count = usable.sum(dim=1).clamp(min=1)  # (B,)
-        return nce_loss(match, others, count, self.examples, usable, self._constant(mean, side))
+        return nce_loss(match, rest, count, self.examples, usable, self._constant(mean, side))
 
     @torch.no_grad()
     def _constant(self, mean: Tensor, side: int) -> Tensor:
         """Z = N × the mean score of the first training batch, as published; before it, of this batch."""
         fixed = self.scale[side]
-        found = torch.where(fixed > 0, fixed, mean.detach() * self.examples)
+        result = torch.where(fixed > 0, fixed, mean.detach() * self.examples)
         if self.training:
             scale = self.scale.clone()
-            scale[side] = found
+            scale[side] = result
             self.scale = scale
-        return found
+        return result
 
     @torch.no_grad()
     def _remember(self, v_s: Tensor, v_t: Tensor, batch: Batch) -> None:

@@ -27,11 +27,11 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
         nothing = 0 * student.sum()
         return nothing, nothing
     number = torch.arange(classes - 1, device=label.device)
-    others = number + (number >= label[:, None])  # every class but the label. (B, C − 1)
+    remaining = number + (number >= label[:, None])  # every class but the label. (B, C − 1)
     pairs, rest = [], []
     for logits in (student, teacher):
         log_p = F.log_softmax(logits / temperature, dim=1)  # (B, C)
-        beside = log_p.gather(1, others)  # taken out, not pushed down by 1000: any logits will do. (B, C − 1)
+        beside = log_p.gather(1, remaining)  # taken out, not pushed down by 1000: any logits will do. (B, C − 1)
         away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
         pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
         rest.append(beside - away)  # (B, C − 1)

@@ -59,11 +59,11 @@ class FitNets(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, hint=hint)
-        ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
+        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
-        self.conv = regressor(ours[hint], theirs[hint])
-        self.norm = SingleSampleNorm2d(theirs[hint][0])
+        self.conv = regressor(ours[hint], reference[hint])
+        self.norm = SingleSampleNorm2d(reference[hint][0])
 
     def regress(self, maps: Tensor) -> Tensor:
         """The student's map (B, C_s, H_s, W_s) in the teacher's channels (B, C_t, H, W)."""
@@ -75,8 +75,8 @@ class FitNets(nn.Module):
     ) -> dict[str, Tensor]:
         final = teachers["final"]
         # the step joins the rows of all processes, not the maps; batch norm wants them all, as on one process
-        ours, theirs = gather(student.stages[self.hint]), gather(final.stages[self.hint].detach())
-        terms = {"hint": self.weight * hint_loss(self.regress(ours), theirs)}
+        ours, reference = gather(student.stages[self.hint]), gather(final.stages[self.hint].detach())
+        terms = {"hint": self.weight * hint_loss(self.regress(ours), reference)}
         if self.kd != 0:
             terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
         return terms

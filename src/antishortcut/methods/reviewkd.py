@@ -94,9 +94,9 @@ class ReviewKD(nn.Module):
         self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
         width = min(width, student.embedding)
         self.whole = not student.maps
-        found = (channels(shape, self.whole) for shape in (student, teacher))
-        pairs = enumerate(zip(*found, strict=False))  # the deepest with the deepest
-        self.fusions = nn.ModuleList(Fusion(ours, width, theirs, first=i == 0) for i, (ours, theirs) in pairs)
+        result = (channels(shape, self.whole) for shape in (student, teacher))
+        pairs = enumerate(zip(*result, strict=False))  # the deepest with the deepest
+        self.fusions = nn.ModuleList(Fusion(ours, width, reference, first=i == 0) for i, (ours, reference) in pairs)
 
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
@@ -105,9 +105,9 @@ class ReviewKD(nn.Module):
         final = teachers["final"]
         rows = (student.embedding, final.embedding.detach()) if self.whole else (None, None)
         ours = features(tuple(gather(stage) for stage in student.stages), rows[0])
-        theirs = features(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
+        reference = features(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
         losses, fused = [], None
-        for fusion, maps, target in zip(self.fusions, ours, theirs, strict=False):
+        for fusion, maps, target in zip(self.fusions, ours, reference, strict=False):
             reviewed, fused = fusion(maps, fused, target.shape[2:])
             losses.append(context_loss(reviewed, target))
         return {"review": warm(epoch, self.warmup) * self.weight * torch.stack(losses).sum()}

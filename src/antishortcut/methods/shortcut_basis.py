@@ -71,7 +71,7 @@ class ShortcutBasis(nn.Module):
         """The basis (D, m) for features (B, D) of both teacher states."""
         if self.source == "batch":
             basis, there = _batch_directions(early - final, self.directions)
-            found = len(there) if self._looked else int(there.sum())  # counted once, later taken from the shape
+            result = len(there) if self._looked else int(there.sum())  # counted once, later taken from the shape
             self._looked = True
         else:
             if self.training and self.source == "running":
@@ -82,8 +82,8 @@ class ShortcutBasis(nn.Module):
                 return _batch_directions(early - final, self.directions)[0]  # examined before any training
             if self._found is None:
                 self._found = int(self.kept.any(dim=0).sum())
-            basis, found = self.kept, self._found
-        self._tell(found, len(early))
+            basis, result = self.kept, self._found
+        self._tell(result, len(early))
         return basis
 
     def _steps(self) -> int:
@@ -141,9 +141,9 @@ class ShortcutBasis(nn.Module):
             if self.displacement.isfinite().all() and self.final.isfinite().all():
                 raise
             raise UserError(UNFIT) from None
-        kept = torch.zeros_like(self.kept)
-        kept[:, : basis.shape[1]] = basis
-        self.kept, self._found = kept, basis.shape[1]
+        saved = torch.zeros_like(self.kept)
+        saved[:, : basis.shape[1]] = basis
+        self.kept, self._found = saved, basis.shape[1]
 
 
 def _forget(basis: ShortcutBasis, keys: object) -> None:

@@ -90,12 +90,12 @@ class UFD(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, stage=stage)
-        ours, theirs = sizes.student.stages, sizes.teachers["final"].stages
+        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.spatial_dc, self.spatial_ac = spatial_dc, spatial_ac
         self.channel_dc, self.channel_ac = channel_dc, channel_ac
         self.published_channel, self.stage = published_channel, stage
-        channels = theirs[stage][0]
+        channels = reference[stage][0]
         self.align = nn.Conv2d(ours[stage][0], channels, 1)
         self.spatial, self.channel = projector(channels), projector(channels)
 

@@ -49,30 +49,30 @@ class DeepLab(nn.Module):
 def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
     """The DeepLab of that name, its backbone with ImageNet's weights if wanted."""
     try:
-        found = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
+        result = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
     except UserError as error:
         raise UserError(f"{error}; weights = FILE takes the backbone's from a file") from error
     from torchvision.models.segmentation.deeplabv3 import DeepLabHead  # here: seconds to import
     from torchvision.models.segmentation.fcn import FCNHead
 
-    info: Any = found.module.feature_info
+    info: Any = result.module.feature_info
     widths = info.channels()  # shallow to deep
     classifier = DeepLabHead(widths[-1], classes)
     pooling = classifier[0].convs[-1]
     pooling[2] = SingleSampleNorm2d(pooling[2].num_features)
     aux = None if "mobilenet" in name else FCNHead(widths[-2], classes)
-    return Foreign(DeepLab(found.module, classifier, aux), found.mean, found.std)
+    return Foreign(DeepLab(result.module, classifier, aux), result.mean, result.std)
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of timm's or torchvision's classifier as timm's backbone names them, without the classifier's own."""
     names = torchvision_mobilenet()
-    kept = {}
+    saved = {}
     for key, value in state.items():
         place, _, last = key.rpartition(".")
         if not key.startswith(CLASSIFIER):
-            kept[f"{names.get(place, place)}.{last}"] = value
-    return kept
+            saved[f"{names.get(place, place)}.{last}"] = value
+    return saved
 
 
 def torchvision_mobilenet() -> dict[str, str]:
@@ -82,6 +82,6 @@ def torchvision_mobilenet() -> dict[str, str]:
     other = {"0.0": "conv_pw", "0.1": "bn1", "1.0": "conv_dw", "1.1": "bn2", "2": "conv_pwl", "3": "bn3"}
     blocks = [(stage, block) for stage, count in enumerate((1, 2, 3, 4, 3, 3, 1)) for block in range(count)]
     for i, (stage, block) in enumerate(blocks):
-        for theirs, ours in (first if i == 0 else other).items():
-            names[f"features.{i + 1}.conv.{theirs}"] = f"blocks.{stage}.{block}.{ours}"
+        for reference, ours in (first if i == 0 else other).items():
+            names[f"features.{i + 1}.conv.{reference}"] = f"blocks.{stage}.{block}.{ours}"
     return names

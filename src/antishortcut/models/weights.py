@@ -59,10 +59,10 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     else:
         target, state = _aligned(targets, state, path)
         own = target.state_dict()
-        theirs, left = _without_classifier(own, state, *_classifier(network, target))
+        reference, left = _without_classifier(own, state, *_classifier(network, target))
         if start and left:
             fresh = list(dict.fromkeys(key.rpartition(".")[0] for key in left))
-            own, state, left = {key: value for key, value in own.items() if key not in left}, theirs, []
+            own, state, left = {key: value for key, value in own.items() if key not in left}, reference, []
         advice = "; name the network they were saved from"
         if other := [len(state[key]) for key in left if key in state]:
             advice = f"; they are for {other[0]} classes: fine to start from (weights = …), not as a finished network"

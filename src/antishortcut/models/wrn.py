@@ -35,9 +35,9 @@ class PreActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x), inplace=True)
-        kept: Tensor = x if self.shortcut is None else self.shortcut(active)
+        saved: Tensor = x if self.shortcut is None else self.shortcut(active)
         y: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)), inplace=True))
-        return kept + y
+        return saved + y
 
 
 class WideResNet(nn.Module):

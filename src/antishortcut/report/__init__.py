@@ -37,24 +37,24 @@ class Report:
         from antishortcut.report.segmentation_figures import class_tables
         from antishortcut.report.table import Differences
 
-        found, drawn, table = self.found, self.drawn, self._chosen(columns)
-        unfinished = [(each.path, each.state) for each in found.progress]
-        unfinished += [(each.run, each.state) for each in found.aside]
+        result, drawn, table = self.found, self.drawn, self._chosen(columns)
+        unfinished = [(each.path, each.state) for each in result.progress]
+        unfinished += [(each.run, each.state) for each in result.aside]
         more: dict[str, Any] = {}
         for key, shown in (("sweep", drawn.sweep), ("scatter", drawn.scatter)):
             more |= {key: shown[0][0].flat()} if shown else {}
-        if classes := class_tables(found):
+        if classes := class_tables(result):
             more["classes"] = [each.flat() for each in classes]
-        if sizes := size_table(found):
+        if sizes := size_table(result):
             more["sizes"] = [row.flat() for row in sizes.rows]
         return more | {
             "rows": table.rows(),
             "differences": Differences.of(table).flat(),
-            "printed": [side.flat() for side in beside(found, table)],
-            "page": str(found.folder / "report.html"),
-            "runs": len(found.students),
+            "printed": [side.flat() for side in beside(result, table)],
+            "page": str(result.folder / "report.html"),
+            "runs": len(result.students),
             "unfinished": [{"run": run, "state": state} for run, state in unfinished],
-            "skipped": [{"file": note.run, "why": note.state} for note in (*found.notes, *drawn.notes)],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*result.notes, *drawn.notes)],
         }
 
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[Shown]:
@@ -98,24 +98,24 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
-    found = collect(folder)
+    result = collect(folder)
     _check_writable(folder)
-    table = Table.of(found)
+    table = Table.of(result)
     short = table if columns is None else table.choose(columns)
-    few = found.drawn
-    drawn = figures(few, table if few is found else Table.of(few))
+    few = result.drawn
+    drawn = figures(few, table if few is result else Table.of(few))
     if sweep is not None:
-        swept = Sweep.of(found, sweep, usual(table) if columns is None else short.columns)
+        swept = Sweep.of(result, sweep, usual(table) if columns is None else short.columns)
         drawn = replace(drawn, sweep=[(swept, sweep_figure(swept, table))])
     if scatter is not None:
-        dots = Scatter.of(found, table, scatter)
-        drawn = replace(drawn, scatter=[(dots, scatter_figure(dots, found))])
-    write_texts(found, short, drawn)
+        dots = Scatter.of(result, table, scatter)
+        drawn = replace(drawn, scatter=[(dots, scatter_figure(dots, result))])
+    write_texts(result, short, drawn)
     draw_all(drawn.all(), folder / "figures")
     draw_scenes(drawn.scenes, folder / "figures")
     with atomic_write(folder / "report.html") as file:
-        file.write(render(found, table, drawn).encode(errors="replace"))
-    return Report(found, table, drawn)
+        file.write(render(result, table, drawn).encode(errors="replace"))
+    return Report(result, table, drawn)
 
 
 def _check_writable(folder: Path) -> None:

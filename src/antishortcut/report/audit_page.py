@@ -157,9 +157,9 @@ def _each(found: Tree) -> Figure:
         tips = [*tooltips("direction:N", "state:N"), alt.Tooltip("share:Q", format=".2%")]
         layers = bar_chart(start, across, paint, tips, size=13, font=10, dx=4, form=form)
         layers += (upright(directions[0]["energy_random"], RANDOM),)
-        told = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
+        message = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
         title = f"{kind} directions"
-        panels.append(Panel(title, 40 * len(directions) + 20, layers, {f"each_{kind}": rows} | ONE, told=told))
+        panels.append(Panel(title, 40 * len(directions) + 20, layers, {f"each_{kind}": rows} | ONE, told=message))
     note = "The share of all energy along each direction. Red line: a random direction. The two scales differ."
     return Figure("directions", "Early against final", note, tuple(panels), dict(STATES.values()), columns=2)
 
@@ -168,10 +168,10 @@ def _student(found: Tree) -> Figure:
     """The student's projection beside its teacher's states; the paper's two points and random values as they are."""
     held = found["student"]
     names = {"raw": "student, raw", "aligned": "student, aligned", "early": "T_early", "final": "T_final"}
-    seen = [(names[key], held["projections"][key], "here") for key in names if key in held["projections"]]
+    outputs = [(names[key], held["projections"][key], "here") for key in names if key in held["projections"]]
     rows: Rows = [
         {"who": who, "projection": each["displaced"], "random": each["random"], "where": where}
-        for who, each, where in seen
+        for who, each, where in outputs
         if each["displaced"] is not None
     ]
     for point in held["paper"] if rows else ():
@@ -184,12 +184,12 @@ def _student(found: Tree) -> Figure:
     across = alt.X("projection:Q", title="mean projection", scale=alt.Scale(domain=[0, 1]), axis=axis)
     bars = bar_chart(start, across, colour(key, "where"), tips, size=15, font=11, dx=6, form=".2f")
     tick = start.mark_tick(thickness=3, size=22, color=RANDOM, opacity=1).encode(x="random:Q", tooltip=tips)
-    told = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
+    message = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
     note = (
         "Mean length of the normalised features in the displaced directions. Red: that of a random direction, √(K/D), "
         "which depends on the width."
     )
-    panel = Panel("projection", 34 * len(rows) + 10, (*bars, tick), {"student": rows}, told=told)
+    panel = Panel("projection", 34 * len(rows) + 10, (*bars, tick), {"student": rows}, told=message)
     return Figure("student", "The student’s projection", note, (panel,) if rows else (), key, wide=True)
 
 

@@ -76,8 +76,8 @@ class Figure:
 
 def _layers(charts: Iterable[alt.Chart]) -> list[dict[str, Any]]:
     """Put side by side by hand and unchecked: altair's own way takes seconds for a page. A test draws each."""
-    found = (chart.to_dict(validate=False) for chart in charts)
-    return [{key: value for key, value in layer.items() if key not in ("$schema", "config")} for layer in found]
+    result = (chart.to_dict(validate=False) for chart in charts)
+    return [{key: value for key, value in layer.items() if key not in ("$schema", "config")} for layer in result]
 
 
 def style(methods: Iterable[str]) -> dict[str, tuple[str, list[int]]]:

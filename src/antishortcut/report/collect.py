@@ -106,9 +106,9 @@ class Found:
         groups = self.groups
         if len(groups) <= DRAWN:
             return self
-        kept = list(groups)[:DRAWN]
+        saved = list(groups)[:DRAWN]
         cut = groups[list(groups)[DRAWN]][0].run.suite
-        whole = [method for method in kept if groups[method][0].run.suite != cut] or kept
+        whole = [method for method in saved if groups[method][0].run.suite != cut] or saved
         return replace(self, students=tuple(s for s in self.students if s.method in whole))
 
 
@@ -171,18 +171,18 @@ def _ordered(students: list[Student]) -> list[Student]:
 
 def natural(text: str) -> list[tuple[float, str]]:
     """For sorting P2 before P10."""
-    parts = re.split(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)", text)
-    return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
+    pieces = re.split(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)", text)
+    return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(pieces)]
 
 
 def _add_changes(students: Iterable[Student]) -> None:
     """Add the relative change of each projection against the baseline of the same suite and seed."""
     base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
     for s in students:
-        theirs = base.get((s.run.suite, s.run.seed), {})
+        reference = base.get((s.run.suite, s.run.seed), {})
         for name in [name for name in s.values if name.startswith(MECHANISM) and name.endswith(" projection")]:
-            if s.run.name != BASELINE and theirs.get(name):
-                s.values[f"{name}_change"] = s.values[name] / theirs[name] - 1
+            if s.run.name != BASELINE and reference.get(name):
+                s.values[f"{name}_change"] = s.values[name] / reference[name] - 1
 
 
 def _open(folder: RunDir, name: str, notes: Notes) -> Student | Progress | Aside:
@@ -201,15 +201,15 @@ def _open(folder: RunDir, name: str, notes: Notes) -> Student | Progress | Aside
 
 def _progress(folder: RunDir, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
-    judged = next((row for row in reversed(rows) if "set" in row), {})
-    primary_metric = readable(str(judged.get("headline", "accuracy")))[:WORD]
+    evaluated = next((row for row in reversed(rows) if "set" in row), {})
+    primary_metric = readable(str(evaluated.get("headline", "accuracy")))[:WORD]
     return Progress(
         path=name,
         unit="epoch" if run.epochs else "iteration",
         at=float(f"{reached(rows, 'epoch'):.3g}") if run.epochs else reached(rows, "step"),
         whole=run.epochs or run.iterations,
         primary_metric=primary_metric,
-        curve=curve(rows, judged.get("set"), primary_metric),
+        curve=curve(rows, evaluated.get("set"), primary_metric),
         when=folder.metrics.stat().st_mtime if rows else None,
     )
 

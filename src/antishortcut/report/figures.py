@@ -37,8 +37,8 @@ class Drawn:
     def all(self) -> list[Figure]:
         """In the order of the page."""
         teachers = [figure for _, figures in self.teachers for figure in figures]
-        asked = [figure for _, figure in (*self.sweep, *self.scatter)]
-        students = [self.differences, asked, self.leaning, self.corrupted, self.mechanism, self.embeddings]
+        requested = [figure for _, figure in (*self.sweep, *self.scatter)]
+        students = [self.differences, requested, self.leaning, self.corrupted, self.mechanism, self.embeddings]
         return [figure for figures in (*students, teachers, self.training) for figure in figures]
 
 

@@ -108,10 +108,10 @@ def _shares(held: Sequence[tuple[str, Histogram]]) -> Rows:
 
 
 def _means(rows: Rows) -> str:
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for row in rows:
-        found[row["method"]] = found.get(row["method"], 0.0) + row["cosine"] * row["value"]
-    return ", ".join(f"{method} {value:.2f}" for method, value in found.items())
+        result[row["method"]] = result.get(row["method"], 0.0) + row["cosine"] * row["value"]
+    return ", ".join(f"{method} {value:.2f}" for method, value in result.items())
 
 
 def embeddings(found: Found, notes: Notes) -> list[Figure]:

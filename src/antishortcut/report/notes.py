@@ -66,7 +66,7 @@ def _listed(counts: Counter[str]) -> str:
 
 def warnings(found: Found) -> list[str]:
     """What a reader must know before comparing."""
-    notes = [f"{suite}: {label}." for suite, told in labels(found).items() for label in told]
+    notes = [f"{suite}: {label}." for suite, message in labels(found).items() for label in message]
     few = found.drawn.groups
     if len(few) < len(found.groups):
         suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))
@@ -94,14 +94,14 @@ def warnings(found: Found) -> list[str]:
     judges = sorted({student.eval_split for student in found.students})
     if len(judges) > 1:
         notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
-    for kind, told in (("sources", "come from different places"), ("marks", "are not the same")):
-        seen: dict[tuple[str, str], set[str]] = {}
+    for kind, message in (("sources", "come from different places"), ("marks", "are not the same")):
+        outputs: dict[tuple[str, str], set[str]] = {}
         for student in found.students:
             for name, value in getattr(student, kind).items():
-                seen.setdefault((student.run.suite, name), set()).add(value)
-        sets = sorted({name for (_, name), values in seen.items() if len(values) > 1})
+                outputs.setdefault((student.run.suite, name), set()).add(value)
+        sets = sorted({name for (_, name), values in outputs.items() if len(values) > 1})
         if sets:
-            notes.append(f"The images of {', '.join(sets)} {told} for all runs: their numbers do not compare.")
+            notes.append(f"The images of {', '.join(sets)} {message} for all runs: their numbers do not compare.")
     return notes
 
 
@@ -118,13 +118,13 @@ def _computed_differently(found: Found) -> list[str]:
 def subtitle(found: Found) -> str:
     """What was compared, in a line."""
     runs = [student.run for student in found.students]
-    parts = [
+    pieces = [
         " / ".join(dict.fromkeys(names))
         for names in ((r.model.name for r in runs), (r.data.name for r in runs), (r.length for r in runs))
     ]
     count, methods = len(runs), len(found.groups)
-    parts += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]
-    return " · ".join(part for part in parts if part)
+    pieces += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]
+    return " · ".join(part for part in pieces if part)
 
 
 # --- Whether the teacher is better than students trained on labels alone ---

@@ -83,8 +83,8 @@ class Line:
         """As the head has it."""
         ours = "–" if self.ours is None else f"{self._text(self.ours.mean, self.ours.std)} ({self.ours.count})"
         printed = self._text(self.number.mean, self.number.std) + " ".join(raised(note) for note in self.notes)
-        first, *others = self.number.places
-        where = first + (f" and {len(others)} more" if others else "")
+        first, *rest = self.number.places
+        where = first + (f" and {len(rest)} more" if rest else "")
         return [self.measure, self.method, ours, printed, signed(self.difference, self.digits), self.agreement, where]
 
     def _text(self, mean: float, std: float | None) -> str:
@@ -139,13 +139,13 @@ class Beside:
 def told(sides: Sequence[Beside]) -> str:
     """How to read the tables."""
     bare = dict.fromkeys(line.measure for side in sides for line in side.lines if line.by_sign)
-    said = f" {', '.join(bare)}: the normaliser is not disclosed, so {SIGNS}." if bare else ""
+    text = f" {', '.join(bare)}: the normaliser is not disclosed, so {SIGNS}." if bare else ""
     if TEACHER in (line.method for side in sides for line in side.lines):
-        said += f" {TEACHER}: over teachers, its angle between parts over pairs of parts; it has no sign to agree with."
+        text += f" {TEACHER}: over teachers, its angle between parts over pairs of parts; it has no sign to agree with."
     return (
         "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
         f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "
-        f"zero out.{said}"
+        f"zero out.{text}"
     )
 
 
@@ -161,8 +161,8 @@ def beside(found: Found, table: Table) -> list[Beside]:
         if (pair := pair_of(run)) is not None:
             suites.setdefault(run.suite, _Suite(pair)).add(row_of(run), group, table.labels.get(method, ""))
     first = labels(found)
-    wanted = set(table.columns) if table.asked else None
-    sides = [suite.beside(name, found, first.get(name, []), wanted) for name, suite in suites.items()]
+    required = set(table.columns) if table.asked else None
+    sides = [suite.beside(name, found, first.get(name, []), required) for name, suite in suites.items()]
     return [side for side in sides if side.lines or side.missing]
 
 
@@ -302,8 +302,8 @@ class _Suite:
             values = values_of(group, column)
             return (_both(summary(values).mean, number.mean) if values else None), False
         ours = against(group, reference, column) if reference and reference is not group else None
-        theirs = number.mean if measure.to else self._printed(key, number)
-        signs = None if ours is None or theirs is None else _both(ours.difference * measure.factor, theirs)
+        other = number.mean if measure.to else self._printed(key, number)
+        signs = None if ours is None or other is None else _both(ours.difference * measure.factor, other)
         return signs, signs is not None and ours is not None and leaves_zero_out(ours)
 
     def _printed(self, key: str, number: Number) -> float | None:

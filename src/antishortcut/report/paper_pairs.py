@@ -81,17 +81,17 @@ def unlike(run: Run, teacher: Run | None) -> str:
 
     At desk scale: not as that row cut down. `teacher` is None where its folder is not here.
     """
-    made = _rows(run.suite).get(row_of(run)) or _freely(run)
-    school = teach_run(made.recipe, run.fingerprint)
-    theirs = distill_run(
-        made.recipe, run.fingerprint, method=made.method, options=made.options, seed=run.seed, roles={},
-        teacher=school.hash, early=made.early, suite=run.suite, name=run.name,
+    built = _rows(run.suite).get(row_of(run)) or _freely(run)
+    school = teach_run(built.recipe, run.fingerprint)
+    reference = distill_run(
+        built.recipe, run.fingerprint, method=built.method, options=built.options, seed=run.seed, roles={},
+        teacher=school.hash, early=built.early, suite=run.suite, name=run.name,
     )  # fmt: skip
-    own, known = _course(run), _course(theirs)
+    own, known = _course(run), _course(reference)
     own |= {f"method.{key}": value for key, value in run.options.items()}
-    known |= {f"method.{key}": made.options.get(key) for key in run.options}
+    known |= {f"method.{key}": built.options.get(key) for key in run.options}
     changed = [_instead(key, own[key], known[key]) for key in own if own[key] != known[key]]
-    changed += _other_early(run, made, school)
+    changed += _other_early(run, built, school)
     if run.teacher is not None and run.roles and run.teacher != school.hash:
         changed += _differing(teacher, school) if teacher else ["another teacher, whose folder is not here"]
     return ", ".join(changed)
@@ -105,8 +105,8 @@ def unlike_teacher(run: Run, teacher: Run) -> str:
 
 def row_labels(found: Found) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's, as a label; those made as the paper's have none."""
-    others = {method: _others(found, group) for method, group in found.groups.items()}
-    return {method: "; ".join(each) for method, each in others.items() if each}
+    rest = {method: _others(found, group) for method, group in found.groups.items()}
+    return {method: "; ".join(each) for method, each in rest.items() if each}
 
 
 def labels(found: Found) -> dict[str, list[str]]:
@@ -116,8 +116,8 @@ def labels(found: Found) -> dict[str, list[str]]:
         for other in _others(found, group):
             suites.setdefault(group[0].run.suite, {}).setdefault(other, []).append(group[0].run.name)
     return {
-        suite: [other if other == DESK else f"{', '.join(names)}: {other}" for other, names in others.items()]
-        for suite, others in suites.items()
+        suite: [other if other == DESK else f"{', '.join(names)}: {other}" for other, names in rest.items()]
+        for suite, rest in suites.items()
     }
 
 
@@ -139,34 +139,34 @@ def _instead(key: str, ours: Any, theirs: Any) -> str:
 def _course(run: Run) -> dict[str, Any]:
     """What decides a run besides its seed, its method's options and its teacher."""
     fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
-    parts = {
+    pieces = {
         "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
         "data": run.data.model_dump(),
         "optim": run.optim.model_dump(exclude=FREE),
         "task": run.task.model_dump(),
     }
-    return fields | {f"{part}.{key}": value for part, held in parts.items() for key, value in held.items()}
+    return fields | {f"{part}.{key}": value for part, held in pieces.items() for key, value in held.items()}
 
 
 def _other_early(run: Run, made: Made, school: Run) -> list[str]:
     """T_early that is learned from, or with which a student that has a teacher is compared."""
     if not run.roles:
         return []
-    wanted, teacher = made.early, made.recipe.teacher
-    if wanted == "rewind":
-        wanted = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_rate).hash}/final"
+    required, teacher = made.early, made.recipe.teacher
+    if required == "rewind":
+        required = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_rate).hash}/final"
     early = run.roles.get("early", run.early)
-    same = share_of(early, made.recipe.epochs) == share_of(wanted, made.recipe.epochs)
+    same = share_of(early, made.recipe.epochs) == share_of(required, made.recipe.epochs)
     return [] if same else [_instead("T_early", early, made.early)]
 
 
 def _differing(teacher: Run, school: Run) -> list[str]:
     """Of the teacher, which is known by its hash otherwise."""
-    ours, theirs = (
+    ours, reference = (
         _course(each) | {"kind": each.kind, "seed": each.seed, "fingerprint": each.fingerprint}
         for each in (teacher, school)
     )
-    return [_instead(f"teacher.{key}", ours[key], theirs[key]) for key in ours if ours[key] != theirs[key]]
+    return [_instead(f"teacher.{key}", ours[key], reference[key]) for key in ours if ours[key] != reference[key]]
 
 
 def share_of(state: str, epochs: int) -> float | str:
@@ -187,13 +187,13 @@ def early_of(suite: str) -> tuple[str, int]:
 @cache
 def _rows(suite: str) -> dict[str, Made]:
     """The paper's rows of a pair at the suite's scale, by name."""
-    name, found = suite.removesuffix(MARK), {}
+    name, result = suite.removesuffix(MARK), {}
     for job in TABLES["paper"].jobs():
-        if job.suite == name and job.name not in found:
+        if job.suite == name and job.name not in result:
             own = desk(job) if suite.endswith(MARK) else job
             options = DEFAULTS[own.method] | own.recipe.methods.get(own.method, {}) | own.options
-            found[own.name] = Made(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
-    return found
+            result[own.name] = Made(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
+    return result
 
 
 def _freely(run: Run) -> Made:

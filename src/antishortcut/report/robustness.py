@@ -277,12 +277,12 @@ def _each_corruption(found: Found, methods: list[str]) -> Figure:
     against = any(s.run.name != BASELINE and (s.run.suite, s.run.seed) in errors for s in found.students if s.errors)
     points: Rows = []
     for s in found.students:
-        theirs = errors.get((s.run.suite, s.run.seed), {})
-        if against and (s.run.name == BASELINE or not theirs):
+        reference = errors.get((s.run.suite, s.run.seed), {})
+        if against and (s.run.name == BASELINE or not reference):
             continue
         for corruption, held in s.errors.items():
-            if not against or corruption in theirs:
-                value = held[-1] - (theirs[corruption][-1] if against else 0.0)
+            if not against or corruption in reference:
+                value = held[-1] - (reference[corruption][-1] if against else 0.0)
                 points.append({"method": s.method, "corruption": corruption.replace("_", " "), "value": value})
     rows = means(points)
     order = [c.replace("_", " ") for members in KINDS.values() for c in members]

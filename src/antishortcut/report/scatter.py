@@ -84,13 +84,13 @@ class Scatter:
 
     def numbers(self) -> list[list[str]]:
         """What it comes to: a line of words, number, and over how many."""
-        ours, theirs = self.regrets
+        ours, reference = self.regrets
         same = _groups(self.compared)
         return [
             ["rank correlation (Spearman), all runs", signed(self.spearman, 2), f"{len(self.students)} runs"],
             ["rank correlation within suite and seed, mean", signed(self.within, 2), _groups(self.ranked)],
             [f"regret of choosing by {self.x}", _plain(ours), same],
-            [f"regret of always choosing {BASELINE}", _plain(theirs), same],
+            [f"regret of always choosing {BASELINE}", _plain(reference), same],
         ]
 
     def picks(self) -> list[list[str]]:
@@ -112,10 +112,10 @@ class Scatter:
 
     def flat(self) -> dict[str, Any]:
         """For JSON."""
-        ours, theirs = self.regrets
+        ours, reference = self.regrets
         return {
             "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman,
-            "spearman_within": self.within, "groups": len(self.ranked), "regret": ours, f"regret_{BASELINE}": theirs,
+            "spearman_within": self.within, "groups": len(self.ranked), "regret": ours, f"regret_{BASELINE}": reference,
             "regret_groups": len(self.compared), "choices": [asdict(choice) for choice in self.choices],
         }  # fmt: skip
 
@@ -183,8 +183,8 @@ def scatter_figure(scatter: Scatter, found: Found) -> Figure:
         tooltip=[*tooltips("method:N", "seed:N"), *tips],
     )  # fmt: skip
     title = f"{y} against {x}"
-    told = "; ".join(" ".join(line) for line in scatter.numbers())
-    panel = Panel(title, 340, (layer,), {"scatter": rows}, told=told)
+    message = "; ".join(" ".join(line) for line in scatter.numbers())
+    panel = Panel(title, 340, (layer,), {"scatter": rows}, told=message)
     note = f"A dot is a run, a colour a {'suite' if several else 'method'}."
     key = {
         name if shape == SHAPES[0] else f"{name} ({shape.partition('-')[0]})": looks[name]

@@ -98,8 +98,8 @@ class _Reader:
 
     def note(self) -> None:
         """One note for all pictures of a run with the same fault."""
-        for (folder, why), (first, *others) in self.wrong.items():
-            more = f" and {len(others)} more" if others else ""
+        for (folder, why), (first, *rest) in self.wrong.items():
+            more = f" and {len(rest)} more" if rest else ""
             self.notes.add(f"{folder}/{first}{more}", f"skipped: {why}")
 
 
@@ -156,18 +156,18 @@ class Gallery:
     def key(self, scenes: Sequence[int], columns: Sequence[Column]) -> dict[str, str]:
         """Class → colour: those that occur in these pictures, all when they are few; what has no label last."""
         held = self.artifact
-        seen = {
+        outputs = {
             paint for at in scenes for column in columns if at in column.shots for paint in column.shots[at].colours
         }
-        key = {name: c for name, c in zip(held.classes, held.colours, strict=True) if self.few or c in seen}
-        return key | ({"no label": VOID} if VOID in seen and VOID not in held.colours else {})
+        key = {name: c for name, c in zip(held.classes, held.colours, strict=True) if self.few or c in outputs}
+        return key | ({"no label": VOID} if VOID in outputs and VOID not in held.colours else {})
 
     def alt(self, scene: int, column: Column) -> str:
         """A picture in words: what is on it, the largest first."""
         names = dict(zip(self.artifact.colours, self.artifact.classes, strict=True))
         there = [names[colour] for colour in column.shots[scene].colours if colour in names]
-        told = ", ".join(there[:5]) + ", …" * (len(there) > 5)
-        return f"Scene {scene + 1}, {column.title}" + (f": {told}" if told else "")
+        message = ", ".join(there[:5]) + ", …" * (len(there) > 5)
+        return f"Scene {scene + 1}, {column.title}" + (f": {message}" if message else "")
 
 
 def galleries(found: Found, table: Table, notes: Notes) -> list[Gallery]:
@@ -182,9 +182,9 @@ def galleries(found: Found, table: Table, notes: Notes) -> list[Gallery]:
             break
     together = list(dict.fromkeys(key[:3] for key in held))  # sets of the same students stand side by side
     ordered = sorted(held.items(), key=lambda each: together.index(each[0][:3]))
-    made = [_gallery(key[0], key[1], key[3], rows, table, reader) for key, rows in ordered]
+    built = [_gallery(key[0], key[1], key[3], rows, table, reader) for key, rows in ordered]
     reader.note()
-    return made
+    return built
 
 
 def _readable(students: Iterable[Student], kind: str, reader: _Reader) -> Iterator[tuple[Artifact, Student, Shots]]:
@@ -209,11 +209,11 @@ def _artifact(place: Path, kind: str) -> Artifact:
 def _gallery(suite: str, teacher: str, artifact: Artifact, rows: Rows, table: Table, reader: _Reader) -> Gallery:
     columns = []
     for role in SHARED:
-        found: Shots = {}
+        result: Shots = {}
         for at in artifact.shown:  # from the first student that has it whole
             tried = (reader.shot(student, artifact.kind, _name(at, role)) for student, _ in rows.values())
-            found |= next(({at: shot} for shot in tried if shot is not None), {})
-        columns.append(Column(role, found))
+            result |= next(({at: shot} for shot in tried if shot is not None), {})
+        columns.append(Column(role, result))
     for method, more in _ordered(rows, table):
         student, shots = rows[method]
         columns.append(Column(method, shots, method, student.run.seed, more))
@@ -383,12 +383,12 @@ def _table(name: str, classes: Sequence[str], groups: dict[str, list[Student]], 
 
 def _best(means: dict[str, float], suites: dict[str, str]) -> frozenset[str]:
     """The methods with their suite's best mean; nobody wins alone, nor all."""
-    found: set[str] = set()
+    result: set[str] = set()
     for suite in set(suites.values()):
         held = {method: mean for method, mean in means.items() if suites[method] == suite}
         top = {method for method, mean in held.items() if mean == max(held.values())}
-        found |= top if len(top) < len(held) else set()
-    return frozenset(found)
+        result |= top if len(top) < len(held) else set()
+    return frozenset(result)
 
 
 # --- Text in pictures: as much as fits, and legends in lines ---

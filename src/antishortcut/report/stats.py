@@ -51,13 +51,13 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
         raise ValueError(f"{len(a)} values against {len(b)}: pairs need as many of both")
     if not 0 < level < 1:
         raise ValueError(f"level {level} is not between 0 and 1")
-    found = summary([x - y for x, y in zip(a, b, strict=True)])
-    if found.std is None:
-        return Paired(found.mean, None, None, None, 1)
-    half = float(stdtrit(float(found.count - 1), (1 + level) / 2)) * found.std / math.sqrt(found.count)
+    result = summary([x - y for x, y in zip(a, b, strict=True)])
+    if result.std is None:
+        return Paired(result.mean, None, None, None, 1)
+    half = float(stdtrit(float(result.count - 1), (1 + level) / 2)) * result.std / math.sqrt(result.count)
     size = max(abs(x) for x in (*a, *b))
-    effect = found.mean / found.std if found.std > TINY * size else None
-    return Paired(found.mean, found.mean - half, found.mean + half, effect, found.count)
+    effect = result.mean / result.std if result.std > TINY * size else None
+    return Paired(result.mean, result.mean - half, result.mean + half, effect, result.count)
 
 
 def sign_test(a: Sequence[float], b: Sequence[float]) -> float:

@@ -293,11 +293,11 @@ def sweep_figure(sweep: Sweep, table: Table) -> Figure:
                 if (seeds := values_of(sweep.base[suite], column))
             ]
             layers, data = _drawing(str(index), _across(sweep.key, values), looks, means, dashed, better(column) > 0)
-            told = "; ".join(f"{row['line']} at {row['x']:g}: {row['value']:.3f}" for row in means)
-            told += "".join(f"; {row['line']}: {row['value']:.3f}" for row in dashed)
+            message = "; ".join(f"{row['line']} at {row['x']:g}: {row['value']:.3f}" for row in means)
+            message += "".join(f"; {row['line']}: {row['value']:.3f}" for row in dashed)
             group, score = parts(column)
             title = score if group == "training" else f"{titled(table, group)}, {words(score)}"
-            panels.append(Panel(f"{title} {arrow(column)}".rstrip(), 200, layers, data, told=told))
+            panels.append(Panel(f"{title} {arrow(column)}".rstrip(), 200, layers, data, told=message))
     few = "" if len(lines) == len(sweep.lines) else f" The first {len(lines)} of {len(sweep.lines)} lines are drawn."
     note = (
         f"A line joins runs that differ in nothing but {sweep.key}, the seed and the name: mean over seeds and its "

@@ -61,7 +61,7 @@ class Table:
             rivalry=_differences(rivals, every),
             random={name: summary(values).mean for name, values in baselines.items() if values},
             suites={method: students[0].run.suite for method, students in groups.items()},
-            sources={name: " / ".join(seen) for name, seen in sources.items()},
+            sources={name: " / ".join(outputs) for name, outputs in sources.items()},
             signs=_signs(rivals, every),
             labels=row_labels(found),
             told=tuple(f"{suite}: {label}." for suite, each in labels(found).items() for label in each),
@@ -189,23 +189,23 @@ def _signs(pairs: Pairs, columns: Sequence[str]) -> dict[str, dict[str, float]]:
     signs: dict[str, dict[str, float]] = {}
     for method, (group, base) in pairs.items():
         for name in columns:
-            way, (ours, theirs) = better(name), in_pairs(group, base, name)
+            way, (ours, reference) = better(name), in_pairs(group, base, name)
             if way and ours and pair_of(group[0].run) == RIVALS:
-                signs.setdefault(method, {})[name] = sign_test([way * x for x in ours], [way * x for x in theirs])
+                signs.setdefault(method, {})[name] = sign_test([way * x for x in ours], [way * x for x in reference])
     return signs
 
 
 def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:
     """The difference to the reference over the seeds in common, None when there are none."""
-    ours, theirs = in_pairs(group, reference, column)
-    return paired(ours, theirs) if ours else None
+    ours, other = in_pairs(group, reference, column)
+    return paired(ours, other) if ours else None
 
 
 def in_pairs(group: Sequence[Student], reference: Sequence[Student], column: str) -> tuple[list[float], list[float]]:
     """The values of both over the seeds in common."""
-    ours, theirs = ({s.run.seed: s.values[column] for s in side if column in s.values} for side in (group, reference))
-    seeds = sorted(ours.keys() & theirs.keys())
-    return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+    ours, other = ({s.run.seed: s.values[column] for s in side if column in s.values} for side in (group, reference))
+    seeds = sorted(ours.keys() & other.keys())
+    return [ours[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
 # --- Columns of the tables ---
@@ -440,8 +440,8 @@ class Mark:
     @property
     def words(self) -> str:
         """The same for those who hear the page."""
-        told = {1: f"better than {BASELINE}", -1: f"worse than {BASELINE}", 0: ""}[self.way]
-        return told + ", the interval leaves zero out" * self.sure
+        message = {1: f"better than {BASELINE}", -1: f"worse than {BASELINE}", 0: ""}[self.way]
+        return message + ", the interval leaves zero out" * self.sure
 
     def __str__(self) -> str:
         return BEST * self.best + self.against
@@ -461,11 +461,11 @@ def leaves_zero_out(value: Paired) -> bool:
 
 def legend(compared: bool, suites: int = 1, best: str = BEST, sure: str = SURE) -> str:
     """What the marks mean, in a line; `best` and `sure` as they are written there."""
-    told = f"{best}: best of the column" + " in its suite" * (suites > 1)
+    message = f"{best}: best of the column" + " in its suite" * (suites > 1)
     if not compared:
-        return f"{told}."
+        return f"{message}."
     return (
-        f"{told}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "
+        f"{message}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "
         "interval of that difference leaves zero out (Student’s t, not corrected for looking at many)."
     )
 
@@ -503,8 +503,8 @@ class Difference:
 
     def texts(self, tested: bool) -> list[str]:
         value = self.value
-        told = [signed(value.difference), interval(value), signed(value.effect, 2), str(value.count), self.seeds]
-        return [self.title, self.column, *told, *(["–" if self.p is None else f"{self.p:.3f}"] if tested else [])]
+        message = [signed(value.difference), interval(value), signed(value.effect, 2), str(value.count), self.seeds]
+        return [self.title, self.column, *message, *(["–" if self.p is None else f"{self.p:.3f}"] if tested else [])]
 
     def flat(self) -> dict[str, Any]:
         value = self.value

@@ -86,11 +86,11 @@ def terminal_tables(found: Found, table: Table, width: int | None = None) -> Ite
         from rich.console import Console
 
         width = Console().width
-    judged = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
+    evaluated = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
     marks = legend(bool(table.differences), len(set(table.suites.values())))
     *first, last = fit(*_results(table), width)
     yield from (Shown(str(found.folder), *grid, []) for grid in first)
-    yield Shown(str(found.folder), *last, [*table.told, *judged, marks, *_notes(found, table)] if table.cells else [])
+    yield Shown(str(found.folder), *last, [*table.told, *evaluated, marks, *_notes(found, table)] if table.cells else [])
     yield from _more(found, table, brief=True)
 
 

@@ -31,24 +31,24 @@ def _score(students: Sequence[Student], score: str, methods: list[str]) -> Figur
     points = [(s.method, str(s.run.seed), epoch, value) for s in students for epoch, value in s.curve]
     panels: tuple[Panel, ...] = ()
     many = len(students) > SINGLE
-    told = words(score)
+    message = words(score)
     if points:
         schema = {"method": pl.String, "seed": pl.String, "epoch": pl.Float64, "value": pl.Float64}
         seeds = pl.DataFrame(points, schema=schema, orient="row")
         data = {"mean": _means(seeds)}
-        bold, hover = lines(methods, "mean", data["mean"], "epoch", told)
+        bold, hover = lines(methods, "mean", data["mean"], "epoch", message)
         if many:
             data |= {"band": _bands(data["mean"])}
             area = base("band").mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high"))
             behind = area.encode(x=alt.X("epoch:Q"), color=method_colour(methods))
         else:
             data |= {"seeds": seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()}
-            thin = axes("seeds", "epoch", told).mark_line(strokeWidth=1, strokeOpacity=0.5)
+            thin = axes("seeds", "epoch", message).mark_line(strokeWidth=1, strokeOpacity=0.5)
             behind = thin.encode(detail=alt.Detail("seed:N"), color=method_colour(methods))
         panels = (Panel(f"{judges(students)} set", 300, (behind, bold), data, (hover,), _ends(data["mean"])),)
     around = "the band is ± one standard deviation" if many else "thin: single seeds"
     note = f"Bold: mean over seeds; {around}. Point at a line for its numbers."
-    title = f"{opening(told)} on the {judges(students)} set during training"
+    title = f"{opening(message)} on the {judges(students)} set during training"
     return Figure(score if score in NAMES else "score", title, note, panels, wide=True)
 
 

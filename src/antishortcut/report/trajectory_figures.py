@@ -185,14 +185,14 @@ def _steadiness(held: Directions, end: str) -> Figure:
 
 
 def _boot(held: Directions) -> str:
-    found = held.bootstrap
-    if "mean" not in found:
+    result = held.bootstrap
+    if "mean" not in result:
         return ""
-    spread = f" ± {found['std']:.1f}°" if "std" in found else ""
-    pairs = f" over {found['pairs']:.0f} pairs" if "pairs" in found else ""
-    parts_ = f" of {found['parts']:.0f} disjoint parts of the training set" if "parts" in found else ""
-    chance = f"; random directions: {found['random']:.1f}°" if "random" in found else ""
-    return f" Between directions{parts_}: {found['mean']:.1f}°{spread}{pairs}{chance}."
+    spread = f" ± {result['std']:.1f}°" if "std" in result else ""
+    pairs = f" over {result['pairs']:.0f} pairs" if "pairs" in result else ""
+    parts_ = f" of {result['parts']:.0f} disjoint parts of the training set" if "parts" in result else ""
+    chance = f"; random directions: {result['random']:.1f}°" if "random" in result else ""
+    return f" Between directions{parts_}: {result['mean']:.1f}°{spread}{pairs}{chance}."
 
 
 def _explained(held: Directions, end: str) -> Figure:
@@ -212,8 +212,8 @@ def _explained(held: Directions, end: str) -> Figure:
         across = alt.X("share:Q", title="share of variance", scale=alt.Scale(domain=[0, 1.15]), axis=axis)
         tips = [*tooltips("state:N", "cue:N"), alt.Tooltip("share:Q", format=".1%")]
         layers = bar_chart(start, across, colour(key, "cue"), tips, size=17, font=11, dx=4, form=".0%")
-        said = ", ".join(f"{row['state']} {row['cue']} {row['share']:.0%}" for row in rows)
-        panels.append(Panel(f"{kind} directions", 110, layers, {name: rows}, told=said))
+        text = ", ".join(f"{row['state']} {row['cue']} {row['share']:.0%}" for row in rows)
+        panels.append(Panel(f"{kind} directions", 110, layers, {name: rows}, told=text))
     note = (
         "These images are made, so texture and shape of each are known: the share of the variance along the "
         "directions that each explains, in the early and in the final teacher. Displaced: the directions in which "

@@ -174,9 +174,9 @@ class TeacherCache:
         """
         index = (batch.index.cpu() if batch.index_cpu is None else batch.index_cpu).numpy()  # (B,)
         known = {role: rows.read(view, index) for role, rows in self.rows.items()}  # (B, W) each, or None
-        asked = self.teachers.features([role for role in known if known[role] is None], batch.image)
-        for role, seen in asked.items():
-            half = torch.cat([seen.logits, seen.embedding], dim=1).half().cpu()  # (B, W)
+        requested = self.teachers.features([role for role in known if known[role] is None], batch.image)
+        for role, outputs in requested.items():
+            half = torch.cat([outputs.logits, outputs.embedding], dim=1).half().cpu()  # (B, W)
             if half.isfinite().all():
                 known[role] = half.numpy()
                 self.rows[role].write(view, index, half.numpy())
@@ -184,7 +184,7 @@ class TeacherCache:
                 self._tell(f"what {role!r} says does not fit into float16: not kept, asked for each time")
             if fault := self.rows[role].fault:
                 self._tell(f"what {role!r} says is asked for each time: {fault}")
-        return {role: asked[role] if rows is None else self._split(rows, batch) for role, rows in known.items()}
+        return {role: requested[role] if rows is None else self._split(rows, batch) for role, rows in known.items()}
 
     def _split(self, values: Values, batch: Batch) -> Features:
         there, device = torch.from_numpy(values), batch.image.device  # (B, W)

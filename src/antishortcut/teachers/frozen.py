@@ -51,10 +51,10 @@ def fastest_precision(device: torch.device) -> str:
 
     ANTISHORTCUT_NATIVE says it for machines that differ and are to compute alike.
     """
-    if said := os.environ.get("ANTISHORTCUT_NATIVE"):
-        if said not in DTYPES:
-            raise UserError(f"ANTISHORTCUT_NATIVE={said}: one of {', '.join(DTYPES)}")
-        return said
+    if text := os.environ.get("ANTISHORTCUT_NATIVE"):
+        if text not in DTYPES:
+            raise UserError(f"ANTISHORTCUT_NATIVE={text}: one of {', '.join(DTYPES)}")
+        return text
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.type == "cpu" and any(_has(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")):
@@ -85,17 +85,17 @@ class FrozenModel(nn.Module):
     @torch.no_grad()
     def forward(self, image: Tensor) -> Features:
         with self._casting(image.device.type):
-            seen = self._answer(image)
-        aux = None if seen.aux is None else seen.aux.float()
-        return Features(seen.logits.float(), seen.embedding.float(), seen.stages, aux)
+            outputs = self._answer(image)
+        aux = None if outputs.aux is None else outputs.aux.float()
+        return Features(outputs.logits.float(), outputs.embedding.float(), outputs.stages, aux)
 
     def _answer(self, image: Tensor) -> Features:
         if not self.form.compiled or image.shape != self.shape:
-            seen: Features = self.network(image)
-            return seen
+            outputs: Features = self.network(image)
+            return outputs
         if self._compiled is None:
-            made = torch.compile(self.network, dynamic=False, options={"freezing": True})
-            self._compiled = cast("Callable[[Tensor], Features]", made)
+            built = torch.compile(self.network, dynamic=False, options={"freezing": True})
+            self._compiled = cast("Callable[[Tensor], Features]", built)
         return self._compiled(image)
 
     def _casting(self, device: str) -> AbstractContextManager[Any]:
@@ -134,18 +134,18 @@ def fold(network: Network, side: int = 32) -> Network:
     whole = deepcopy(network).requires_grad_(False).eval().cpu()
     drawn = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     try:
-        made = _folded(whole, drawn)
+        built = _folded(whole, drawn)
     except Exception:  # it is somebody's code, which may do anything with a hook or a copy
-        made = whole
-    return made.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        built = whole
+    return built.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _folded(network: Network, image: Tensor) -> Network:
     pairs = _adjacent(network, image)
-    made = _without(network, pairs)
-    if not _alike(network, made, image):
-        made = _without(network, [pair for pair in pairs if _alike(network, _without(network, [pair]), image)])
-    return made if _alike(network, made, image) else network
+    built = _without(network, pairs)
+    if not _alike(network, built, image):
+        built = _without(network, [pair for pair in pairs if _alike(network, _without(network, [pair]), image)])
+    return built if _alike(network, built, image) else network
 
 
 def _without(network: Network, pairs: Sequence[tuple[str, str]]) -> Network:
@@ -173,16 +173,16 @@ def _after(norm: nn.BatchNorm2d) -> nn.Module:
 
 def _adjacent(network: Network, image: Tensor) -> list[tuple[str, str]]:
     """Paths of every convolution whose result goes into a batch norm, and of that; both used once."""
-    made: dict[int, tuple[nn.Module, Tensor]] = {}  # by identity of the result, which is kept so that it stays its own
+    built: dict[int, tuple[nn.Module, Tensor]] = {}  # by identity of the result, which is kept so that it stays its own
     pairs: list[tuple[nn.Module, nn.Module]] = []
     uses: dict[nn.Module, int] = {}
 
     def note(module: nn.Module, given: tuple[Any, ...], result: Tensor) -> None:
         uses[module] = uses.get(module, 0) + 1
         if isinstance(module, nn.Conv2d):
-            made[id(result)] = (module, result)
-        elif id(given[0]) in made and module.running_mean is not None:
-            pairs.append((made[id(given[0])][0], module))
+            built[id(result)] = (module, result)
+        elif id(given[0]) in built and module.running_mean is not None:
+            pairs.append((built[id(given[0])][0], module))
 
     kinds = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, nn.BatchNorm2d)]
     handles = [module.register_forward_hook(note) for module in kinds]
@@ -227,9 +227,9 @@ def agreement(network: Network, frozen: FrozenModel, images: Sequence[Tensor]) -
     """On batches of real images."""
     cosines, same = [], []
     for image in images:
-        truth, seen = network(image), frozen(image)
-        cosines.append(F.cosine_similarity(_rows(truth.embedding), _rows(seen.embedding), dim=1))  # (R,)
-        same.append(_rows(truth.logits).argmax(1) == _rows(seen.logits).argmax(1))  # (R,)
+        truth, outputs = network(image), frozen(image)
+        cosines.append(F.cosine_similarity(_rows(truth.embedding), _rows(outputs.embedding), dim=1))  # (R,)
+        same.append(_rows(truth.logits).argmax(1) == _rows(outputs.logits).argmax(1))  # (R,)
     return Agreement(float(torch.cat(cosines).mean()), float(torch.cat(same).float().mean()))
 
 
@@ -247,21 +247,21 @@ def freeze_all(
     """
     device = next(next(iter(networks.values())).parameters()).device
     precision = fastest_precision(device) if asked == "auto" else asked
-    made = {role: FrozenModel(network, InferenceForm(precision), side) for role, network in networks.items()}
+    built = {role: FrozenModel(network, InferenceForm(precision), side) for role, network in networks.items()}
     if precision == "float32":
-        return made
+        return built
     for role, network in networks.items():
-        found = agreement(network, made[role], images) if images else SAME
-        if found.enough:
+        result = agreement(network, built[role], images) if images else SAME
+        if result.enough:
             continue
         if asked != "auto":
             raise UserError(
-                f"--teacher-precision {asked}: the {role} teacher gives other answers than in float32: {found}; "
+                f"--teacher-precision {asked}: the {role} teacher gives other answers than in float32: {result}; "
                 "leave it out or use float32"
             )
-        tell(f"teachers stay in float32: in {precision} {role!r} gives other answers, {found}")
+        tell(f"teachers stay in float32: in {precision} {role!r} gives other answers, {result}")
         return freeze_all(networks, "float32", (), tell, side)
-    return made
+    return built
 
 
 def compile_all(
@@ -279,9 +279,9 @@ def compile_all(
             raise UserError(
                 f"--teacher-compile on: torch cannot compile the {role} teacher here ({reason}); leave it out"
             ) from None
-        found = agreement(networks[role], every[role], [image]) if role in networks else SAME
-        if not found.enough:
-            raise UserError(f"--teacher-compile on: compiled, the {role} teacher gives other answers: {found}")
+        result = agreement(networks[role], every[role], [image]) if role in networks else SAME
+        if not result.enough:
+            raise UserError(f"--teacher-compile on: compiled, the {role} teacher gives other answers: {result}")
     return every
 
 

@@ -44,11 +44,11 @@ def imported_states(teacher: TeacherSettings) -> list[ImportedState]:
     if os.path.isdir(path):  # of a name that is no name, False as well
         if teacher.early_file:
             raise UserError(f"{path} is a folder of states: name one of them as early, not {teacher.early}")
-        kept = list(_kept(path))
-        if not kept or not {"final", "100%"} & set(kept[-1].labels):
-            there = ", ".join(kept[-1].labels) if kept else "none"
+        saved = list(_kept(path))
+        if not saved or not {"final", "100%"} & set(saved[-1].labels):
+            there = ", ".join(saved[-1].labels) if saved else "none"
             raise UserError(f"{path} has no final state (the last one: {there}); Snapshots.finish keeps where it ended")
-        return kept
+        return saved
     early = [ImportedState(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
     return [*early, ImportedState(["final"], 2, path)]
 
@@ -66,8 +66,8 @@ def _kept(folder: Path) -> Iterator[ImportedState]:
                 entry["labels"], entry["step"], folder / "snapshots" / entry["file"], share, entry["sha256"]
             )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        told = first_line(error) if type(error) is ValueError else repr(error)
-        raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({told})") from None
+        message = first_line(error) if type(error) is ValueError else repr(error)
+        raise UserError(f"{manifest}: not a list of states as antishortcut.Snapshots writes it ({message})") from None
 
 
 def check_files_fit(teacher: TeacherSettings, sets: DataSplits) -> None:
@@ -87,7 +87,7 @@ def import_teacher(
     """Check every state, score it, and keep it in the teacher's folder; says a line about each."""
     network = build_model(run.model.model_copy(update={"weights": None}), len(sets.classes), sets.image_size)
     trajectory, primary_metric = Trajectory(folder), build_task(sets).primary_metric
-    states, found = imported_states(teacher), list[float]()
+    states, results = imported_states(teacher), list[float]()
     for state in states:
         if state.sha256 not in (None, _digest(state.file)):
             raise UserError(f"{state.file} is missing or damaged: it is not the file that was kept; restore it")
@@ -95,12 +95,12 @@ def import_teacher(
         scores = _scores(network, sets, fabric)
         total = None if state.share is None else states[-1].step
         trajectory.keep(state.labels, state.step, None, total, scores, network)
-        found.append(scores[primary_metric])
+        results.append(scores[primary_metric])
         yield f"{state.file} is {' = '.join(state.labels)}: {primary_metric} {scores[primary_metric]:.3f} here"
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(_alike(states))
     last = dict(scores) | {"epoch": None}
-    if found[0] > found[-1]:
+    if results[0] > results[-1]:
         yield f"The early state has the better {primary_metric}: are {states[0].file} and {states[-1].file} exchanged?"
     if primary_metric == "accuracy" and _guesses(scores[primary_metric], len(sets.classes)):
         yield (

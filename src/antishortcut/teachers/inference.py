@@ -43,28 +43,28 @@ class TeacherOutputs:
         if not self.roles:
             return
         device, compile = self.fabric.device, self.execution.teacher_compile
-        asked = self.execution.teacher_precision
-        exact = (fastest_precision(device) if asked == "auto" else asked) == "float32"
+        requested = self.execution.teacher_precision
+        exact = (fastest_precision(device) if requested == "auto" else requested) == "float32"
         images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
-        made = freeze_all(networks, asked, images, self._news.append, sets.image_size)
-        self.form = replace(next(iter(made.values())).form, compiled=compile == "on")
+        built = freeze_all(networks, requested, images, self._news.append, sets.image_size)
+        self.form = replace(next(iter(built.values())).form, compiled=compile == "on")
         if self.run.optim.mixes and self.execution.cache_teachers is True:
             raise UserError(
                 "--cache-teachers: teachers are asked about mixed images, new ones in every step; "
                 "leave it out, or set optim.mixup and optim.cutmix to 0"
             )
-        kept = self.vectors and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
-        if self.execution.cache_teachers and kept:
+        saved = self.vectors and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
+        if self.execution.cache_teachers and saved:
             self.cache = self._cache(loader, steps, len(sets.train), parts)
         if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
             whole = next(iter(loader.epoch(0))).image
             image = whole[: -(-len(whole) // parts)].to(device)  # as most steps will ask
             if compile == "on":
-                made = compile_all(made, image, {} if begun else networks)
+                built = compile_all(built, image, {} if begun else networks)
             else:
-                made = compile_if_faster(made, image, networks, steps * parts, self._news.append)
-        self.form = self.teachers.quicken(made)
+                built = compile_if_faster(built, image, networks, steps * parts, self._news.append)
+        self.form = self.teachers.quicken(built)
 
     def _some(self, sets: DataSplits) -> Loader:
         """Training images on which answers are compared."""
@@ -80,8 +80,8 @@ class TeacherOutputs:
 
     def _cache(self, loader: Loader, steps: int, images: int, parts: int) -> TeacherCache | None:
         """Refused here, before anything is written, when there is no room for it."""
-        made = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
-        cache = TeacherCache(self.teachers, self.roles, made, images)
+        built = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
+        cache = TeacherCache(self.teachers, self.roles, built, images)
         unasked = self.execution.cache_teachers == "auto"
         try:
             views = {loader.view(epoch) for epoch in range(-(-steps // len(loader)))}

@@ -104,14 +104,14 @@ def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], Non
     run, _ = trajectory.folder.read()
     blank = run.model.model_copy(update={"weights": None, "pretrained": False})
     network = build_model(blank, len(sets.classes), sets.image_size).eval()
-    found = []
+    result = []
     for entry in states:
         trajectory.fill(network, entry["labels"][0])
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
-            found.append(_information(network, sets))
-    totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*found, strict=True)), strict=True)]
-    for entry, (image, label), total in zip(states, found, totals, strict=True):
+            result.append(_information(network, sets))
+    totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*result, strict=True)), strict=True)]
+    for entry, (image, label), total in zip(states, result, totals, strict=True):
         entry["information"] = {"image": image, "label": label, "total": total}
     trajectory.write()
     say("state         −MSE of image   nats of label   normalised sum   (our estimate, theirs is not published)")
@@ -126,10 +126,10 @@ def _seen(network: Network, sets: DataSplits) -> tuple[Tensor, Tensor, Tensor, T
     loader = Loader(images, batch=BATCH, seed=0, image_size=sets.image_size, augment="none")  # shuffled: halves alike
     rows = []
     for batch in loader.epoch(0):
-        seen = network(batch.image)
-        last = seen.stages[-1] if seen.stages else seen.embedding[:, :, None, None]
+        outputs = network(batch.image)
+        last = outputs.stages[-1] if outputs.stages else outputs.embedding[:, :, None, None]
         small = F.interpolate(batch.image, (SIDE, SIDE), mode="area") if sets.image_size > SIDE else batch.image
-        rows.append((last, seen.embedding, small, batch.label))
+        rows.append((last, outputs.embedding, small, batch.label))
     maps, embedding, image, label = (torch.cat(column) for column in zip(*rows, strict=True))
     return maps, embedding, image, label
 

@@ -48,13 +48,13 @@ def build_model(model: ModelSettings, classes: int, image_size: int) -> Network:
 
 def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers on the CPU, each with memory of its own, although tied ones share theirs."""
-    found, seen = {}, set[int]()
+    result, outputs = {}, set[int]()
     for key, value in module.state_dict().items():
         tensor = value.detach().cpu().contiguous()
         place = tensor.untyped_storage().data_ptr()
-        found[key] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return found
+        result[key] = tensor.clone() if place in outputs else tensor
+        outputs.add(place)
+    return result
 
 
 def save_weights(path: Path, module: nn.Module) -> str:
@@ -103,8 +103,8 @@ class Trajectory:
             try:
                 self.entries = check_entries(read_json(self.manifest)["states"])
             except (KeyError, TypeError, ValueError) as error:  # a UserError among them
-                told = error if isinstance(error, UserError) else f"{self.manifest} is damaged ({first_line(error)})"
-                raise UserError(f"{told}; remove {folder.path} and run asd teach again") from None
+                message = error if isinstance(error, UserError) else f"{self.manifest} is damaged ({first_line(error)})"
+                raise UserError(f"{message}; remove {folder.path} and run asd teach again") from None
 
     def keep(
         self,
@@ -129,8 +129,8 @@ class Trajectory:
             "file": file,
             "sha256": digest,
         }
-        others = [known for known in self.entries if known["step"] != step]
-        self.entries = sorted([*others, entry | dict(scores)], key=lambda known: known["step"])
+        rest = [known for known in self.entries if known["step"] != step]
+        self.entries = sorted([*rest, entry | dict(scores)], key=lambda known: known["step"])
         self.write()
 
     def write(self) -> None:
@@ -185,8 +185,8 @@ class Trajectory:
 
 def _total(entry: Mapping[str, Any]) -> float | None:
     """How informative a state was found, None where it was not asked yet."""
-    found = entry.get("information")
-    total = found.get("total") if isinstance(found, dict) else None
+    result = entry.get("information")
+    total = result.get("total") if isinstance(result, dict) else None
     return float(total) if isinstance(total, int | float) and abs(total) < 1e300 else None  # NaN is not
 
 
@@ -246,9 +246,9 @@ class Teachers:
         """What each wanted state says of a batch of raw images, in float32, without gradient."""
         out = {}
         for role in roles:
-            seen = self._quick[role](image) if role in self._quick else self.network(role)(image)
-            maps = tuple(stage.float() for stage in seen.stages) if stages else ()
-            out[role] = Features(seen.logits.float(), seen.embedding.float(), maps)
+            outputs = self._quick[role](image) if role in self._quick else self.network(role)(image)
+            maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
+            out[role] = Features(outputs.logits.float(), outputs.embedding.float(), maps)
         return out
 
     def quicken(self, made: dict[str, FrozenModel]) -> InferenceForm:

@@ -81,10 +81,10 @@ class Line:
 
 def data_name(text: str) -> str:
     """A plain folder is one of images; however its path is spelt, it is the same."""
-    kind, found, path = text.partition(":")
-    if not found and expanded(text).is_dir():
+    kind, result, path = text.partition(":")
+    if not result and expanded(text).is_dir():
         return f"folder:{Path(text)}"
-    if not found and text not in DATASETS:
+    if not result and text not in DATASETS:
         raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or suggest(text, DATASETS)}")
     return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
 
@@ -156,8 +156,8 @@ def _data(wanted: Wanted, finding: Finding) -> list[Line]:
 def _counts(finding: Finding) -> str:
     """What was found, without names: they may hold anything, and this becomes a comment."""
     train, *held = (len(part) for part in finding.parts.values())
-    told = f"{plural(len(finding.classes), 'class')}, {plural(train, 'image')} to train on, {sum(held):,} held out"
-    return told + (f"; without images: {plural(len(finding.empty), 'folder')}" if finding.empty else "")
+    message = f"{plural(len(finding.classes), 'class')}, {plural(train, 'image')} to train on, {sum(held):,} held out"
+    return message + (f"; without images: {plural(len(finding.empty), 'folder')}" if finding.empty else "")
 
 
 def _teacher(wanted: Wanted, ready: dict[str, bool], epochs: int, batch: int) -> list[Line]:

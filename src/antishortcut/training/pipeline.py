@@ -136,8 +136,8 @@ class Session:
                 f"{folder.path} was begun with --devices {kept.devices} --nodes {kept.nodes}; go on with it so, or "
                 "remove that folder"
             )
-        if others := _differing(kept, here):
-            self.say(f"{folder.path} goes on as it began: {others}")
+        if rest := _differing(kept, here):
+            self.say(f"{folder.path} goes on as it began: {rest}")
 
     def _made(self, execution: Execution) -> Fabric:
         if execution not in self._fabric:
@@ -151,8 +151,8 @@ class Session:
 
 def _differing(kept: Execution, wanted: Execution) -> str:
     """Execution settings that were asked for otherwise than the run has them."""
-    asked = wanted.model_dump(exclude={"threads"} if wanted.threads == 0 else set())  # 0 and auto leave it open
-    pairs = [(name, getattr(kept, name), value) for name, value in asked.items()]
+    requested = wanted.model_dump(exclude={"threads"} if wanted.threads == 0 else set())  # 0 and auto leave it open
+    pairs = [(name, getattr(kept, name), value) for name, value in requested.items()]
     return ", ".join(f"{name} {there}, not {here}" for name, there, here in pairs if here not in (there, "auto"))
 
 
@@ -228,8 +228,8 @@ def distill(
         session.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
         teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
     born = [f"gen{generations}"] if generations > 1 else []
-    seen = [f"views{recipe.views}"] if recipe.views else []  # a protocol of its own says so in its name
-    title = "-".join([method, *(f"via-{network}" for network in via), *born, *seen])
+    outputs = [f"views{recipe.views}"] if recipe.views else []  # a protocol of its own says so in its name
+    title = "-".join([method, *(f"via-{network}" for network in via), *born, *outputs])
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
 
 
@@ -264,18 +264,18 @@ def _check(
     shapes = dict.fromkeys(roles, feature_shapes(build_model(model, classes, side), side)) if roles else {}
     sizes = method_sizes(sets, feature_shapes(student, side), shapes)
     check_networks(sets, sizes)
-    made = cast(Method, build_method(method, sizes, settings))
-    check_mixup(recipe.optim, build_task(sets), made, method)
+    built = cast(Method, build_method(method, sizes, settings))
+    check_mixup(recipe.optim, build_task(sets), built, method)
     if recipe.teacher.final is not None:
         there = [label for state in imported_states(recipe.teacher) for label in state.labels]
-        how = 'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
+        options = 'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
     else:
         there = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
-        how = "add it to teacher.keep"
+        options = "add it to teacher.keep"
     for role in roles:
         state = early if role == "early" else role
         if "/" not in state and state not in (*there, "final", "chosen", "rewind"):
-            raise UserError(f"the teacher has no state {state!r}; {how}{suggest(state, there)}")
+            raise UserError(f"the teacher has no state {state!r}; {options}{suggest(state, there)}")
 
 
 def _learn(

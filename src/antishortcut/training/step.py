@@ -34,17 +34,17 @@ class DistillationStep(nn.Module):
         self.student, self.method, self.task = student, method, task
 
     def forward(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> dict[str, Tensor]:
-        seen = self.student(batch.image)
-        if torch.is_grad_enabled() and not (seen.logits.requires_grad or seen.embedding.requires_grad):
+        outputs = self.student(batch.image)
+        if torch.is_grad_enabled() and not (outputs.logits.requires_grad or outputs.embedding.requires_grad):
             raise UserError(DETACHED)
         method = cast(Method, self.method)
-        stages = seen.stages if "stages" in method.taps else ()
+        stages = outputs.stages if "stages" in method.taps else ()
         if "stages" in method.taps and not stages:
             raise UserError(SKIPPED)
         with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
-            aux = None if seen.aux is None else seen.aux.float()
+            aux = None if outputs.aux is None else outputs.aux.float()
             maps = tuple(stage.float() for stage in stages)
-            student = Features(seen.logits.float(), seen.embedding.float(), maps, aux)
+            student = Features(outputs.logits.float(), outputs.embedding.float(), maps, aux)
             if isinstance(self.method, TrainingView):
                 student = self.method.view(student, teachers)
             own = self.task.loss(student, batch)
@@ -90,11 +90,11 @@ def gather_samples(
         return student, teachers, batch
     rows = {name: getattr(batch, name) for name in ("label", "index", "other", "share")}
     whole = replace(batch, **{name: gather(value) for name, value in rows.items() if value is not None})
-    return _rows(student), {role: _rows(seen) for role, seen in teachers.items()}, whole
+    return _rows(student), {role: _rows(outputs) for role, outputs in teachers.items()}, whole
 
 
-def _rows(seen: Features) -> Features:
-    return replace(seen, logits=gather(seen.logits), embedding=gather(seen.embedding))
+def _rows(outputs: Features) -> Features:
+    return replace(outputs, logits=gather(outputs.logits), embedding=gather(outputs.embedding))
 
 
 class LossMeter:
@@ -119,7 +119,7 @@ class LossMeter:
         bad = [name for name, value in self.sums.items() if not torch.isfinite(value)]
         if bad:
             values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
-            roles = [repr(role) for role, seen in (teachers or {}).items() if not _finite(seen)]
+            roles = [repr(role) for role, outputs in (teachers or {}).items() if not _finite(outputs)]
             blamed = f"the answers of {' and '.join(roles)} are not finite: has that network diverged?"
             raise UserError(
                 f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {kept()}; "
@@ -146,5 +146,5 @@ def check_finite_weights(network: nn.Module, step: int, kept: Callable[[], str])
             raise UserError(f"weights are not finite after step {step}: {name}; {kept()}; {ADVICE}")
 
 
-def _finite(seen: Features) -> bool:
-    return all(bool(each.isfinite().all()) for each in (seen.logits, seen.embedding, *seen.stages))
+def _finite(outputs: Features) -> bool:
+    return all(bool(each.isfinite().all()) for each in (outputs.logits, outputs.embedding, *outputs.stages))

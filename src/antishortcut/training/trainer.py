@@ -154,18 +154,18 @@ class Trainer:
 
     def _settle_parts(self) -> tuple[int, str]:
         """In how many parts a batch is computed."""
-        parts, why = self.execution.parts, ""
-        if parts == "auto":
+        pieces, why = self.execution.parts, ""
+        if pieces == "auto":
             batch, features = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
             device = self.fabric.device
-            parts, why = find_micro_batches(self.step, batch, features, self.fabric.autocast, self.run.optim, device)
-            self.execution = self.execution.model_copy(update={"parts": parts})
-        return self.run.optim.accumulate * parts, why
+            pieces, why = find_micro_batches(self.step, batch, features, self.fabric.autocast, self.run.optim, device)
+            self.execution = self.execution.model_copy(update={"parts": pieces})
+        return self.run.optim.accumulate * pieces, why
 
     def how(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
-        found = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
-        return self.execution.model_dump() | found | {"workers": self.loader.workers} | self.answers.how()
+        result = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
+        return self.execution.model_dump() | result | {"workers": self.loader.workers} | self.answers.how()
 
     def fit(self, quiet: bool) -> None:
         self._restore()
@@ -218,22 +218,22 @@ class Trainer:
             group["lr"] = rate
         self.module.train()
         terms: dict[str, Tensor] = {}
-        parts = split_microbatches(mix_batch(batch, self.run.optim, self.run.seed, self.done), self.parts)
+        pieces = split_microbatches(mix_batch(batch, self.run.optim, self.run.seed, self.done), self.parts)
         rows, void = sum(all_gather_int(len(batch.index))), 0
-        for number, part in enumerate(parts):
+        for number, part in enumerate(pieces):
             targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
             weight = sum(all_gather_int(len(part.index))) / rows
-            with self.fabric.no_backward_sync(self.module, enabled=number < len(parts) - 1):
-                found = self.module(OpaqueBatch(part, targets, self.done / self.unit))
-                self.fabric.backward(weight * torch.stack(list(found.values())).sum())
-            void += EMPTY_STEP in found
-            terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in found.items()}
+            with self.fabric.no_backward_sync(self.module, enabled=number < len(pieces) - 1):
+                result = self.module(OpaqueBatch(part, targets, self.done / self.unit))
+                self.fabric.backward(weight * torch.stack(list(result.values())).sum())
+            void += EMPTY_STEP in result
+            terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in result.items()}
         self.meter.add(terms)
         if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
             self.meter.check(self.done + 1, self._kept, targets)
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
-        if void < len(parts):  # where nothing is learned, nothing is forgotten either
+        if void < len(pieces):  # where nothing is learned, nothing is forgotten either
             self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None:
@@ -300,13 +300,13 @@ class Trainer:
     def _restore(self) -> None:
         """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
         states, run = self.folder.path / "resume", self.run.hash
-        found = load_checkpoint(states, run)
-        if found is not None:
-            self.done, state = found
+        result = load_checkpoint(states, run)
+        if result is not None:
+            self.done, state = result
             try:
                 refuse_unsound(state, self.done, self.total)
-                before, others = self.fabric.global_rank - 1, state.get("others", [])  # older states have none
-                own = others[before] if 0 <= before < len(others) else {}
+                before, rest = self.fabric.global_rank - 1, state.get("others", [])  # older states have none
+                own = rest[before] if 0 <= before < len(rest) else {}
                 self.step.load_state_dict(state["model"] | own)
                 restore_optimizer(self.optimizer, state["optimizer"])
                 self.meter, self.seconds = LossMeter(state["meter"]), state["seconds"]
@@ -317,23 +317,23 @@ class Trainer:
                 where = self.folder.path
                 raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
         elif isinstance(self.method, Prepares):
-            how = dict[str, Any](image_size=self.sets.image_size, augment="none", shuffle=False, seed=0)
-            plain = Loader(self.sets.train, batch=self.task.eval_batch_size, workers=self.execution.workers, **how)
+            settings = dict[str, Any](image_size=self.sets.image_size, augment="none", shuffle=False, seed=0)
+            plain = Loader(self.sets.train, batch=self.task.eval_batch_size, workers=self.execution.workers, **settings)
             self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
         if self.writes:
             drop_later_checkpoints(states, self.done)
-            self.folder.cut(self.done if found else -1)  # what was logged of the untrained state comes again
+            self.folder.cut(self.done if result else -1)  # what was logged of the untrained state comes again
 
     def _rows(self, batch: Batch) -> Mapping[str, Features]:
         """What the teachers say of a batch, as rows."""
         here = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
         roles = self.answers.roles
-        seen = self.teachers.features(roles, here.image)
-        return self.task.rows(seen[roles[0]], seen, here)[1]
+        outputs = self.teachers.features(roles, here.image)
+        return self.task.rows(outputs[roles[0]], outputs, here)[1]
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
         """A disk that fails is told to `say`, or else raised. All processes come here in the same step."""
-        others = rank_local_buffers(self.step)
+        rest = rank_local_buffers(self.step)
         if self.writes:
             self.meter.check(self.done, self._kept)
             check_finite_weights(self.step, self.done, self._kept)
@@ -343,7 +343,7 @@ class Trainer:
                 "meter": self.meter.sums,
             }
             more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more |= {"run": self.run.hash, "step": self.done, "others": others}
+            more |= {"run": self.run.hash, "step": self.done, "others": rest}
             if self.average is not None:
                 more["average"] = self.average.network.state_dict()
             if say is None:
@@ -388,8 +388,8 @@ class Trainer:
 
     def _all(self, number: int, due: bool) -> tuple[int, bool]:
         """The signal any process was sent, so that all stop after the same step, and whether the first one saves."""
-        said = all_gather_int(number + SAVES * due)
-        return max(each % SAVES for each in said), said[0] >= SAVES
+        text = all_gather_int(number + SAVES * due)
+        return max(each % SAVES for each in text), text[0] >= SAVES
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self.started

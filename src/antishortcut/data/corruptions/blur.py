@@ -39,8 +39,8 @@ def defocus_blur(images: Bytes, radius: float, alias: float) -> Bytes:
     padded = np.pad(values, margins, mode="reflect")  # (B, S + 2 reach, S + 2 reach, 3)
     size = [next_fast_len(padded.shape[1], real=True)] * 2
     waves = rfft2(padded, size, axes=(1, 2)) * rfft2(kernel, size)[None, :, :, None]
-    kept = slice(2 * reach, 2 * reach + side)  # the transform is periodic: what came round the edge lies before
-    return as_bytes(irfft2(waves, size, axes=(1, 2))[:, kept, kept])
+    saved = slice(2 * reach, 2 * reach + side)  # the transform is periodic: what came round the edge lies before
+    return as_bytes(irfft2(waves, size, axes=(1, 2))[:, saved, saved])
 
 
 @lru_cache(maxsize=32)
@@ -55,8 +55,8 @@ def disk(radius: float, alias: float) -> NDArray[np.float64]:
     kernel = ndimage.correlate(inside / inside.sum(), np.outer(bell, bell), mode="mirror")
     kernel[kernel < NOTHING] = 0
     margin = int(np.flatnonzero(kernel.any(axis=0))[0])
-    kept = slice(margin, len(kernel) - margin)
-    return np.asarray(kernel[kept, kept])
+    saved = slice(margin, len(kernel) - margin)
+    return np.asarray(kernel[saved, saved])
 
 
 def glass_blur(images: Bytes, sigma: float, reach: int, delta: Ints) -> Bytes:
@@ -85,13 +85,13 @@ def taken(delta: Ints, reach: int) -> NDArray[np.int64]:
     again = moves.ravel()[source] & (source > here)  # (B, P) the neighbour has had its turn
     source += side * side * np.arange(count)[:, None]
     place, follow = source.ravel(), again.ravel()  # (B · P,)
-    found = place.copy()
+    result = place.copy()
     open_ = np.flatnonzero(follow)
     while len(open_):
-        at = found[open_]
-        found[open_] = place[at]
+        at = result[open_]
+        result[open_] = place[at]
         open_ = open_[follow[at]]
-    return found
+    return result
 
 
 def motion_blur(images: Bytes, radius: float, sigma: float, angle: Floats) -> Bytes:

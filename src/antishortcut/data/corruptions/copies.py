@@ -107,11 +107,11 @@ def _first_of_five(path: Path, classes: int) -> Tensor:
 def _mark(folder: Path, names: Sequence[str], facts: Mapping[str, Any]) -> str:
     """Of labels, of the images' bytes, and of what is said of copies made here; not of which others lie beside them."""
     decisive = {key: value for key, value in facts.items() if key != "names"}
-    seen = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+    outputs = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names)):
         now = path.stat()
-        seen.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
-    return seen.hexdigest()[:16]
+        outputs.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
+    return outputs.hexdigest()[:16]
 
 
 @lru_cache(maxsize=512)
@@ -120,11 +120,11 @@ def _content(path: Path, size: int, time: int) -> str:
     with path.open("rb") as file:
         if size <= WHOLE:
             return hashlib.file_digest(file, "blake2b").hexdigest()
-        seen = hashlib.blake2b()
+        outputs = hashlib.blake2b()
         for block in range(BLOCKS):
             file.seek(block * (size - BLOCK) // (BLOCKS - 1))
-            seen.update(file.read(BLOCK))
-        return seen.hexdigest()
+            outputs.update(file.read(BLOCK))
+        return outputs.hexdigest()
 
 
 def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str]) -> Copies:
@@ -145,10 +145,10 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
 
     def read(name: str, severity: int) -> AnySet:
         where = homes[name] / str(severity)
-        if (found := _listed(where, classes)) != first:
-            place, file = min(set(found) ^ set(first))
+        if (result := _listed(where, classes)) != first:
+            place, file = min(set(result) ^ set(first))
             raise UserError(f"{where} has other images than {names[0]}: {classes[place]}/{file} is in one of them only")
-        return FileSet(tuple(where / classes[place] / file for place, file in found), label)
+        return FileSet(tuple(where / classes[place] / file for place, file in result), label)
 
     sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
     mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
@@ -163,23 +163,23 @@ def _home(folder: Path, name: str) -> Path | None:
 
 def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     """(place of the class, file name) of the images in the class folders, sorted."""
-    found = []
+    result = []
     for place, name in enumerate(classes):
         if (folder / name).is_dir():
             files = (entry.name for entry in os.scandir(folder / name))
-            found += [(place, file) for file in sorted(files) if Path(file).suffix.lower() in SUFFIXES]
-    return found
+            result += [(place, file) for file in sorted(files) if Path(file).suffix.lower() in SUFFIXES]
+    return result
 
 
 def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> str:
     """Which corruptions, and of every file of every severity: class, name and size; 0 where it is missing."""
-    seen = hashlib.sha256("\n".join(homes).encode())
-    wanted: dict[str, list[str]] = {}
+    outputs = hashlib.sha256("\n".join(homes).encode())
+    required: dict[str, list[str]] = {}
     for place, file in first:
-        wanted.setdefault(classes[place], []).append(file)
+        required.setdefault(classes[place], []).append(file)
     for home, severity in product(homes.values(), SEVERITIES):
-        for name, files in wanted.items():
+        for name, files in required.items():
             folder = home / str(severity) / name
             sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
-            seen.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
-    return seen.hexdigest()[:16]
+            outputs.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
+    return outputs.hexdigest()[:16]

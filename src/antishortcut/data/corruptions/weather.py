@@ -106,11 +106,11 @@ def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
     which = (uniform[:, 0] * len(textures)).astype(int)  # (B,)
     cut = np.empty((len(uniform), side, side, 3), dtype=np.uint8)
     for number, texture in enumerate(textures):
-        mine = np.flatnonzero(which == number)
+        own = np.flatnonzero(which == number)
         room = np.array(texture.shape[:2]) - side  # the last row and column are never drawn, as in the scripts
-        row, column = (uniform[mine, 1:] * room).astype(int).T
+        row, column = (uniform[own, 1:] * room).astype(int).T
         windows = np.lib.stride_tricks.sliding_window_view(texture, (side, side), axis=(0, 1))  # (…, …, 3, S, S)
-        cut[mine] = windows[row, column].transpose(0, 2, 3, 1)
+        cut[own] = windows[row, column].transpose(0, 2, 3, 1)
     return cut
 
 

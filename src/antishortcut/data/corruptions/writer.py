@@ -125,9 +125,9 @@ def write_copies(
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
             _generate(CleanImages.of(images, side), missing, out, seed, ice, processes, quiet)
-        made = [name for name in ALL if (out / f"{name}.npy").exists()]
-        if read_facts(out / FACTS) != json.loads(json.dumps(settings | {"names": made})):
-            write_json(out / FACTS, settings | {"names": made})
+        built = [name for name in ALL if (out / f"{name}.npy").exists()]
+        if read_facts(out / FACTS) != json.loads(json.dumps(settings | {"names": built})):
+            write_json(out / FACTS, settings | {"names": built})
         (out / MAKING).unlink(missing_ok=True)
 
 
@@ -321,13 +321,13 @@ def corrupt(
     side = images.shape[1]
     check(name, side)
     table, size = table_of(side), CHUNK[table_of(side)]
-    made = np.empty(images.shape, dtype=np.uint8)
+    built = np.empty(images.shape, dtype=np.uint8)
     for start in range(0, len(images), size):
         rng = np.random.default_rng([VERSION, seed, ALL.index(name), severity, chunk + start // size])
         part = Chunk(images[start : start + size], rng, frost)
         with one_thread():
-            made[start : start + size] = MAKERS[name](part, TABLES[table][name][severity - 1])
-    return made
+            built[start : start + size] = MAKERS[name](part, TABLES[table][name][severity - 1])
+    return built
 
 
 def check(name: str, side: int) -> None:

@@ -69,25 +69,25 @@ def open_finding(
     kind, _, path = name.partition(":")
     folder = expanded(path) if path else None
     try:
-        found, _ = find(name, root, seed=seed, image_size=image_size, options=options)
-        train, val, tests = divided(found, name, seed, train_limit, test_limit, val_fraction)
+        result, _ = find(name, root, seed=seed, image_size=image_size, options=options)
+        train, val, tests = divided(result, name, seed, train_limit, test_limit, val_fraction)
     except UserError as error:
         if kind != "folder" or folder is None or not folder.is_dir():
             raise
         return _refused(name, folder, str(error), image_size)
-    parts: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
-    parts |= {key if key not in parts else f"test {key}": test for key, test in tests.items()}
-    finding = Finding(name, found.classes, found.image_size, parts)
+    pieces: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
+    pieces |= {key if key not in pieces else f"test {key}": test for key, test in tests.items()}
+    finding = Finding(name, result.classes, result.image_size, pieces)
     if folder is None:
         return finding
-    every = [found.train, *found.tests.values(), *([] if found.val is None else [found.val])]  # before limits
-    others, unused = _beside(folder, [part for part in every if isinstance(part, FileSet)])
-    finding = replace(finding, base=folder, others=others, unused=unused)
+    every = [result.train, *result.tests.values(), *([] if result.val is None else [result.val])]  # before limits
+    rest, unused = _beside(folder, [part for part in every if isinstance(part, FileSet)])
+    finding = replace(finding, base=folder, others=rest, unused=unused)
     if kind != "folder":
         return finding
     empty: tuple[str, ...] = ()
     if layouts.part_of(folder, layouts.TRAIN) is None and not scenes.has_masks(folder):
-        empty = tuple(name for name in layouts.folders(folder) if name not in found.classes)
+        empty = tuple(name for name in layouts.folders(folder) if name not in result.classes)
     return replace(finding, held=_tested(folder), empty=empty)
 
 
@@ -131,26 +131,26 @@ def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> F
     empty: tuple[str, ...] = ()
     unpaired: tuple[str, ...] = ()
     if scenes.has_masks(folder):
-        classes, parts, unpaired = _scenes(folder, places)
+        classes, pieces, unpaired = _scenes(folder, places)
     else:
-        classes, parts, empty = _classes(folder, places)
-    if not len(parts["train"]):
+        classes, pieces, empty = _classes(folder, places)
+    if not len(pieces["train"]):
         raise UserError(refusal)
-    others, unused = _beside(folder, parts.values(), [folder / name for name in unpaired])
+    rest, unused = _beside(folder, pieces.values(), [folder / name for name in unpaired])
     crop = 224
     with suppress(UserError, IndexError):  # a first image that cannot be read, or none
-        crop = scenes.usual_crop(parts["train"]) if parts["train"].masks else crop
+        crop = scenes.usual_crop(pieces["train"]) if pieces["train"].masks else crop
     return Finding(
         name,
         classes,
         image_size or crop,
-        parts,
+        pieces,
         base=folder,
         refusal=refusal,
         held=_tested(folder) if train != folder else "",
         empty=empty,
         unpaired=unpaired,
-        others=others,
+        others=rest,
         unused=unused,
     )
 
@@ -166,13 +166,13 @@ def _classes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...],
     named = {part: layouts.folders(place) for part, place in places.items()}
     classes = tuple(dict.fromkeys(name for names in named.values() for name in names))
     number = {name: at for at, name in enumerate(classes)}
-    parts, empty = {}, []
+    pieces, empty = {}, []
     for part, place in places.items():
         listed = [(name, layouts.images_below(place / name)) for name in named[part]]
         empty += [str((place / name).relative_to(folder)) for name, paths in listed if not paths]
         label = torch.tensor([number[name] for name, paths in listed for _ in paths], dtype=torch.int64)
-        parts[part] = FileSet(tuple(path for _, paths in listed for path in paths), label)
-    return classes, parts, tuple(empty)
+        pieces[part] = FileSet(tuple(path for _, paths in listed for path in paths), label)
+    return classes, pieces, tuple(empty)
 
 
 def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
@@ -181,7 +181,7 @@ def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], 
     with suppress(UserError):
         names = scenes.names_in(folder)
     lookup = scenes.table({value: value for value in range(min(len(names) or MOST, MOST))})
-    parts, unpaired = {}, []
+    pieces, unpaired = {}, []
     for part, place in places.items():
         images = _stems(place / "images", layouts.images_below(place / "images"))
         masks = _stems(place / "masks", scenes.lossless(place / "masks"))
@@ -191,8 +191,8 @@ def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], 
         unpaired += [str(path.relative_to(folder)) for path in single]
         label = torch.zeros(len(both), dtype=torch.int64)
         paths, labels = tuple(images[name] for name in both), tuple(masks[name] for name in both)
-        parts[part] = FileSet(paths, label, masks=labels, lookup=lookup)
-    return names, parts, tuple(unpaired)
+        pieces[part] = FileSet(paths, label, masks=labels, lookup=lookup)
+    return names, pieces, tuple(unpaired)
 
 
 def _stems(folder: Path, paths: list[Path]) -> dict[str, Path]:
@@ -204,7 +204,7 @@ def _beside(
 ) -> tuple[tuple[Path, ...], dict[str, int]]:
     """Other files in the folder, and the number of other images by the folder they are in."""
     used = {str(path) for part in parts for path in (*part.paths, *part.masks)} | set(map(str, known))
-    others: list[Path] = []
+    rest: list[Path] = []
     unused: Counter[str] = Counter()
     for where, below, names in layouts.walked(folder):
         below[:] = sorted(name for name in below if not name.startswith("."))
@@ -215,8 +215,8 @@ def _beside(
             if path.suffix.lower() in layouts.SUFFIXES:
                 unused["/".join(path.relative_to(folder).parts[:-1][:2]) or "."] += 1
             elif name not in _PLAIN and not name.lower().startswith(_TEXTS):
-                others.append(path)
-    return tuple(others), dict(unused)
+                rest.append(path)
+    return tuple(rest), dict(unused)
 
 
 # --- Open and decode every file once: its properties, or why it cannot be read ---
@@ -252,32 +252,32 @@ def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[Seen]:
             Seen(size, digest=_digest(pixels[at]), values=_counted(label[at]) if dense else None)
             for at in range(len(images))
         ]
-    seen = [Seen()] * len(images)
+    outputs = [Seen()] * len(images)
 
     def fill(at: int) -> None:
-        seen[at] = _file(images, at)
+        outputs[at] = _file(images, at)
         tell()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about odd files that it reads all the same
         in_threads(fill, len(images))
-    return seen
+    return outputs
 
 
 def _file(files: FileSet, at: int) -> Seen:
-    seen = _picture(files.paths[at])
+    outputs = _picture(files.paths[at])
     if not files.masks:
-        return seen
+        return outputs
     path = files.masks[at]
     try:
         values = read_values(path)  # (H, W)
     except UserError as error:
         why = str(error).removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
-        return replace(seen, mask_wrong=why)
+        return replace(outputs, mask_wrong=why)
     height, width = values.shape
-    if not seen.wrong and (width, height) != seen.size:
-        return replace(seen, mask_wrong=f"{width} × {height} pixels, its image {seen.size[0]} × {seen.size[1]}")
-    return replace(seen, values=_counted(values))
+    if not outputs.wrong and (width, height) != outputs.size:
+        return replace(outputs, mask_wrong=f"{width} × {height} pixels, its image {outputs.size[0]} × {outputs.size[1]}")
+    return replace(outputs, values=_counted(values))
 
 
 def _picture(path: Path) -> Seen:

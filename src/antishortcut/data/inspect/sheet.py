@@ -25,11 +25,11 @@ Bytes = NDArray[np.uint8]
 
 
 def contact_sheet(
-    finding: Finding, seen: Sequence[Seen], augment: str, seed: int = 0, colours: Sequence[str] = ()
+    finding: Finding, outputs: Sequence[Seen], augment: str, seed: int = 0, colours: Sequence[str] = ()
 ) -> Image.Image:
     """Training images that can be read, spread over the classes; masks in these colours, void black."""
     train, side = finding.parts["train"], finding.image_size
-    good = [at for at, image in enumerate(seen) if image.readable and _has_classes(train, image)]
+    good = [at for at, image in enumerate(outputs) if image.readable and _has_classes(train, image)]
     if not good:
         raise UserError("no training image can be read, so there is nothing to draw")
     whole = take(train, torch.tensor(good))
@@ -53,11 +53,11 @@ def contact_sheet(
     return sheets.contact_sheet(columns, rows, title=title, across=2, legend=legend)
 
 
-def _has_classes(images: AnySet, seen: Seen) -> bool:
+def _has_classes(images: AnySet, outputs: Seen) -> bool:
     """Whether all values of its mask have a meaning; training stops at others."""
-    if seen.values is None or isinstance(images, ImageSet) or images.lookup is None:
+    if outputs.values is None or isinstance(images, ImageSet) or images.lookup is None:
         return True
-    return not (images.lookup.numpy()[seen.values > 0] == NO_CLASS).any()
+    return not (images.lookup.numpy()[outputs.values > 0] == NO_CLASS).any()
 
 
 def _views(whole: AnySet, chosen: AnySet, side: int, augment: str, seed: int, paint: Bytes) -> list[list[Image.Image]]:

@@ -34,16 +34,16 @@ KINDS = {  # how pixels are stored
 
 def summarise(finding: Finding, looked: Looked) -> dict[str, Any]:
     """All facts, ready for JSON."""
-    every = [seen for part in looked.values() for seen in part]
+    every = [outputs for part in looked.values() for outputs in part]
     counts = {} if finding.dense else {part: _counts(finding, part) for part in finding.parts}
     facts = {
         "data": finding.name,
         "classes": len(finding.classes),
         "image_size": finding.image_size,
         "parts": [_part(part, len(looked[part]), counts) for part in finding.parts],
-        "sizes": _sizes([seen.size for seen in every if not seen.wrong], finding.image_size),
-        "modes": dict(Counter(_mode(seen.mode) for seen in every if seen.mode).most_common()),
-        "turned": sum(seen.turned for seen in every),
+        "sizes": _sizes([outputs.size for outputs in every if not outputs.wrong], finding.image_size),
+        "modes": dict(Counter(_mode(outputs.mode) for outputs in every if outputs.mode).most_common()),
+        "turned": sum(outputs.turned for outputs in every),
         "unreadable": _unreadable(finding, looked),
         "duplicates": _duplicates(finding, looked),
         "empty": list(finding.empty),
@@ -119,8 +119,8 @@ def _unreadable(finding: Finding, looked: Looked) -> list[dict[str, str]]:
     """Files that no run could read, masks among them, with the reason."""
     return [
         {"file": _name(finding, part, at, mask), "why": why}
-        for part, seen in looked.items()
-        for at, image in enumerate(seen)
+        for part, outputs in looked.items()
+        for at, image in enumerate(outputs)
         for mask, why in ((False, image.wrong), (True, image.mask_wrong))
         if why
     ]
@@ -129,8 +129,8 @@ def _unreadable(finding: Finding, looked: Looked) -> list[dict[str, str]]:
 def _duplicates(finding: Finding, looked: Looked) -> dict[str, Any]:
     """Images that are there more than once, pixel by pixel: within a part, across parts, and under two classes."""
     places: dict[bytes, list[tuple[str, int]]] = {}
-    for part, seen in looked.items():
-        for at, image in enumerate(seen):
+    for part, outputs in looked.items():
+        for at, image in enumerate(outputs):
             if not image.wrong:
                 places.setdefault(image.digest, []).append((part, at))
     train, *rest = finding.parts
@@ -166,7 +166,7 @@ class Tally(NamedTuple):
 
 def _masks(finding: Finding, looked: Looked) -> dict[str, Any]:
     """How much is void, how frequent every class is, and which masks have values that are neither."""
-    tallies = [_tally(finding, part, seen) for part, seen in looked.items()]
+    tallies = [_tally(finding, part, outputs) for part, outputs in looked.items()]
     strange = [
         {"file": _name(finding, tally.part, at, mask=True), "values": np.flatnonzero(odd).tolist()}
         for tally in tallies
@@ -185,12 +185,12 @@ def _masks(finding: Finding, looked: Looked) -> dict[str, Any]:
     return {"void": void, "strange": strange, "frequency": frequency}
 
 
-def _tally(finding: Finding, part: str, seen: Sequence[Seen]) -> Tally:
+def _tally(finding: Finding, part: str, outputs: Sequence[Seen]) -> Tally:
     images = finding.parts[part]
     lookup = images.lookup if isinstance(images, FileSet) else None
     meaning = np.arange(VOID + 1) if lookup is None else lookup.numpy().astype(np.int64)  # (256,)
     meaning = np.where((meaning >= (len(finding.classes) or NO_CLASS)) & (meaning != VOID), NO_CLASS, meaning)
-    rows = {at: image.values for at, image in enumerate(seen) if image.values is not None}
+    rows = {at: image.values for at, image in enumerate(outputs) if image.values is not None}
     return Tally(part, np.vstack([np.zeros((0, VOID + 1), np.int64), *rows.values()]), meaning, list(rows))
 
 

@@ -100,10 +100,10 @@ def another_class(label: Ints, place: Ints, train_label: Ints, seed: int) -> Int
     by_class = np.argsort(train_label, kind="stable")  # (M,)
     sizes = np.bincount(train_label, minlength=int(label.max()) + 1)  # (classes,)
     first = np.cumsum(sizes) - sizes  # (classes,) where a class begins in by_class
-    others = len(train_label) - sizes[label]  # (N,)
-    if (others == 0).any():
+    rest = len(train_label) - sizes[label]  # (N,)
+    if (rest == 0).any():
         raise UserError("the training images are all of one class, so none can give its style to another; use --styles")
-    draw = (uniform(seed, VERSION, place, STREAM) * others).astype(np.int64)  # (N,)
+    draw = (uniform(seed, VERSION, place, STREAM) * rest).astype(np.int64)  # (N,)
     skip = np.where(draw >= first[label], sizes[label], 0)  # (N,) the image's own class is left out
     return np.asarray(by_class[draw + skip])
 
@@ -211,8 +211,8 @@ def _write(
                 np.save(file, values, allow_pickle=False)
     with atomic_write(out / SHEET) as file:
         contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
-    made = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": made})
+    built = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
+    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": built})
 
 
 def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
@@ -294,5 +294,5 @@ def open_stylized(folder: Path, classes: int) -> Stylized:
 
 def _mark(facts: Mapping[str, Any]) -> str:
     """Of everything that decides the pixels and of the pixels themselves; on which machine does not count."""
-    said = {key: value for key, value in facts.items() if key != "made"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    text = {key: value for key, value in facts.items() if key != "made"}
+    return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:16]
