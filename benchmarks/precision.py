@@ -36,7 +36,9 @@ def learn(name: str, way: str, methods: list[str], seeds: list[int], session: Se
         method: [distill(recipe, session, method=method, seed=seed, suite=suite) for seed in seeds]
         for method in methods
     }
-    return {name: [RunDir(run.folder(session.runs)).primary_metric()[1] for run in built] for name, built in runs.items()}
+    return {
+        name: [RunDir(run.folder(session.runs)).primary_metric()[1] for run in built] for name, built in runs.items()
+    }
 
 
 def main() -> None:
@@ -49,7 +51,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     requested = parser.parse_args()
     methods, seeds = requested.methods.split(","), [int(seed) for seed in requested.seeds.split(",")]
-    session = Session(requested.runs, requested.data_root, False, Execution(accelerator="cpu", threads=requested.threads))
+    session = Session(
+        requested.runs, requested.data_root, False, Execution(accelerator="cpu", threads=requested.threads)
+    )
     result = {way: learn(requested.recipe, way, methods, seeds, session) for way in WAYS}
     scores: dict[str, Any] = {}
     for method in methods:

@@ -86,7 +86,7 @@ def lines(terms: tuple[str, ...], chance: random.Random) -> list[str]:
     rows: list[dict[str, Any]] = []
     for step in range(1, EPOCHS * LOGGED + 1):
         held = {term: 3 * chance.random() * LOGGED / step for term in terms}
-        rows.append({"step": step, "epoch": step / LOGGED, "rate": 0.05, "loss": sum(held.values()), "terms": held})
+        rows.append({"step": step, "epoch": step / LOGGED, "lr": 0.05, "loss": sum(held.values()), "terms": held})
         if step % LOGGED == 0:
             reached = 0.7 * step / (step + 40) + chance.random() / 50
             rows.append({"step": step, "epoch": step / LOGGED, "set": "test", "scores": {"accuracy": reached}})

@@ -192,7 +192,9 @@ def main() -> None:
     requested = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(requested.threads)  # before torch is imported, here and there
     python = environment(requested.venv)
-    result = compare(requested.pair, requested.rounds, requested.batch, requested.threads, requested.teacher_compile, python)
+    result = compare(
+        requested.pair, requested.rounds, requested.batch, requested.threads, requested.teacher_compile, python
+    )
     print(json.dumps(result, indent=1))
 
 

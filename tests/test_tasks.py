@@ -81,7 +81,7 @@ def test_rows_are_the_locations_they_say_they_are() -> None:
     final = Features(2 * address[:, :1].expand(-1, CLASSES, -1, -1), 2 * address)
     batch = batch_of(void=0.4)
     torch.manual_seed(3)
-    rows, teachers, joint = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)
+    rows, teachers, joint = Segmentation(CLASSES, samples=30).samples(student, {"final": final}, batch)
     assert len(rows.embedding) == len(joint.label) == 30
     assert torch.equal(teachers["final"].embedding, 2 * rows.embedding)
     assert torch.equal(joint.index, batch.index[rows.embedding[:, 0].long()])
@@ -89,28 +89,28 @@ def test_rows_are_the_locations_they_say_they_are() -> None:
         assert label == batch.label[image, 4 * row + 2, 4 * column + 2] != VOID  # in the middle of a 4 × 4 block
     assert len({tuple(place) for place in rows.embedding.tolist()}) == 30  # none twice
     torch.manual_seed(3)
-    again = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)[0]
+    again = Segmentation(CLASSES, samples=30).samples(student, {"final": final}, batch)[0]
     assert torch.equal(again.embedding, rows.embedding)
     torch.manual_seed(4)
-    other = Segmentation(CLASSES, rows=30).rows(student, {"final": final}, batch)[0]
+    other = Segmentation(CLASSES, samples=30).samples(student, {"final": final}, batch)[0]
     assert not torch.equal(other.embedding, rows.embedding)
 
 
 def test_all_labelled_locations_when_fewer_than_asked_for() -> None:
     batch = batch_of(void=0.5)
-    rows, _, joint = Segmentation(CLASSES, rows=10_000).rows(maps(1), {}, batch)
+    rows, _, joint = Segmentation(CLASSES, samples=10_000).samples(maps(1), {}, batch)
     assert len(rows.logits) == len(joint.label) == int((batch.label[:, 2::4, 2::4] != VOID).sum())
 
 
 def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:
     coarse, fine = maps(5, size=(2, 3)), maps(1)
     torch.manual_seed(0)
-    rows, teachers, _ = Segmentation(CLASSES).rows(fine, {"final": coarse, "early": fine}, batch_of())
+    rows, teachers, _ = Segmentation(CLASSES).samples(fine, {"final": coarse, "early": fine}, batch_of())
     assert teachers["final"].embedding.shape == rows.embedding.shape
     assert torch.equal(teachers["early"].embedding, rows.embedding)
     constant = Features(torch.ones(3, CLASSES, 2, 3), torch.ones(3, 8, 2, 3))
     assert torch.allclose(
-        Segmentation(CLASSES).rows(fine, {"final": constant}, batch_of())[1]["final"].embedding, torch.tensor(1.0)
+        Segmentation(CLASSES).samples(fine, {"final": constant}, batch_of())[1]["final"].embedding, torch.tensor(1.0)
     )
 
 
@@ -179,7 +179,7 @@ def test_scores_are_those_of_torchmetrics() -> None:
     right = MulticlassAccuracy(CLASSES, ignore_index=VOID, average="micro")
     for seed in range(4):
         batch, outputs = batch_of(seed), maps(seed + 10)
-        total += task.tally(outputs, batch.label)
+        total += task.counts(outputs, batch.label)
         whole = nn.functional.interpolate(outputs.logits, size=(16, 24), mode="bilinear", align_corners=False)
         for metric in (iou, by_class, right):
             metric.update(whole, batch.label)

@@ -271,7 +271,9 @@ def main() -> None:
     words.add_argument("--sizes", type=int, default=12)
     words.add_argument("--seed", type=int, default=1)
     requested = words.parse_args()
-    message = torment(requested.places, requested.sizes, requested.seed, lambda text: print(text, file=sys.stderr, flush=True))
+    message = torment(
+        requested.places, requested.sizes, requested.seed, lambda text: print(text, file=sys.stderr, flush=True)
+    )
     print(json.dumps(message, indent=1))
 
 

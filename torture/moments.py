@@ -113,7 +113,7 @@ def judge(folder: Path, chance: Random) -> tuple[Sign, float]:
 
     def sign() -> bool:
         rows = lines(folder)
-        return len(rows) > before and "rate" in rows[-1] and float(str(rows[-1]["epoch"])).is_integer()
+        return len(rows) > before and "lr" in rows[-1] and float(str(rows[-1]["epoch"])).is_integer()
 
     return sign, chance.uniform(0.0, 0.01)
 

@@ -44,7 +44,12 @@ def torment(few: bool = False, seed: int = 1, say: Callable[[str], object] = pri
                 say(json.dumps(message[-1]))
         shutil.rmtree(whole)
     shutil.rmtree(place)
-    return {"seed": seed, "signals": len(message), "identical": all(each["identical"] for each in message), "cases": message}
+    return {
+        "seed": seed,
+        "signals": len(message),
+        "identical": all(each["identical"] for each in message),
+        "cases": message,
+    }
 
 
 def heard(case: Case, name: str, moment: str, place: Path, chance: Random) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antishortcut.teachers.snapshots import Snapshots as Snapshots
     from antishortcut.teachers.snapshots import load_state as load_state
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "ASDLoss": "antishortcut.methods.asd",

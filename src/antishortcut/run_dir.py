@@ -103,7 +103,10 @@ class RunDir:
         except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
         if schema != SCHEMA:
-            raise UserError(f"{path}: written by another version (schema {schema}, this one has {SCHEMA})")
+            raise UserError(
+                f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under another "
+                "--runs, or read it with the version that wrote it"
+            )
         if value.get("sum", _sum(value)) != _sum(value):  # older ones have none
             raise UserError(
                 f"{path}: damaged (its settings are not those that were written); restore it or remove its folder; "
@@ -141,7 +144,7 @@ class RunDir:
     def primary_metric(self) -> tuple[str, float]:
         """The score a finished run is judged by, and its last value."""
         result = self.result()
-        name = str(result.get("headline", "accuracy"))  # older ones are all classification
+        name = str(result.get("primary_metric", "accuracy"))  # older ones are all classification
         try:
             return name, float(result["last"][name])
         except (KeyError, TypeError, ValueError, OverflowError):

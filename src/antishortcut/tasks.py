@@ -1,5 +1,5 @@
-"""What is learned: the task's own loss, how its outputs become rows for the methods, and how they are scored."""
-# B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R rows
+"""What is learned: the task's own loss, which samples the methods see, and how they are scored."""
+# B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R samples
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from antishortcut.types import VOID, AnySet, Batch, DataSplits, Features, Shape,
 SEGMENT = ", like dense-8 or deeplabv3-resnet18"
 
 
-def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, rows: int = 1024, aux: float = 0.4) -> Task:
+def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, samples: int = 1024, aux: float = 0.4) -> Task:
     """The task a data set poses."""
     if is_dense(sets.train):
-        return Segmentation(len(sets.classes), rows=rows, aux=aux, label_smoothing=label_smoothing)
+        return Segmentation(len(sets.classes), samples=samples, aux=aux, label_smoothing=label_smoothing)
     return Classification(label_smoothing=label_smoothing)
 
 
 def method_sizes(sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
     """What a method may know beforehand of this data and these networks; pixels' labels are no labels of samples."""
     task = build_task(sets)
-    label = sets.train.label if task.vectors else None
-    return Sizes(len(sets.classes), task.samples(len(sets.train)), student, teachers, label)
+    label = None if task.dense else sets.train.label
+    return Sizes(len(sets.classes), task.num_samples(len(sets.train)), student, teachers, label)
 
 
 def check_networks(sets: DataSplits, sizes: Sizes) -> None:
     """Refuse networks that give vectors where the data have maps, or the other way round."""
     task = build_task(sets)
     for who, shape in (("student", sizes.student), *sizes.teachers.items()):
-        if shape.maps is task.vectors:
-            has, gives = ("image", "maps") if task.vectors else ("pixel", "one vector an image")
+        if shape.maps is not task.dense:
+            has, gives = ("pixel", "one vector an image") if task.dense else ("image", "maps")
             raise UserError(
                 f"{sets.name} has a class for every {has}, but the {who} network gives {gives}; "
-                f"choose another{SEGMENT * (not task.vectors)} (asd list models)"
+                f"choose another{SEGMENT * task.dense} (asd list models)"
             )
 
 
 class Classification:
-    """Cross-entropy on class labels; every image is one row already."""
+    """Cross-entropy on class labels; every image is one sample."""
 
     primary_metric = "accuracy"
-    vectors = True
+    dense = False
     eval_batch_size = 256
 
     def __init__(self, *, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
-        target = batch.label if batch.other is None else soft_labels(batch, student.logits)
+        target = batch.label if batch.mixed_label is None else soft_labels(batch, student.logits)
         return {"task": F.cross_entropy(student.logits, target, label_smoothing=self.label_smoothing)}
 
-    def rows(
+    def samples(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]:
         return student, teachers, batch
@@ -67,14 +67,14 @@ class Classification:
     def weight(self, batch: Batch) -> Tensor:
         return torch.tensor([len(batch.label)], device=batch.label.device)
 
-    def samples(self, images: int) -> int:
+    def num_samples(self, images: int) -> int:
         return images
 
-    def tally(self, outputs: Features, label: Tensor) -> Tensor:
+    def counts(self, outputs: Features, label: Tensor) -> Tensor:
         return hits(outputs.logits, label)
 
-    def scores(self, tally: Tensor) -> dict[str, float]:
-        return dict(accuracy_of(tally))
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        return dict(accuracy_of(counts))
 
     def report(
         self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
@@ -88,27 +88,27 @@ class Classification:
 
 
 def soft_labels(batch: Batch, logits: Tensor) -> Tensor:
-    """Probabilities of classes for mixed images: share · own + (1 − share) · other, as wide as the logits, (B, C)."""
-    assert batch.other is not None
-    assert batch.share is not None
-    own, other = (F.one_hot(label, logits.shape[1]).to(logits) for label in (batch.label, batch.other))  # (B, C)
-    share = batch.share.to(logits)[:, None]  # (B, 1)
-    return share * own + (1 - share) * other
+    """Probabilities of classes for mixed images: ratio · own + (1 − ratio) · mixed in, as wide as the logits, (B, C)."""
+    assert batch.mixed_label is not None
+    assert batch.mix_ratio is not None
+    own, other = (F.one_hot(label, logits.shape[1]).to(logits) for label in (batch.label, batch.mixed_label))  # (B, C)
+    ratio = batch.mix_ratio.to(logits)[:, None]  # (B, 1)
+    return ratio * own + (1 - ratio) * other
 
 
 class Segmentation:
     """A class for every pixel: cross-entropy on maps brought to the labels' size; void pixels count for nothing.
 
-    Methods see rows: `rows` locations of a step, drawn from those of the student's map that have a label (the loop
-    seeds the draw with the step), with the teachers' maps brought to that map's size. A row's number is its image's.
+    Methods see `samples` locations of a step, drawn from those of the student's map that have a label (the loop
+    seeds the draw with the step), with the teachers' maps brought to that map's size. A sample's index is its image's.
     """
 
     primary_metric = "miou"
-    vectors = False
+    dense = True
     eval_batch_size = 16
 
-    def __init__(self, classes: int, *, rows: int = 1024, aux: float = 0.4, label_smoothing: float = 0.0) -> None:
-        self.classes, self.count, self.aux, self.label_smoothing = classes, rows, aux, label_smoothing
+    def __init__(self, classes: int, *, samples: int = 1024, aux: float = 0.4, label_smoothing: float = 0.0) -> None:
+        self.classes, self.num_locations, self.aux, self.label_smoothing = classes, samples, aux, label_smoothing
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
         terms = {"task": self._entropy(student.logits, batch.label)}
@@ -123,7 +123,7 @@ class Segmentation:
         total = F.cross_entropy(whole, label, ignore_index=VOID, reduction="sum", label_smoothing=self.label_smoothing)
         return total / (label != VOID).sum().clamp(min=1)
 
-    def rows(
+    def samples(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]:
         grid = student.embedding.shape[2:]  # (h, w)
@@ -132,7 +132,9 @@ class Segmentation:
         )  # of a cell, as in `resized`
         label = middle.flatten().long()  # (B·h·w,)
         known = (label != VOID).nonzero().flatten()
-        chosen = known[torch.randperm(len(known), device="cpu")[: -(-self.count // world())].to(known.device)]  # (R,)
+        chosen = known[
+            torch.randperm(len(known), device="cpu")[: -(-self.num_locations // world())].to(known.device)
+        ]  # (R,)
         image, cell = chosen // (grid[0] * grid[1]), chosen % (grid[0] * grid[1])
         at = (image, cell // grid[1], cell % grid[1])  # place in the batch, row and column of the map, each (R,)
         joint = replace(batch, label=label[chosen], index=batch.index[image])
@@ -142,27 +144,27 @@ class Segmentation:
     def weight(self, batch: Batch) -> Tensor:
         return (batch.label != VOID).sum()[None]
 
-    def samples(self, images: int) -> int:
-        """Rows are more than images: at least so many others come between a location and its next sight."""
-        return images * self.count
+    def num_samples(self, images: int) -> int:
+        """Samples are more than images: at least so many others come between a location and its next sight."""
+        return images * self.num_locations
 
-    def tally(self, outputs: Features, label: Tensor) -> Tensor:
+    def counts(self, outputs: Features, label: Tensor) -> Tensor:
         if len(label) == 0:  # a process without a share of the last batch
             return torch.zeros(self.classes, self.classes, dtype=torch.int64, device=label.device)
         return confusion(resized(outputs.logits.float(), label.shape[1:]), label)
 
-    def scores(self, tally: Tensor) -> dict[str, float]:
-        return dict(segmentation(tally))
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        return dict(segmentation(counts))
 
     def report(
         self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
     ) -> dict[str, Any]:
         """Pixel accuracy and mIoU, by class too; where pixels have a texture of their own, what they are taken for."""
-        tally = torch.zeros(self.classes, self.classes, dtype=torch.int64)
+        counts = torch.zeros(self.classes, self.classes, dtype=torch.int64)
         texture = images.cues.get("texture_map")  # (N, H, W)
         by_shape = by_texture = torn = 0  # pixels taken for their shape's class, for their texture's; in conflict
         for outputs, batch in stream:
-            tally += self.tally(outputs, batch.label)
+            counts += self.counts(outputs, batch.label)
             if texture is not None:
                 guess = resized(outputs.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
                 other = texture[batch.index].long()  # (B, H, W)
@@ -170,10 +172,10 @@ class Segmentation:
                 by_shape += int(((guess == batch.label) & conflict).sum())
                 by_texture += int(((guess == other) & conflict).sum())
                 torn += int(conflict.sum())
-        values = self.scores(tally)
+        values = self.scores(counts)
         if torn:
             values |= dict(taken_for(by_shape, by_texture, torn))
-        return {"values": values, "classes": class_iou(tally, classes)}
+        return {"values": values, "classes": class_iou(counts, classes)}
 
 
 def resized(maps: Tensor, size: torch.Size) -> Tensor:

@@ -67,13 +67,13 @@ class Batch:
     label: Tensor  # (B,) int64; of a dense set (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
     index_cpu: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
-    other: Tensor | None = None  # (B,) the label of what was mixed into an image
-    share: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]; the rest is the other's
+    mixed_label: Tensor | None = None  # (B,) the label of what was mixed into an image
+    mix_ratio: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a network gives for a batch of raw images: vectors, or maps of them, which a task turns into rows."""
+    """What a network gives for a batch of raw images: vectors, or maps of which a task samples locations."""
 
     logits: Tensor  # (B, C), or maps (B, C, h, w)
     embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
@@ -144,15 +144,15 @@ class NoMixup(Protocol):
 
 
 class Task(Protocol):
-    """What is being learned: its own loss, how its outputs become rows for the methods, and how they are scored."""
+    """What is being learned: its own loss, which samples the methods see, and how they are scored."""
 
     primary_metric: str  # the score by which one state is better than another
-    vectors: bool  # whether networks give vectors, one for every image, or maps
+    dense: bool  # whether every pixel has a label, and networks return maps
     eval_batch_size: int  # images that are scored at a time
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
 
-    def rows(
+    def samples(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]: ...
 
@@ -160,15 +160,15 @@ class Task(Protocol):
         """How much this batch's loss counts beside those of other processes: what it is a mean over. (1,)"""
         ...
 
-    def samples(self, images: int) -> int:
+    def num_samples(self, images: int) -> int:
         """How many samples that many training images are to a method that remembers some."""
         ...
 
-    def tally(self, outputs: Features, label: Tensor) -> Tensor:
+    def counts(self, outputs: Features, label: Tensor) -> Tensor:
         """Counts of a batch from which scores are made; those of several batches or processes are added up."""
         ...
 
-    def scores(self, tally: Tensor) -> dict[str, float]: ...
+    def scores(self, counts: Tensor) -> dict[str, float]: ...
 
     def report(
         self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]

@@ -69,7 +69,12 @@ def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
     results = json.loads(result.stdout)
     assert results["set"] == "val"
     assert results["count"] == 60
-    assert [(row["state"], row["strength"]) for row in results["rows"]] == [("0%", 0), ("0%", 1), ("50%", 0), ("50%", 1)]
+    assert [(row["state"], row["strength"]) for row in results["rows"]] == [
+        ("0%", 0),
+        ("0%", 1),
+        ("50%", 0),
+        ("50%", 1),
+    ]
     plain = [row for row in results["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
     table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])

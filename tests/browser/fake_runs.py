@@ -32,7 +32,7 @@ def student(place: Path, name: str, seed: int, last: float, **more: Any) -> RunD
     folder.begin(run, {"accelerator": "cpu", "threads": 1}, {"python": "3.11.7", "torch": "2.6.0"})
     for epoch, accuracy in ((1.0, last - 0.1), (2.0, last)):
         terms = {"task": 2 / epoch, "kd": 1 / epoch}
-        folder.log({"step": int(epoch), "epoch": epoch, "rate": 0.1, "loss": 3 / epoch, "terms": terms})
+        folder.log({"step": int(epoch), "epoch": epoch, "lr": 0.1, "loss": 3 / epoch, "terms": terms})
         folder.log({"step": int(epoch), "epoch": epoch, "set": "iid", "scores": {"accuracy": accuracy}})
     scores = {"accuracy": last, "epoch": 2}
     folder.finish({"set": "iid", "last": scores, "best": scores | {"accuracy": last + 0.01}, "seconds": 1.5})

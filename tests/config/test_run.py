@@ -35,16 +35,16 @@ def test_shipped_recipes_are_the_papers() -> None:
         recipe = load_recipe(f"P{number}")
         assert (recipe.epochs, recipe.data.name, recipe.data.augment) == (240, "cifar100", "crop-flip")
         optim = recipe.optim
-        assert (optim.name, optim.rate, optim.momentum, optim.weight_decay) == ("sgd", 0.05, 0.9, 5e-4)
+        assert (optim.name, optim.lr, optim.momentum, optim.weight_decay) == ("sgd", 0.05, 0.9, 5e-4)
         assert (optim.batch, optim.schedule, optim.nesterov, recipe.teacher.early) == (64, "cosine", False, "15%")
 
 
 def test_repdistillers_protocol_is_a_named_alternative() -> None:
     plain, other = load_recipe("P2"), load_recipe("P2@repdistiller")
-    assert (other.optim.schedule, other.optim.milestones, other.optim.rate) == ("step", (150, 180, 210), 0.05)
+    assert (other.optim.schedule, other.optim.milestones, other.optim.lr) == ("step", (150, 180, 210), 0.05)
     assert other.model_copy(update={"optim": plain.optim}) == plain
     shuffle = load_recipe("P6@repdistiller", ["epochs=1"])
-    assert (shuffle.optim.rate, shuffle.teacher.rate, shuffle.epochs) == (0.01, 0.05, 1)
+    assert (shuffle.optim.lr, shuffle.teacher.lr, shuffle.epochs) == (0.01, 0.05, 1)
     assert (
         teach_run(load_recipe("P6@repdistiller"), "data").hash == teach_run(other, "data").hash
     )  # one teacher for both
@@ -68,7 +68,7 @@ def test_a_length_is_in_epochs_or_in_iterations() -> None:
     plain = teach_run(by_epochs, "f")
     assert (plain.epochs, plain.iterations) == (3, 0)
     assert plain.hash != teacher.hash
-    for text, same in (("task.aux=0.4", True), ("task.rows=10", True), ("task.aux=0.1", False)):
+    for text, same in (("task.aux=0.4", True), ("task.samples=10", True), ("task.aux=0.1", False)):
         other = teach_run(
             load_recipe("P2", ["epochs=3", text]), "f"
         )  # a default says nothing new, nor rows to a teacher
@@ -80,13 +80,13 @@ def test_a_length_is_in_epochs_or_in_iterations() -> None:
     [
         ("epoch=1", ["epoch", "'epochs'"]),
         ("optim.rat=1", ["optim.rat", "'rate'"]),
-        ("optim.rate=fast", ["optim.rate", "fast"]),
+        ("optim.lr=fast", ["optim.lr", "fast"]),
         ("epochs=0", ["recipe: give its length as epochs or as iterations, one of them, at least 1"]),
         ("iterations=-1", ["iterations", "greater than"]),
         ("epochs", ["key=value"]),
         ("=3", ["key=value"]),
         ("epochs.x=3", ["epochs"]),
-        ("optim.rate=nan", ["optim.rate"]),
+        ("optim.lr=nan", ["optim.lr"]),
         ("optim.accumulate=65", ["accumulate"]),
     ],
 )
@@ -119,7 +119,7 @@ def test_the_hash_covers_what_decides_the_result(p2: Recipe) -> None:
         student(p2, options={"tc": 0.7}),
         student(p2, teacher="u" * 16),
         student(p2, roles={"final": "final", "early": "10%"}),
-        student(load_recipe("P2", ["optim.rate=0.1"])),
+        student(load_recipe("P2", ["optim.lr=0.1"])),
         student(load_recipe("P2", ["data.augment=none"])),
         base.model_copy(update={"fingerprint": "other data"}),
     ]
@@ -156,7 +156,7 @@ def test_the_content_of_a_weights_file_counts_and_not_its_path(tmp_path: Path) -
 def test_rewinding_is_a_run_of_its_own(p2: Recipe) -> None:
     teacher = teach_run(p2, "data")
     rewound = rewind_run(teacher)
-    assert (rewound.epochs, rewound.optim.schedule, rewound.optim.rate) == (10, "constant", 0.05)
+    assert (rewound.epochs, rewound.optim.schedule, rewound.optim.lr) == (10, "constant", 0.05)
     assert rewound.teacher == teacher.hash
     assert rewound.hash not in (teacher.hash, rewind_run(teacher.model_copy(update={"seed": 9})).hash)
 

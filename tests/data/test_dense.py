@@ -136,7 +136,7 @@ def test_memory_and_disk_workers_and_company_give_the_same(tmp_path: Path) -> No
     assert same(batches, list(loader(files, workers=2).epoch(3)))
     assert torch.equal(torch.get_rng_state(), before)
     assert same(batches[1:], list(built.epoch(3, start=1)))
-    assert same(batches, list(loader(images, views=2).epoch(3))) is False
+    assert same(batches, list(loader(images, augmentation_cycle=2).epoch(3))) is False
     assert not same(batches, list(built.epoch(4)))
     shares = [list(loader(images, rank=rank, world=2).epoch(3)) for rank in range(2)]
     for number, batch in enumerate(batches):

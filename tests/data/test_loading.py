@@ -193,7 +193,9 @@ def test_no_rank_goes_without(count: int, batch: int, world: int, shuffle: bool)
     options = {"augment": "none", "image_size": 1, "shuffle": shuffle, "batch": max(batch, world), "world": world}
     ranks = [loader(images, rank=rank, **options) for rank in range(world)]
     shares = [[part.index for part in built.epoch(0)] for built in ranks]
-    assert {len(share) for share in shares} == {len(built) for built in ranks} == {len(ranks[0])}  # no one waits forever
+    assert (
+        {len(share) for share in shares} == {len(built) for built in ranks} == {len(ranks[0])}
+    )  # no one waits forever
     outputs = sorted(int(at) for share in shares for part in share for at in part)
     assert len(outputs) == len(set(outputs))
     if shuffle:

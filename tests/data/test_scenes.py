@@ -156,7 +156,11 @@ def test_folder_names_its_classes(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("cat\ncat\n")
     refused("names the class 'cat' twice", name, None)
     (tmp_path / "classes.txt").unlink()
-    for text, message in (("{", "cannot read .*classes.json"), ('{"a": 1}', "not a list of names"), ("[1]", "not a list")):
+    for text, message in (
+        ("{", "cannot read .*classes.json"),
+        ('{"a": 1}', "not a list of names"),
+        ("[1]", "not a list"),
+    ):
         (tmp_path / "classes.json").write_text(text)
         refused(message, name, None)
 

@@ -92,7 +92,10 @@ def test_adain_properties() -> None:
 def test_style_loss_by_hand_and_by_loops() -> None:
     style_loss = TRAINING["style_loss"]
     assert style_loss([torch.ones(1, 1, 2, 2)], [torch.full((1, 1, 2, 2), 3.0)]) == pytest.approx(4)  # only the mean
-    built, style = [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)], [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)]
+    built, style = (
+        [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)],
+        [torch.randn(2, 3, 4, 4), torch.randn(2, 5, 2, 2)],
+    )
     total = 0.0
     for one, two in zip(built, style, strict=True):
         for ours, other in zip(slow_statistics(one, 1e-5), slow_statistics(two, 1e-5), strict=True):

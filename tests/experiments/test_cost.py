@@ -244,7 +244,7 @@ DENSE = {
     "network": ModelSettings(name="dense-2"),
     "teacher": ModelSettings(name="dense-4"),
     "size": Size(images=50, classes=5, side=32, dense=True),
-    "task": TaskSettings(rows=20),
+    "task": TaskSettings(samples=20),
 }
 
 

@@ -97,7 +97,9 @@ def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
     words = ["rewind", "--only", "asd-rewind", "--seeds", "1,2", "--jobs", "2", "--threads", "1"]
     more = ("teacher.keep=[15]", "teacher.rewind_epochs=100")
     words += [word for text in (*SMALL, *more) for word in ("--set", text)]
-    message = CliRunner().invoke(app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False)
+    message = CliRunner().invoke(
+        app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False
+    )
     assert message.exit_code == 0, message.output
     assert json.loads(message.stdout) == {"done": 2, "failed": {}, "runs": 2}
     kinds = {RunDir(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
@@ -168,13 +170,13 @@ def test_a_run_is_known_as_its_own(learned: Path, name: str) -> None:
     [
         ("kd", "teacher.epochs=2", "teacher "),
         ("kd", "teacher.seed=7", "teacher "),
-        ("other-network", "teacher.rate=0.01", "teacher "),
+        ("other-network", "teacher.lr=0.01", "teacher "),
         ("kd", "teacher.early=30%", "early 15% there, 30% here"),
         ("kd", "student.stem=imagenet", "student.stem cifar there, imagenet here"),
         ("kd", "methods.kd.temperature=9.0", "method.temperature 4.0 there, 9.0 here"),
         ("kd", "task.aux=0.1", "task.aux 0.4 there, 0.1 here"),
         ("asd-rewind", "teacher.rewind_epochs=2", "/final here"),
-        ("asd-rewind", "teacher.rewind_rate=0.1", "/final here"),
+        ("asd-rewind", "teacher.rewind_lr=0.1", "/final here"),
     ],
 )
 def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting: str, said: str) -> None:

@@ -193,7 +193,7 @@ def test_another_batch_is_the_students_and_rewinding_the_teachers() -> None:
     assert len({teach_run(recipe, "data").hash for recipe in recipes.values()}) == 1
     teacher = next(job.recipe.teacher for job in opened("rewind").jobs if job.name == "asd-rewind")
     printed = [find("S-Sec. A.4.6", "asd-rewind", "P1", f"{what} of rewinding").mean for what in ("epochs", "rate")]
-    assert (teacher.early, [teacher.rewind_epochs, teacher.rewind_rate]) == ("rewind", printed)
+    assert (teacher.early, [teacher.rewind_epochs, teacher.rewind_lr]) == ("rewind", printed)
 
 
 SWEPT = {"s-table4": ("K", "directions"), "s-table5": ("ε", "margin"), "s-table6": ("M", "queue"),
@@ -251,9 +251,9 @@ def test_the_page_has_the_true_counts() -> None:
 # --- the protocol ------------------------------------------------------------------------------------------------
 
 TEXT = {  # Sec. 5.1 and S-Sec. A.5; TinyImageNet's rate and batch are inherited (decisions)
-    C100: {"epochs": 240, "rate": 0.05, "batch": 64, "early": 36, "gpus": 1, "of": "cifar100 crop-flip"},
-    TINY: {"epochs": 200, "rate": 0.05, "batch": 64, "early": 30, "gpus": 1, "of": "tiny-imagenet crop-flip"},
-    IN100: {"epochs": 100, "rate": 0.1, "batch": 256, "early": 15, "gpus": 4, "of": "imagenet100 imagenet"},
+    C100: {"epochs": 240, "lr": 0.05, "batch": 64, "early": 36, "gpus": 1, "of": "cifar100 crop-flip"},
+    TINY: {"epochs": 200, "lr": 0.05, "batch": 64, "early": 30, "gpus": 1, "of": "tiny-imagenet crop-flip"},
+    IN100: {"epochs": 100, "lr": 0.1, "batch": 256, "early": 15, "gpus": 4, "of": "imagenet100 imagenet"},
 }  # fmt: skip
 ASD_TEXT = {"kd": "α_kd", "tc": "α_tc", "ss": "α_ss", "kd_temperature": "τ_kd", "temperature": "τ_c", "margin": "ε",
             "directions": "K", "queue": "M", "warmup": "warm-up epochs"}  # fmt: skip
@@ -263,19 +263,19 @@ ASD_TEXT = {"kd": "α_kd", "tc": "α_tc", "ss": "α_ss", "kd_temperature": "τ_k
 def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
     pair, recipe = PAIRS[name], PAIRS[name].recipe()
     optim, data = recipe.optim, recipe.data
-    message = {"epochs": recipe.epochs, "rate": optim.rate, "batch": optim.batch, "early": pair.early_at(),
+    message = {"epochs": recipe.epochs, "lr": optim.lr, "batch": optim.batch, "early": pair.early_at(),
             "gpus": pair.devices, "of": f"{data.name} {data.augment}"}  # fmt: skip
     assert message == TEXT[pair.data]
     assert (optim.name, optim.momentum, optim.weight_decay, optim.schedule) == ("sgd", 0.9, 5e-4, "cosine")
     assert (optim.nesterov, optim.warmup, optim.label_smoothing, optim.clip) == (False, 0, 0, 0)
-    assert (data.train_limit, data.test_limit, data.val_fraction, data.views, data.image_size) == (
+    assert (data.train_limit, data.test_limit, data.val_fraction, data.augmentation_cycle, data.image_size) == (
         None,
         None,
         0,
         None,
         None,
     )
-    assert (recipe.teacher.early, recipe.teacher.epochs, recipe.teacher.rate) == ("15%", None, None)
+    assert (recipe.teacher.early, recipe.teacher.epochs, recipe.teacher.lr) == ("15%", None, None)
     assert pair.seeds == (1, 2, 3)
     for network, word in ((recipe.teacher.name, pair.teacher), (recipe.student.name, pair.student)):
         plain = network.removeprefix("timm:").removesuffix("_100").removesuffix("_patch16_224")
@@ -289,7 +289,7 @@ def test_a_pair_has_the_settings_of_the_text(name: str) -> None:
 @pytest.mark.parametrize("data", TEXT)
 def test_the_text_is_what_is_written_down(data: str) -> None:
     """Printed numbers of the protocol, where the paper gives them."""
-    named = {"epochs": "epochs", "rate": "rate", "batch": "batch", "T_early epoch": "early", "GPUs": "gpus"}
+    named = {"epochs": "epochs", "rate": "lr", "batch": "batch", "T_early epoch": "early", "GPUs": "gpus"}
     message = [n for n in PRINTED if n.row == "protocol" and n.column == data and n.measure in named]
     assert {n.measure for n in message} >= {"epochs", "T_early epoch"}
     assert all(n.mean == TEXT[data][named[n.measure]] for n in message)
@@ -301,13 +301,18 @@ def test_segmentation_has_the_settings_of_the_text(name: str) -> None:
     pair, recipe = PAIRS[name], PAIRS[name].recipe()
     optim, data = recipe.optim, recipe.data
     assert (recipe.iterations, recipe.epochs, data.image_size, data.augment) == (40_000, 0, 512, "scale-crop-flip")
-    assert (optim.name, optim.rate, optim.momentum, optim.weight_decay) == ("sgd", 0.02, 0.9, 1e-4)
+    assert (optim.name, optim.lr, optim.momentum, optim.weight_decay) == ("sgd", 0.02, 0.9, 1e-4)
     assert (optim.batch, optim.schedule, recipe.task.aux, pair.data) == (16, "poly", 0.4, ADE)
     assert pair.early_at() == 6_000
     own = method_options("asd", recipe.methods["asd"])
     assert round(float(own["warmup"]) / recipe.iterations * 240) == 20
     message = {n.measure: n.mean for n in PRINTED if n.row == "protocol" and n.column == ADE}
-    assert (message["image size"], message["iterations"], message["momentum"], message["rate"]) == (512, 40_000, 0.9, 0.02)
+    assert (message["image size"], message["iterations"], message["momentum"], message["rate"]) == (
+        512,
+        40_000,
+        0.9,
+        0.02,
+    )
     assert recipe.teacher.name.endswith(pair.teacher.lower().replace("-", ""))
     assert recipe.student.name.endswith(pair.student.lower().replace("-", ""))
     assert recipe.teacher.pretrained
@@ -381,7 +386,9 @@ def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:
     assert {name: row["students"] for name, row in listed.items()} == RUNS
     assert all("desk scale" in row["what"] for row in listed.values())
     message = json.loads(invoke("status", "table6", "--scale", "desk", "--runs", str(tmp_path), "--json"))
-    assert set(message) == {f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)}
+    assert set(message) == {
+        f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)
+    }
 
 
 @pytest.mark.parametrize(

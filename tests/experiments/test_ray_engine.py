@@ -252,7 +252,11 @@ def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "images")
     result = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}), 3)
-    assert (result.runs, result.root, result.at) == (tmp_path / "runs", tmp_path / "images", {"stylized": tmp_path / "s"})
+    assert (result.runs, result.root, result.at) == (
+        tmp_path / "runs",
+        tmp_path / "images",
+        {"stylized": tmp_path / "s"},
+    )
     assert result.execution.threads == 3
     assert cluster._absolute(Place(Path("runs"), Path("mine")), 1).root == tmp_path / "mine"
 

@@ -29,7 +29,9 @@ def test_onnx_runtime_gives_what_the_student_gives(student: RunDir, session: Ses
     for count in (1, 5, 7):
         image = images(student, session, count)
         outputs = network(image)
-        for inputs, required in zip(model.run(None, {"image": image.numpy()}), (outputs.logits, outputs.embedding), strict=True):
+        for inputs, required in zip(
+            model.run(None, {"image": image.numpy()}), (outputs.logits, outputs.embedding), strict=True
+        ):
             close(inputs, required)
     assert built.record["output"] == {"logits": ["batch", 10], "embedding": ["batch", 16]}
     assert 0 < built.record["check"]["largest"] <= built.record["check"]["allowed"] == 1e-4

@@ -63,12 +63,12 @@ def sparse(path: Path, size: int, start: bytes = b"") -> Path:
 @pytest.mark.parametrize(
     "override",
     [
-        "data.image_size=1000000000", "student.size=1000000", "teacher.size=1000000", "optim.rate=1e39",
-        "teacher.rate=1e39", "teacher.rewind_rate=1e39", "optim.weight_decay=1e39", "optim.clip=1e300",
+        "data.image_size=1000000000", "student.size=1000000", "teacher.size=1000000", "optim.lr=1e39",
+        "teacher.lr=1e39", "teacher.rewind_lr=1e39", "optim.weight_decay=1e39", "optim.clip=1e300",
         "optim.batch=1000000000000", "teacher.batch=1000000000000", "optim.warmup=1e300", "optim.mixup=1e300",
         "optim.cutmix=1e300", "teacher.epochs=1000000000000", "teacher.rewind_epochs=1000000000000",
-        "data.train_limit=1000000000000", "data.test_limit=1000000000000", "data.views=1000000000000",
-        "task.rows=1000000000000", "task.aux=1e39", "student.mean=[1e39, 0, 0]", "student.std=[1e39, 1, 1]",
+        "data.train_limit=1000000000000", "data.test_limit=1000000000000", "data.augmentation_cycle=1000000000000",
+        "task.samples=1000000000000", "task.aux=1e39", "student.mean=[1e39, 0, 0]", "student.std=[1e39, 1, 1]",
     ],
 )  # fmt: skip
 def test_a_setting_beyond_reason_is_one_line(override: str) -> None:

@@ -57,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, raw in enumerate(HOSTILE[at] for at in SHOWN):
         name = raw.encode("utf-8", "replace").decode()  # a run's name is UTF-8, says pydantic
         folder = student(root / "P2" / f"run-{number}-s1", name, 1, 0.5, teacher=TEACHER, options={name: name})
-        folder.log({"step": 3, "epoch": 2.0, "rate": 0.1, "loss": 1.0, "terms": {raw: 1.0}})
+        folder.log({"step": 3, "epoch": 2.0, "lr": 0.1, "loss": 1.0, "terms": {raw: 1.0}})
         if number == 0:
             scores(folder, 0.5, chance)
             mechanism(folder, 0.5, chance, classes)
@@ -154,7 +154,9 @@ def test_names_of_folders_steer_no_page(tmp_path: Path, monkeypatch: pytest.Monk
         score(done, name, {"accuracy": 0.5})
     (done.path / "scores" / f"bad{STEERING}.json").write_text("[")
     result = done.result()
-    done.finish({**result, "set": STEERING, "headline": STEERING, "last": {STEERING: 0.5}, "best": {STEERING: 0.5}})
+    done.finish(
+        {**result, "set": STEERING, "primary_metric": STEERING, "last": {STEERING: 0.5}, "best": {STEERING: 0.5}}
+    )
     saved = json.loads((done.path / "run.json").read_text())
     write_json(done.path / "run.json", saved | {"versions": {STEERING: STEERING}})
     (root / f"broken{STEERING}").mkdir()

@@ -145,19 +145,25 @@ def test_a_method_resumes_bit_for_bit(name: str) -> None:
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
     """Random features in the shapes of a network."""
     shape = feature_shapes(network, 32)
-    built = [torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)]
+    built = [
+        torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)
+    ]
     return Features(built[0], built[1], tuple(built[2:]))
 
 
 def scaled(outputs: Features, factor: float) -> Features:
     """Embedding and maps multiplied, as leaves that can hold a gradient."""
-    grown = [(factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)]
+    grown = [
+        (factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)
+    ]
     return Features(outputs.logits, grown[0], tuple(grown[1:]))
 
 
 def first_row(outputs: Features) -> Features:
     """Every row as the first one."""
-    rows = [x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)]
+    rows = [
+        x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)
+    ]
     maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
     return Features(rows[0], rows[1], tuple(maps))
 

@@ -113,7 +113,9 @@ def test_a_teacher_that_is_no_number_is_one_line(name: str, value: float) -> Non
     lesson = Lesson(name, "wider")
     lesson.teach(lesson.teachers)
     for role in lesson.teachers:
-        broken = {key: changed(outputs, first=value if key == role else None) for key, outputs in lesson.teachers.items()}
+        broken = {
+            key: changed(outputs, first=value if key == role else None) for key, outputs in lesson.teachers.items()
+        }
         with pytest.raises(UserError, match=f"answers of '{role}' are not finite|has a teacher diverged") as caught:
             lesson.teach(broken)
         assert "\n" not in str(caught.value)
@@ -246,7 +248,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
         return rate
 
     monkeypatch.setattr(loop.Trainer, "_step", step)
-    text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.rate"
+    text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.lr"
     with pytest.raises(UserError, match=text):
         distill(recipe, session, method="ce", seed=1, suite="s")
     folder = RunDir(session.runs / "s" / "ce-s1")

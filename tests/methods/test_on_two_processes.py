@@ -26,7 +26,9 @@ def cut(rows: Tensor, rank: int | None) -> Tensor:
 
 
 def share(outputs: Features, rank: int | None, requires_grad: bool = False) -> Features:
-    pieces = [cut(rows, rank).requires_grad_(requires_grad) for rows in (outputs.logits, outputs.embedding, *outputs.stages)]
+    pieces = [
+        cut(rows, rank).requires_grad_(requires_grad) for rows in (outputs.logits, outputs.embedding, *outputs.stages)
+    ]
     return Features(pieces[0], pieces[1], tuple(pieces[2:]))
 
 

@@ -232,7 +232,7 @@ def test_settings_are_in_the_hash_only_when_set() -> None:
 
 SMALL = [
     "iterations=2", "data.image_size=32", "data.options.count=20", "data.options.test_count=10", "optim.batch=8",
-    "teacher.name=dense-4-8", "student.name=ownnets:Scene", "task.rows=64", "methods.asd.warmup=1",
+    "teacher.name=dense-4-8", "student.name=ownnets:Scene", "task.samples=64", "methods.asd.warmup=1",
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_a_step_of_one_image_is_refused_before_training(
         f'epochs = 1\n[data]\nname = "folder:{tmp_path / "data"}"\nimage_size = 8\n[teacher]\nname = "cnn-2-16"\n'
         f'[student]\nname = "cnn-2-16"\n[optim]\nbatch = {batch}\n'
     )
-    session.execution = session.execution.model_copy(update={"parts": parts})
+    session.execution = session.execution.model_copy(update={"micro_batches": parts})
     with pytest.raises(UserError, match="cannot train on a single image"):
         distill(load_recipe(str(path)), session, method="ce", seed=1, suite="lone")
     assert not [*(tmp_path / "runs").rglob("*.json")]

@@ -95,7 +95,13 @@ def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: P
         score(folder, "mechanism", {"aligned": {"projection": value}})
     result = collect(tmp_path)
     name = "mechanism aligned projection_change"
-    assert [s.values.get(name) for s in result.students] == [None, None, pytest.approx(-0.2), pytest.approx(-0.25), None]
+    assert [s.values.get(name) for s in result.students] == [
+        None,
+        None,
+        pytest.approx(-0.2),
+        pytest.approx(-0.25),
+        None,
+    ]
     mean, spread = Table.of(result).texts("asd", name)
     assert (mean, spread.partition(" (")[2]) == ("−0.225", "2 of 3)")
 

@@ -199,7 +199,9 @@ def test_of_several_files_for_one_early_state_the_newest_counts(runs: Path) -> N
     directions(teacher, ["a"] * 8, key="other", early="20%")
     result = collect(runs / "P2")
     assert [held.facts["count"] for held in result.directions] == [77]
-    assert [note.state for note in result.notes] == ["left out: directions-zz.json is newer and of the same early state"]
+    assert [note.state for note in result.notes] == [
+        "left out: directions-zz.json is newer and of the same early state"
+    ]
 
 
 def test_angles_in_radians_are_shown_in_degrees(runs: Path) -> None:

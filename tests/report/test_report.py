@@ -201,9 +201,9 @@ def test_suites_are_kept_apart_and_copies_left_out(tmp_path: Path) -> None:
 
 def test_seeds_that_differ_in_more_than_the_seed_are_noted(tmp_path: Path) -> None:
     student(tmp_path / "a", "kd", 1, 0.5)
-    student(tmp_path / "b", "kd", 2, 0.5, optim=OptimSettings(rate=0.1))
+    student(tmp_path / "b", "kd", 2, 0.5, optim=OptimSettings(lr=0.1))
     make_report(tmp_path)
-    assert "The seeds of kd differ in more than the seed: optim.rate." in (tmp_path / "report.html").read_text()
+    assert "The seeds of kd differ in more than the seed: optim.lr." in (tmp_path / "report.html").read_text()
 
 
 def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:

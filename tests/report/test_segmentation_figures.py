@@ -59,11 +59,11 @@ def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> RunDir
     folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, **(given | more)), {}, {})
     for step in (8, 16, 24):
         scores = {"accuracy": 0.8, "miou": miou * step / 24, "images": 40}
-        folder.log({"step": step, "epoch": step / 8, "rate": 0.1, "loss": 1.0, "terms": {"task": 24 / step}})
+        folder.log({"step": step, "epoch": step / 8, "lr": 0.1, "loss": 1.0, "terms": {"task": 24 / step}})
         folder.log({"step": step, "epoch": step / 8, "set": "iid", "scores": scores})
     last = {"accuracy": 0.8, "miou": miou, "images": 40, "epoch": 3}
     folder.finish(
-        {"set": "iid", "headline": "miou", "last": last, "best": last | {"miou": miou + 0.01}, "seconds": 1.5}
+        {"set": "iid", "primary_metric": "miou", "last": last, "best": last | {"miou": miou + 0.01}, "seconds": 1.5}
     )
     return folder
 
@@ -186,7 +186,7 @@ def test_old_results_and_two_tasks_in_one_report(tmp_path: Path) -> None:
 
 def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
     folder = dense(tmp_path / "kd-s1", "kd", 1, 0.4)
-    folder.finish(folder.result() | {"headline": "dice"})
+    folder.finish(folder.result() | {"primary_metric": "dice"})
     assert [(aside.run, aside.state) for aside in collect(tmp_path).aside] == [("kd-s1", "damaged: KeyError: 'dice'")]
 
 

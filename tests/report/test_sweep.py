@@ -169,7 +169,7 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
     ("key", "said"),
     [
         ("strenght", "no run here has 'strenght' as a number; did you mean 'strength'?"),
-        ("rate", "did you mean 'optim.rate'?"),
+        ("lr", "did you mean 'optim.lr'?"),
         ("reference", "no run here has 'reference' as a number"),
         ("nesterov", "no run here has 'nesterov' as a number"),
         ("zzz", "known: strength"),  # the only one that varies
@@ -197,9 +197,9 @@ def test_no_student_yet(tmp_path: Path) -> None:
 
 def test_dotted_settings(tmp_path: Path) -> None:
     for rate in (0.01, 0.1):
-        made(tmp_path, f"kd-{rate}", 1, 0.5, optim=OptimSettings(rate=rate))
-    assert lines(tmp_path, "optim.rate") == {"S": [(0.01, 1), (0.1, 1)]}
-    figure = sweep_figure(swept(tmp_path, "optim.rate"), Table.of(collect(tmp_path)))
+        made(tmp_path, f"kd-{rate}", 1, 0.5, optim=OptimSettings(lr=rate))
+    assert lines(tmp_path, "optim.lr") == {"S": [(0.01, 1), (0.1, 1)]}
+    figure = sweep_figure(swept(tmp_path, "optim.lr"), Table.of(collect(tmp_path)))
     assert figure.panels[0].spec()["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
     assert figure.panels[0].data["sweep0"][0]["at"] == pytest.approx(0.01)
 

@@ -202,7 +202,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
 
 def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Session, asked: list[str]) -> None:
-    plain, few, many = (load_recipe(str(tiny), [f"data.views={n}"] if n else []) for n in (0, 1, 2))
+    plain, few, many = (load_recipe(str(tiny), [f"data.augmentation_cycle={n}"] if n else []) for n in (0, 1, 2))
     whole = learn(plain, cached, "s")
     assert learn(many, cached, "s").path == whole.path  # as many as epochs: the protocol of always
     asked.clear()
@@ -221,7 +221,7 @@ def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Session, as
 
 def test_views_repeat_the_augmentation_and_not_the_order(recipe: Recipe, session: Session) -> None:
     images = session.sets(recipe.data).train
-    loader = Loader(images, batch=256, seed=1, image_size=32, augment="crop", views=2)
+    loader = Loader(images, batch=256, seed=1, image_size=32, augment="crop", augmentation_cycle=2)
     always = Loader(images, batch=256, seed=1, image_size=32, augment="crop")
     first, second, third = (next(loader.epoch(number)) for number in range(3))
     assert not torch.equal(first.index, third.index)
@@ -239,7 +239,11 @@ def test_views_beyond_the_epochs_change_nothing() -> None:
             recipe, "data", method="asd", options={"tc": 0.8}, seed=1, roles=roles, teacher=name, early="15%", suite="s"
         )
 
-    plain, few, many = load_recipe("P2"), load_recipe("P2", ["data.views=3"]), load_recipe("P2", ["data.views=240"])
+    plain, few, many = (
+        load_recipe("P2"),
+        load_recipe("P2", ["data.augmentation_cycle=3"]),
+        load_recipe("P2", ["data.augmentation_cycle=240"]),
+    )
     assert teach_run(plain, "data").hash == teach_run(few, "data").hash
     assert student(plain).hash == student(many).hash
     assert student(few).hash != student(plain).hash

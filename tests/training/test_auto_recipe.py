@@ -61,7 +61,7 @@ def test_batches_epochs_and_rates_follow_from_the_images(tmp_path: Path) -> None
     assert (few["optim.batch"], few["epochs"]) == (16, EPOCHS[1])
     many = planned(make_folder(tmp_path / "many", per_class=300))
     assert (many["optim.batch"], many["epochs"]) == (32, EPOCHS[1])
-    assert many["optim.rate"] == pytest.approx(few["optim.rate"] * 2**0.5, rel=0.02)
+    assert many["optim.lr"] == pytest.approx(few["optim.lr"] * 2**0.5, rel=0.02)
     assert planned(tmp_path / "many", {"data.train_limit": 40})["optim.batch"] == 16  # what is left counts
     short = planned(tmp_path / "few", epochs=12)
     assert (short["epochs"], short["methods.asd.warmup"]) == (12, 1.0)
@@ -92,10 +92,10 @@ def test_a_plan_is_a_recipe_that_says_why(tmp_path: Path) -> None:
 
 
 def test_what_was_given_keeps_its_section() -> None:
-    lines = [Line("epochs", 1), Line("data.name", "cues"), Line("optim.rate", 0.1)]
-    inputs = {"data.seed": 7, "optim.rate": 0.2, "task.rows": 5}
+    lines = [Line("epochs", 1), Line("data.name", "cues"), Line("optim.lr", 0.1)]
+    inputs = {"data.seed": 7, "optim.lr": 0.2, "task.rows": 5}
     tree = tomllib.loads(written(as_given(lines, inputs), ""))
-    assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"rate": 0.2}, "task": {"rows": 5}}
+    assert tree == {"epochs": 1, "data": {"name": "cues", "seed": 7}, "optim": {"lr": 0.2}, "task": {"rows": 5}}
 
 
 def test_an_early_state_of_any_share_is_kept(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_lengths_in_iterations_and_words_of_any_kind(tmp_path: Path) -> None:
     recipe = recipe_from(text, tmp_path)
     assert (recipe.iterations, recipe.epochs, recipe.title) == (120, 0, "2024-01-01")
     assert (recipe.optim.warmup, recipe.methods["asd"]["warmup"]) == (6.0, 10.0)
-    assert recipe.teacher.rewind_rate == recipe.optim.rate  # not SGD's
+    assert recipe.teacher.rewind_lr == recipe.optim.lr  # not SGD's
 
 
 def test_masks_are_planned_for_too(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_published_weights_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: weights)
     result = planned(make_folder(tmp_path))
     assert result.get("teacher.pretrained", False) is result.get("student.pretrained", False) is (weights is True)
-    assert result["teacher.rate"] == pytest.approx(0.0001 if weights else 0.0005)
+    assert result["teacher.lr"] == pytest.approx(0.0001 if weights else 0.0005)
     assert result.get("teacher.epochs") == (30 if weights else None)
 
 

@@ -84,7 +84,7 @@ def test_tensorboard_reads_the_repeated_steps_of_a_resumed_run_once(recipe: Reci
     for start, values in ((0, (1.0, 2.0, 3.0)), (1, (5.0, 6.0))):  # the second resumes after step 1
         board = logs.TensorBoard(teach_run(recipe, "fingerprint"), tmp_path, start)
         for number, value in enumerate(values, start=start + 1):
-            board.add({"loss": value, "rate": 0.5}, number)
+            board.add({"loss": value, "lr": 0.5}, number)
         board.close()
         time.sleep(1.1)  # files are put in order by the second they were begun in
     events = EventAccumulator(str(tmp_path / "tensorboard"))

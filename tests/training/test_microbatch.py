@@ -55,7 +55,7 @@ def test_auto_halves_the_micro_batch_until_it_fits(
 
 
 def test_auto_keeps_a_batch_that_fits_in_one_piece(recipe: Recipe, session: Session) -> None:
-    session.execution = Execution(accelerator="cpu", threads=1, parts="auto")
+    session.execution = Execution(accelerator="cpu", threads=1, micro_batches="auto")
     short = recipe.model_copy(update={"epochs": 1})
     assert outcome(distill(short, session, method="asd", seed=1, suite="s"), session)[2]["parts"] == 1
 
@@ -65,7 +65,7 @@ def test_micro_batches_multiply_those_of_the_recipe(recipe: Recipe, session: Ses
     whole = recipe.model_copy(update={"epochs": 1})
     histories = []
     for name, each, pieces in (("a", split, 2), ("b", whole, 4)):
-        session.execution = Execution(accelerator="cpu", threads=1, parts=pieces)
+        session.execution = Execution(accelerator="cpu", threads=1, micro_batches=pieces)
         histories.append(outcome(distill(each, session, method="ce", seed=1, suite=name), session)[1])
     assert histories[0] == histories[1]
 
@@ -74,7 +74,7 @@ def test_when_nothing_fits_one_line_says_so_and_no_folder_is_left(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_training_batches(monkeypatch, 1)
-    session.execution = Execution(accelerator="cpu", threads=1, parts="auto")
+    session.execution = Execution(accelerator="cpu", threads=1, micro_batches="auto")
     with pytest.raises(UserError, match="not even 2 images at a time fit into memory"):
         distill(recipe, session, method="ce", seed=1, suite="s")
     assert not (session.runs / "s" / "ce-s1").exists()
@@ -104,7 +104,7 @@ def test_running_out_of_memory_is_one_line(
             distill(recipe, session, method="ce", seed=1, suite="s")
     message, folder = str(caught.value), session.runs / "s" / "ce-s1"
     assert message.startswith("out of memory in step 5; ")
-    assert "--parts auto" in message
+    assert "--micro-batches auto" in message
     assert "\n" not in message
     if save_every:  # nothing was saved yet, so the run may start again with other settings
         assert not folder.exists()

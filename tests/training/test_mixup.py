@@ -38,10 +38,10 @@ def test_mixup_by_a_loop() -> None:
     for row in range(5):
         expected = share * batch.image[row] + (1 - share) * batch.image[4 - row]
         assert torch.allclose(result.image[row], expected, atol=1e-7)
-    assert result.other is not None
-    assert result.share is not None
-    assert result.other.tolist() == batch.label.flip(0).tolist()
-    assert result.share.tolist() == pytest.approx([share] * 5)
+    assert result.mixed_label is not None
+    assert result.mix_ratio is not None
+    assert result.mixed_label.tolist() == batch.label.flip(0).tolist()
+    assert result.mix_ratio.tolist() == pytest.approx([share] * 5)
     assert torch.equal(result.label, batch.label)
     assert torch.equal(result.index, batch.index)
 
@@ -52,9 +52,9 @@ def test_cutmix_by_counting_pixels() -> None:
     sizes = set()
     for step in range(40):
         result = mix_batch(batch, optim, 1, step)
-        assert result.share is not None
+        assert result.mix_ratio is not None
         own = float((result.image[0] == 0).float().mean())
-        assert own == pytest.approx(float(result.share[0]), abs=1e-6)
+        assert own == pytest.approx(float(result.mix_ratio[0]), abs=1e-6)
         assert torch.equal(result.image[0], 1 - result.image[1])
         where = (result.image[0, 0] == 1).nonzero()
         if len(where):  # one box
@@ -78,15 +78,15 @@ def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) ->
     draw = torch.Generator().manual_seed(1)
     batch = batch_of()
     if mixing:
-        batch = replace(batch, other=batch.label.flip(0), share=torch.rand(5, generator=draw))
+        batch = replace(batch, mixed_label=batch.label.flip(0), mix_ratio=torch.rand(5, generator=draw))
     logits = torch.randn(5, 3, generator=draw, dtype=torch.float64)
     total = 0.0
     for row in range(5):
         target = [smoothing / 3] * 3
-        share = float(batch.share[row]) if batch.share is not None else 1.0
+        share = float(batch.mix_ratio[row]) if batch.mix_ratio is not None else 1.0
         target[int(batch.label[row])] += (1 - smoothing) * share
-        if batch.other is not None:
-            target[int(batch.other[row])] += (1 - smoothing) * (1 - share)
+        if batch.mixed_label is not None:
+            target[int(batch.mixed_label[row])] += (1 - smoothing) * (1 - share)
         norm = math.log(sum(math.exp(float(z)) for z in logits[row]))
         total -= sum(q * (float(z) - norm) for q, z in zip(target, logits[row], strict=True))
     result = Classification(label_smoothing=smoothing).loss(Features(logits, logits), batch)["task"]
@@ -96,7 +96,7 @@ def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) ->
 def test_an_image_mixed_with_nothing_is_itself() -> None:
     batch = batch_of()
     logits = torch.randn(5, 3, dtype=torch.float64)
-    whole = replace(batch, other=batch.label.flip(0), share=torch.ones(5))
+    whole = replace(batch, mixed_label=batch.label.flip(0), mix_ratio=torch.ones(5))
     task = Classification(label_smoothing=0.1)
     one, two = (float(task.loss(Features(logits, logits), each)["task"]) for each in (batch, whole))
     assert one == pytest.approx(two, abs=1e-12)
@@ -159,13 +159,13 @@ def test_parts_and_processes_do_not_matter(
     """265 images: the last batch, 9, is shared as 5 and 4. Mixed, averaged, for a student without batch statistics."""
     (tmp_path / "bare.py").write_text(NETWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    settings = ["data.options.count=265", "student.name=import:bare:net", "optim.rate=0.02", "epochs=1"]
+    settings = ["data.options.count=265", "student.name=import:bare:net", "optim.lr=0.02", "epochs=1"]
     settings += ["optim.mixup=0.4", "optim.cutmix=1.0", "optim.ema=0.9", "optim.decay=weights"]
     recipe = load_recipe(str(tiny), settings)
     one = RunDir(distill(recipe, session, method="ce", seed=1, suite="one").folder(session.runs))
     other = RunDir(session.runs / "other" / "ce-s1")
     if way == "parts":
-        session.execution = Execution(accelerator="cpu", threads=1, parts=3)
+        session.execution = Execution(accelerator="cpu", threads=1, micro_batches=3)
         distill(recipe, session, method="ce", seed=1, suite="other")
         losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, other)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -35,7 +35,7 @@ def test_every_parameter_is_in_one_group_and_only_weights_shrink() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     groups = parameter_groups(WEIGHTS, network)
     assert sorted(id(p) for g in groups for p in g["params"]) == sorted(id(p) for p in network.parameters())
-    optimizer = build_optimizer(WEIGHTS.model_copy(update={"rate": 0.5}), network)
+    optimizer = build_optimizer(WEIGHTS.model_copy(update={"lr": 0.5}), network)
     before = {name: value.clone() for name, value in network.named_parameters()}
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)  # decay alone moves anything

@@ -11,7 +11,7 @@ from antishortcut.training.optim import lr_at
 
 
 def rates(**settings: object) -> list[float]:
-    optim = OptimSettings.model_validate({"rate": 0.1} | settings)
+    optim = OptimSettings.model_validate({"lr": 0.1} | settings)
     return [lr_at(optim, step, 10, 100) for step in range(100)]
 
 

@@ -30,7 +30,7 @@ from tests.data.official import make_ade
 
 SMALL = [
     "iterations=11", "data.image_size=32", "data.options.count=40", "data.options.test_count=20", "optim.batch=8",
-    "teacher.name=dense-4-8", "student.name=dense-2-8", "methods.asd.warmup=4", "task.rows=64",
+    "teacher.name=dense-4-8", "student.name=dense-2-8", "methods.asd.warmup=4", "task.samples=64",
     'teacher.keep=["0%", 15, 50]',
 ]  # fmt: skip
 
@@ -50,7 +50,7 @@ def test_a_recipe_in_iterations_is_trained_and_scored(dense: Recipe, session: Se
     run = distill(dense, session, method="asd", seed=1, suite="s")
     folder = RunDir(run.folder(session.runs))
     result, rows = folder.result(), folder.history()
-    assert (result["steps"], result["headline"], result["set"]) == (11, "miou", "iid")
+    assert (result["steps"], result["primary_metric"], result["set"]) == (11, "miou", "iid")
     assert result["last"]["epoch"] == 2.2  # of five batches
     assert result["best"]["miou"] >= result["last"]["miou"]
     assert [row["step"] for row in rows if "scores" in row] == [5, 10, 11]  # ends of epochs, and the end

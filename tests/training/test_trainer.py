@@ -238,7 +238,7 @@ def test_a_run_whose_log_is_damaged_or_gone_says_so(
             distill(recipe, session, method="kd", seed=1, suite="s")
     log = session.runs / "s" / "kd-s1" / "metrics.jsonl"
     data = log.read_bytes()
-    log.write_bytes(data.replace(b"rate", b"rite", 1))
+    log.write_bytes(data.replace(b"lr", b"rite", 1))
     with pytest.raises(UserError, match=r"metrics.jsonl: not what was logged .*remove it to go on without its rows"):
         distill(recipe, session, method="kd", seed=1, suite="s")
     log.unlink()
@@ -252,7 +252,9 @@ def test_a_run_whose_log_is_damaged_or_gone_says_so(
 def test_accumulation_sees_the_same_batches(recipe: Recipe, session: Session) -> None:
     """CE without batch statistics would be equal; with them, half batches differ a little, but every image is used."""
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
-    whole, pieces = (distill(r, session, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts")))
+    whole, pieces = (
+        distill(r, session, method="ce", seed=1, suite=n) for r, n in ((recipe, "whole"), (split, "parts"))
+    )
     one, two = (RunDir(run.folder(session.runs)).history()[0] for run in (whole, pieces))
     assert one["terms"]["task"] == pytest.approx(two["terms"]["task"], rel=0.2)
     assert whole.hash != pieces.hash
@@ -260,7 +262,7 @@ def test_accumulation_sees_the_same_batches(recipe: Recipe, session: Session) ->
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_state(recipe: Recipe, session: Session) -> None:
     session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    mad = load_recipe(str(session.runs.parent / "tiny.toml"), ["optim.rate=1e30"])
+    mad = load_recipe(str(session.runs.parent / "tiny.toml"), ["optim.lr=1e30"])
     with pytest.raises(UserError, match=r"not finite at step \d+: .*task.*the state after step \d+ is kept"):
         distill(mad, session, method="ce", seed=1, suite="mad")
     result = load_checkpoint(session.runs / "mad" / "ce-s1" / "resume")

@@ -48,7 +48,7 @@ def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int
         "--set",
         "student.name=import:bare:net",
         "--set",
-        "optim.rate=0.02",
+        "optim.lr=0.02",
     ]
     common += ["--threads", "1", "--device", "cpu", "--json"]
     asd(tmp_path, "teach", str(tiny), *common, "--runs", "one")

@@ -67,7 +67,11 @@ def findings(found: Tree) -> list[dict[str, str]]:
         "student": _student,
     }
     keys = ("name", "value", "beside", "means")
-    return [{"part": part} | dict(zip(keys, each, strict=True)) for part, message in pieces.items() for each in message(found)]
+    return [
+        {"part": part} | dict(zip(keys, each, strict=True))
+        for part, message in pieces.items()
+        for each in message(found)
+    ]
 
 
 Line = tuple[str, str, str, str]  # name, number, what stands beside it, what it means

@@ -91,7 +91,8 @@ def measure(
         outputs = predict({"": network}, images, sets.image_size)
         observed[state] = torch.cat([each[""].logits for each, _ in outputs])
     rows = [
-        {"state": state, "strength": strength} | asdict(signs(observed["final"], observed[state], images.label, strength))
+        {"state": state, "strength": strength}
+        | asdict(signs(observed["final"], observed[state], images.label, strength))
         for state in required
         for strength in strengths
     ]

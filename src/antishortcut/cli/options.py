@@ -121,7 +121,7 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "threads": (ThreadsOption, 0),
     "workers": (Annotated[str, typer.Option(help="Processes that decode images on disk; auto: one a core.")], "auto"),
     "save_every": (Annotated[float, typer.Option(help="Seconds between resume states.")], 60.0),
-    "parts": (
+    "micro_batches": (
         Annotated[
             str | None,
             typer.Option(

@@ -118,7 +118,7 @@ def rewind(
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     epochs = rewind_length(run.iterations) if epochs is None else epochs
     if rate is None:  # the paper's is SGD's
-        rate = 0.05 if run.optim.name == "sgd" else run.optim.rate
+        rate = 0.05 if run.optim.name == "sgd" else run.optim.lr
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
@@ -189,8 +189,8 @@ def distill(
     from antishortcut.training.pipeline import distill as distill_it
 
     chosen = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    pieces = execution.pop("parts") or ("auto" if recipe is None else "1")
-    session = workshop(runs, data_root, download, parts=pieces, **execution)
+    pieces = execution.pop("micro_batches") or ("auto" if recipe is None else "1")
+    session = workshop(runs, data_root, download, micro_batches=pieces, **execution)
     words = (data, teacher, student, final, early, epochs, pretrained)
     planned, name = recipe is None, _slug(name)  # before a plan is written
     if recipe is None:

@@ -67,10 +67,10 @@ class Recipe(Settings):
         return plural(self.epochs, "epoch") if self.epochs else plural(self.iterations, "iteration")
 
     @property
-    def views(self) -> int | None:
+    def augmentation_cycle(self) -> int | None:
         """How many augmentations of every image a student sees; None when each epoch has its own."""
-        views = self.data.views
-        return None if views is None or 0 < self.epochs <= views else views
+        cycle = self.data.augmentation_cycle
+        return None if cycle is None or 0 < self.epochs <= cycle else cycle
 
 
 class Run(Settings):
@@ -128,12 +128,12 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         name=teacher.name,
         seed=teacher.seed,
         **_length(recipe, teacher.epochs),
-        data=recipe.data.model_copy(update={"views": None}),
+        data=recipe.data.model_copy(update={"augmentation_cycle": None}),
         fingerprint=fingerprint,
         model=_with_digest(model),
         options=early,
         optim=recipe.optim.model_copy(
-            update={"rate": teacher.rate or recipe.optim.rate, "batch": teacher.batch or recipe.optim.batch}
+            update={"lr": teacher.lr or recipe.optim.lr, "batch": teacher.batch or recipe.optim.batch}
         ),
         task=TaskSettings(aux=recipe.task.aux),  # nobody draws rows for a teacher
         keep=teacher.keep,
@@ -152,10 +152,10 @@ def rewind_length(iterations: int) -> int:
     return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
 
 
-def rewind_run(teacher: Run, epochs: int = 10, rate: float = 0.05) -> Run:
-    """Fine-tuning of a final teacher at a constant high rate (S-Sec. A.4.6): an early-like state when none was kept."""
+def rewind_run(teacher: Run, epochs: int = 10, lr: float = 0.05) -> Run:
+    """Fine-tuning of a final teacher at a constant high learning rate (S-Sec. A.4.6): an early-like state when none was kept."""
     constant = teacher.optim.model_copy(
-        update={"schedule": "constant", "rate": rate, "warmup": 0.0, "ema": 0.0}
+        update={"schedule": "constant", "lr": lr, "warmup": 0.0, "ema": 0.0}
     )  # a mean over a high rate's steps would be a better state, not an earlier one
     length = {"iterations": epochs} if teacher.iterations else {"epochs": epochs}
     return teacher.model_copy(
@@ -184,7 +184,7 @@ def distill_run(
         name=name or method,
         seed=seed,
         **_length(recipe),
-        data=recipe.data.model_copy(update={"views": recipe.views}),
+        data=recipe.data.model_copy(update={"augmentation_cycle": recipe.augmentation_cycle}),
         fingerprint=fingerprint,
         model=_with_digest(recipe.student),
         optim=recipe.optim,
@@ -244,9 +244,9 @@ def _repdistiller(tree: dict[str, Any]) -> None:
     if tree["data"]["name"] != "cifar100":
         raise UserError("RepDistiller's protocol is for the CIFAR-100 pairs, P1 to P10")
     optim = tree.setdefault("optim", {})
-    optim |= {"schedule": "step", "milestones": [150, 180, 210], "rate": 0.05}
+    optim |= {"schedule": "step", "milestones": [150, 180, 210], "lr": 0.05}
     if tree["student"]["name"].startswith(("mobilenet", "shufflenet")):
-        tree["teacher"]["rate"], optim["rate"] = 0.05, 0.01
+        tree["teacher"]["lr"], optim["lr"] = 0.05, 0.01
 
 
 PROTOCOLS = {"repdistiller": _repdistiller}  # "P2@repdistiller" is P2 under another protocol, never mixed in
@@ -302,14 +302,21 @@ def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
         raise UserError(f"{recipe.title}: {_first(error)}") from None
 
 
+RENAMED = {  # keys of version 0.1
+    "optim.rate": "optim.lr",
+    "teacher.rate": "teacher.lr",
+    "teacher.rewind_rate": "teacher.rewind_lr",
+    "data.views": "data.augmentation_cycle",
+    "task.rows": "task.samples",
+}
 COUNTS = {"epochs": "iterations", "iterations": "epochs"}
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """`optim.rate=0.1` is ("optim.rate", 0.1); values are TOML, bare words are strings."""
+    """`optim.lr=0.1` is ("optim.lr", 0.1); values are TOML, bare words are strings."""
     key, mark, value = text.partition("=")
     if not mark or not key.strip():
-        raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.rate=0.1")
+        raise UserError(f"--set {text!r}: write key=value, like --set epochs=10 or --set optim.lr=0.1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -317,13 +324,13 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def _override(tree: dict[str, Any], text: str) -> None:
-    """`optim.rate=0.1` sets tree["optim"]["rate"]."""
+    """`optim.lr=0.1` sets tree["optim"]["lr"]."""
     key, parsed = setting(text)
     if key in COUNTS:  # a length takes the place of the other kind
         tree.pop(COUNTS[key], None)
     *parents, last = key.split(".", DEEPEST + 1)
     if len(parents) > DEEPEST:
-        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.rate=0.1")
+        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.lr=0.1")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
@@ -339,6 +346,8 @@ def _first(error: ValidationError) -> str:
         return f"{setting}: wants one number, word or true/false, not {short_repr(problem['input'])}"
     place = ".".join(str(part) for part in problem["loc"]) or "recipe"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if problem["type"] == "extra_forbidden" and place in RENAMED:
+        return f"{place!r} is called {RENAMED[place]!r} since version 0.2; rename it{more}"
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {place!r}{suggest(str(problem['loc'][-1]), _keys(problem['loc'][:-1]))}{more}"
     if problem["type"] == "value_error":  # of a whole section, which needs no repeating

@@ -52,7 +52,7 @@ class ModelSettings(Settings):
 
 class OptimSettings(Settings):
     name: Literal["sgd", "adamw"] = "sgd"
-    rate: float = Field(0.05, gt=0, le=FASTEST)
+    lr: float = Field(0.05, gt=0, le=FASTEST)
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
     betas: tuple[Beta, Beta] = (0.9, 0.999)  # of AdamW
@@ -95,7 +95,7 @@ class Execution(Settings):
     workers: Processes | Literal["auto"] = "auto"  # processes that decode images on disk
     save_every: float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
-    parts: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
+    micro_batches: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
     log: tuple[str, ...] = ("tensorboard",)  # of LOGS; may be another when a run goes on
 
     @field_validator("log")
@@ -114,7 +114,7 @@ class DataSettings(Settings):
     val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
     image_size: int | None = Field(None, ge=8, le=SIDE)
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
-    views: Length | None = None  # of students: epoch e is augmented as e mod views; None: anew each epoch
+    augmentation_cycle: Length | None = None  # of students: epoch e is augmented as e mod this; None: anew each epoch
     seed: int = Field(
         0, ge=0, lt=2**31
     )  # of limits and splits, and of generated images; the same for all runs that are to be compared
@@ -124,7 +124,7 @@ class DataSettings(Settings):
 class TaskSettings(Settings):
     """Of dense prediction; classification has none."""
 
-    rows: Length = 1024  # locations of a step that methods learn from, over all devices
+    samples: Length = 1024  # locations of a step that methods learn from, over all devices
     aux: Weight = 0.4  # weight of the auxiliary head's loss, where a network has one
 
 
@@ -134,7 +134,7 @@ FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights
 class TeacherSettings(ModelSettings):
     final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
     epochs: Length | None = None  # or iterations, as the recipe counts; the recipe's number when not given
-    rate: float | None = Field(None, gt=0, le=FASTEST)  # optim.rate when not given
+    lr: float | None = Field(None, gt=0, le=FASTEST)  # optim.lr when not given
     batch: int | None = Field(None, ge=1, le=IMAGES)  # optim.batch when not given
     seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
     keep: tuple[float | str, ...] = Field(
@@ -142,7 +142,7 @@ class TeacherSettings(ModelSettings):
     )  # per cent of training, or "epoch:36"
     early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
     rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
-    rewind_rate: float = Field(0.05, gt=0, le=FASTEST)
+    rewind_lr: float = Field(0.05, gt=0, le=FASTEST)
 
     @model_validator(mode="after")
     def _given(self) -> Self:

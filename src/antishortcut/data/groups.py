@@ -120,7 +120,9 @@ def _second_fact(path: Path, header: list[str], rows: list[tuple[int, Row]]) -> 
     result = [name for name in rest if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
     if len(result) != 1:
         outputs = "several: " + ", ".join(repr(name) for name in result) if result else "none"
-        raise UserError(f"{path} needs one column of whole numbers besides y and split, has {outputs}; name one {USUAL}")
+        raise UserError(
+            f"{path} needs one column of whole numbers besides y and split, has {outputs}; name one {USUAL}"
+        )
     return result[0]
 
 

@@ -95,7 +95,7 @@ class Loader:
     `workers` processes decode images on disk, on Linux one for every core unless said, but no more than there are
     batches, or shared memory for what they hand over; images in memory are quicker to cut than to send between
     processes. Nothing depends on their number.
-    With `views`, augmentations repeat after that many epochs; the order does not.
+    With `augmentation_cycle`, augmentations repeat after that many epochs; the order does not.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Loader:
         rank: int = 0,
         world: int = 1,
         workers: int | Literal["auto"] = "auto",
-        views: int | None = None,
+        augmentation_cycle: int | None = None,
     ) -> None:
         if augment not in vary.AUGMENTS:
             raise UserError(f"unknown augmentation {augment!r}{suggest(augment, vary.AUGMENTS)}")
@@ -125,7 +125,7 @@ class Loader:
         batch = world if single else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
-        self.views = views
+        self.augmentation_cycle = augmentation_cycle
         self._ends = _ends(len(images), batch, world, shuffle, single)
         share = -(-batch // world) * (WHOLE if single else image_size**2) * (4 if is_dense(images) else 3)  # bytes
         self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
@@ -148,8 +148,8 @@ class Loader:
         yield from ahead(map(_as_float, in_workers(build, shares, min(self.workers, len(shares)))))
 
     def view(self, epoch: int) -> int:
-        """The epoch whose augmentation this one has: its own, unless `views` lets them come round again."""
-        return 0 if self.augment == "none" else epoch % self.views if self.views else epoch
+        """The epoch whose augmentation this one has: its own, unless `augmentation_cycle` repeats them."""
+        return 0 if self.augment == "none" else epoch % self.augmentation_cycle if self.augmentation_cycle else epoch
 
     def _shares(self, epoch: int, start: int) -> list[Tensor]:
         """Places of this rank's images in every batch from `start` on."""

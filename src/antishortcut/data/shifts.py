@@ -123,7 +123,9 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
     result = _named(folder)
     place = {category: at for at, category in enumerate(categories)}
     conflict = [(path, shape, texture) for path, shape, texture in result if shape != texture]
-    saved = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
+    saved = [
+        (path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)
+    ]
     if not saved:
         raise UserError(
             f"{folder} has {len(result)} stimuli, but none in conflict between categories of the student: "

@@ -142,7 +142,7 @@ def locations(subject: EvaluatedRun, teacher: Network, pool: AnySet) -> dict[str
                 one = slice(at, at + 1)
                 single = Batch(batch.image[one], batch.label[one], batch.index[one])
                 ours, reference = (Features(each.logits[one], each.embedding[one]) for each in outputs.values())
-                student, observed, joint = task.rows(ours, {"final": reference}, single)
+                student, observed, joint = task.samples(ours, {"final": reference}, single)
                 few = places(joint.label, SHOWN, SAME)
                 saved["student"].append(student.embedding[few].float())
                 saved["teacher"].append(observed["final"].embedding[few].float())

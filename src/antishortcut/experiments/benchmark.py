@@ -204,7 +204,8 @@ def bench(
         "ms": {name: median(values) for name, values in times.items()},
         "ratio": {f"{name}/{other}": ratio_of(times[name], times[other]) for name, other in pairs},
         "split": {
-            name: {part: median([pieces[part] for pieces in steps]) for part in PARTS} for name, steps in counted.items()
+            name: {part: median([pieces[part] for pieces in steps]) for part in PARTS}
+            for name, steps in counted.items()
         },
         "teacher_passes": {name: run.passes for name, run in runs.items()},
         "pair": ":".join(model.name for model in pair),
@@ -294,7 +295,9 @@ class Stopwatch:
         task: Task = Classification()
         settings = group.task or TaskSettings()
         if size.dense:  # methods learn from as large a part of the locations as there is of the batch
-            task = Segmentation(size.classes, rows=max(round(images / whole * settings.rows), 1), aux=settings.aux)
+            task = Segmentation(
+                size.classes, samples=max(round(images / whole * settings.samples), 1), aux=settings.aux
+            )
         run = self._bench(group, next(batches), task)
 
         def timed() -> float:
@@ -328,7 +331,7 @@ class Stopwatch:
         if isinstance(method, Prepares) and teachers:
             with torch.no_grad():
                 outputs = {role: network(batch.image) for role, network in teachers.items()}
-                method.prepare([task.rows(next(iter(outputs.values())), outputs, batch)[1]])
+                method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])
         form = InferenceForm(fastest_precision(self.device))
         asks = {role: asking(FrozenModel(network, form, size.side)) for role, network in teachers.items()}
         run = Bench(asks, student, method, autocast=self.fabric.autocast, task=task)
@@ -341,8 +344,8 @@ def _method(
     name: str, options: dict[str, Any], teachers: Mapping[str, Network], student: Network, size: Size, task: Task
 ) -> nn.Module:
     shapes = {role: feature_shapes(network, size.side) for role, network in teachers.items()}
-    labels = _labels(size) if task.vectors else None
-    sizes = Sizes(size.classes, task.samples(size.images), feature_shapes(student, size.side), shapes, labels)
+    labels = None if task.dense else _labels(size)
+    sizes = Sizes(size.classes, task.num_samples(size.images), feature_shapes(student, size.side), shapes, labels)
     return build_method(name, sizes, options)
 
 

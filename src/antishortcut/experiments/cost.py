@@ -186,7 +186,7 @@ def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> l
     for job in jobs:
         for recipe in job.teachers:
             own, key = recipe.teacher, teacher_key(recipe)
-            rewound = f"{key} {own.rewind_epochs} {own.rewind_rate}"
+            rewound = f"{key} {own.rewind_epochs} {own.rewind_lr}"
             title, there = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_mark(recipe))
             step = {"network": _network(own), "batch": own.batch or recipe.optim.batch}
             if key not in listed and own.final is None and there is None:
@@ -213,7 +213,7 @@ def _network(model: ModelSettings) -> ModelSettings:
 
 def _rewound(recipe: Recipe, teacher: Run | None, runs: Path) -> bool:
     own = recipe.teacher
-    return teacher is not None and RunDir(rewind_run(teacher, own.rewind_epochs, own.rewind_rate).folder(runs)).finished
+    return teacher is not None and RunDir(rewind_run(teacher, own.rewind_epochs, own.rewind_lr).folder(runs)).finished
 
 
 def _teachers(runs: Path) -> dict[str, Run]:

@@ -91,11 +91,9 @@ def _fits(job: Job, pattern: str) -> bool:
 def teacher_key(recipe: Recipe) -> str:
     """Equal for recipes that train the same teacher; which of its states is early does not matter."""
     own = recipe.teacher
-    aside = {"rewind_epochs", "rewind_rate", "keep", "epochs", "rate", "batch"}
+    aside = {"rewind_epochs", "rewind_lr", "keep", "epochs", "lr", "batch"}
     teacher = own.model_dump_json(exclude=aside if own.early_file else aside | {"early"})
-    optim = recipe.optim.model_copy(
-        update={"rate": own.rate or recipe.optim.rate, "batch": own.batch or recipe.optim.batch}
-    )
+    optim = recipe.optim.model_copy(update={"lr": own.lr or recipe.optim.lr, "batch": own.batch or recipe.optim.batch})
     length = own.epochs or recipe.epochs or recipe.iterations
     return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {recipe.task.aux} {length}"
 

@@ -187,7 +187,7 @@ def another(job: Job, runs: Path) -> str:
         return str(error)
     sections = {
         "student": (run.model, recipe.student),
-        "data": (run.data, recipe.data.model_copy(update={"views": recipe.views})),
+        "data": (run.data, recipe.data.model_copy(update={"augmentation_cycle": recipe.augmentation_cycle})),
         "optim": (run.optim, recipe.optim),
         "task": (run.task, recipe.task),
     }
@@ -228,7 +228,7 @@ def _teacher(run: Run, job: Job) -> Pairs:
         return {}
     early = own.early_state
     if own.early == "rewind":
-        early = f"{rewind_run(teacher, own.rewind_epochs, own.rewind_rate).hash}/final"
+        early = f"{rewind_run(teacher, own.rewind_epochs, own.rewind_lr).hash}/final"
     learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
     states = {role: learned if role == "early" else role for role in run.roles if role != "chosen"}
     pairs: Pairs = {"teacher": (run.teacher, teacher.hash), "early": (run.early, early)}

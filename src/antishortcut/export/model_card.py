@@ -142,7 +142,7 @@ def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -
         facts["teacher"] = f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
         facts["method"] = _listed(run.method, run.options)
     start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
-    rate = f"rate {optim.rate:g} ({optim.schedule})"
+    rate = f"rate {optim.lr:g} ({optim.schedule})"
     return facts | {
         "training": f"{_length(run)}, {optim.name}, {rate}, batch {optim.batch}, augmentation {data.augment}{start}",
         "seeds": f"training {run.seed}, data {data.seed}" + (f", teacher {teacher.run.seed}" if teacher else ""),

@@ -202,7 +202,7 @@ def _open(folder: RunDir, name: str, notes: Notes) -> Student | Progress | Aside
 def _progress(folder: RunDir, name: str, run: Run) -> Progress:
     rows = history(folder.metrics)
     evaluated = next((row for row in reversed(rows) if "set" in row), {})
-    primary_metric = readable(str(evaluated.get("headline", "accuracy")))[:WORD]
+    primary_metric = readable(str(evaluated.get("primary_metric", "accuracy")))[:WORD]
     return Progress(
         path=name,
         unit="epoch" if run.epochs else "iteration",
@@ -218,7 +218,7 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
     result = readable(folder.result())
     rows = history(folder.metrics)
     scores = read_scores(folder.path, name, notes)
-    primary_metric = str(result.get("headline", "accuracy"))[:WORD]
+    primary_metric = str(result.get("primary_metric", "accuracy"))[:WORD]
     values = {}
     for kind in ("last", "best"):
         value = number(result[kind][primary_metric])

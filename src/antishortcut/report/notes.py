@@ -17,7 +17,7 @@ ROUNDING = {  # execution settings that change last digits, and their defaults
     "teacher_precision": "float32",
     "teacher_compile": "off",
     "compile": False,
-    "parts": 1,  # more than last digits, where batch norm or a method looks at the images of a part together
+    "micro_batches": 1,  # more than last digits, where batch norm or a method looks at the images of a part together
 }
 ASIDE = {"name", "seed"}  # differ between runs by design
 Fields = list[tuple[str, str]]

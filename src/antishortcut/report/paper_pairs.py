@@ -154,7 +154,7 @@ def _other_early(run: Run, made: Made, school: Run) -> list[str]:
         return []
     required, teacher = made.early, made.recipe.teacher
     if required == "rewind":
-        required = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_rate).hash}/final"
+        required = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_lr).hash}/final"
     early = run.roles.get("early", run.early)
     same = share_of(early, made.recipe.epochs) == share_of(required, made.recipe.epochs)
     return [] if same else [_instead("T_early", early, made.early)]

@@ -190,7 +190,7 @@ def _settings(student: Student) -> Fields:
 
 
 def _field(key: str, settings: Sequence[Fields]) -> str:
-    """The dotted name that a person means by `strength` or `optim.rate`."""
+    """The dotted name that a person means by `strength` or `optim.lr`."""
     values: dict[str, set[float]] = {}
     for fields in settings:
         for name, value in fields.items():

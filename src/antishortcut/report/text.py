@@ -90,7 +90,9 @@ def terminal_tables(found: Found, table: Table, width: int | None = None) -> Ite
     marks = legend(bool(table.differences), len(set(table.suites.values())))
     *first, last = fit(*_results(table), width)
     yield from (Shown(str(found.folder), *grid, []) for grid in first)
-    yield Shown(str(found.folder), *last, [*table.told, *evaluated, marks, *_notes(found, table)] if table.cells else [])
+    yield Shown(
+        str(found.folder), *last, [*table.told, *evaluated, marks, *_notes(found, table)] if table.cells else []
+    )
     yield from _more(found, table, brief=True)
 
 

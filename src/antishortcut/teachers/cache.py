@@ -152,7 +152,7 @@ class TeacherCache:
             if sum(sizes.values()) > share * free:
                 raise NoRoom(
                     f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} left; "
-                    "have fewer augmentations with --set data.views=N, or leave it out"
+                    "have fewer augmentations with --set data.augmentation_cycle=N, or leave it out"
                 )
             for rows in self.rows.values():  # several runs may have been given this share of the same disk
                 rows.floor = int((1 - share) * free) // 2
@@ -208,7 +208,7 @@ def cache_key(run: Run, device: torch.device, world: int, form: str, parts: int)
         "format": FORMAT,
         "seed": run.seed,
         "fingerprint": run.fingerprint,
-        "data": run.data.model_dump(mode="json", exclude={"views"}),  # the view is in the file's name
+        "data": run.data.model_dump(mode="json", exclude={"augmentation_cycle"}),  # the view is in the file's name
         "batch": [run.optim.batch, parts, world],
         "computed": [device.type, torch.get_num_threads(), torch.__version__, form],
     }

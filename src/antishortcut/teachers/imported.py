@@ -107,7 +107,7 @@ def import_teacher(
             "That is hardly better than guessing: are its classes in the order of yours, "
             f"{', '.join(sets.classes[:3])}{', …' if len(sets.classes) > 3 else ''}?"
         )
-    result: dict[str, Any] = {"set": _judged(sets)[0], "headline": primary_metric, "last": last, "best": last}
+    result: dict[str, Any] = {"set": _judged(sets)[0], "primary_metric": primary_metric, "last": last, "best": last}
     size = sum(parameter.numel() for parameter in network.parameters())
     folder.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
 
@@ -147,8 +147,8 @@ def _scores(network: Network, sets: DataSplits, fabric: Fabric) -> dict[str, flo
         workers="auto",
     )
     network.to(fabric.device).eval()
-    tally: list[Tensor] = [
-        task.tally(network(batch.image), batch.label) for batch in to_device(loader.epoch(0), fabric.device)
+    counts: list[Tensor] = [
+        task.counts(network(batch.image), batch.label) for batch in to_device(loader.epoch(0), fabric.device)
     ]
     network.cpu()
-    return task.scores(torch.stack(tally).sum(dim=0).cpu()) | {"images": len(images)}
+    return task.scores(torch.stack(counts).sum(dim=0).cpu()) | {"images": len(images)}

@@ -32,7 +32,7 @@ class TeacherOutputs:
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
-        self.roles, self.stages, self.vectors = method.roles, "stages" in method.taps, task.vectors
+        self.roles, self.stages, self.dense = method.roles, "stages" in method.taps, task.dense
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
         self._news: list[str] = []
@@ -54,7 +54,7 @@ class TeacherOutputs:
                 "--cache-teachers: teachers are asked about mixed images, new ones in every step; "
                 "leave it out, or set optim.mixup and optim.cutmix to 0"
             )
-        saved = self.vectors and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
+        saved = not self.dense and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
         if self.execution.cache_teachers and saved:
             self.cache = self._cache(loader, steps, len(sets.train), parts)
         if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
@@ -69,11 +69,11 @@ class TeacherOutputs:
     def _some(self, sets: DataSplits) -> Loader:
         """Training images on which answers are compared."""
         return Loader(
-            limited(sets.train, CHECKED if self.vectors else FEWER, 0),
+            limited(sets.train, FEWER if self.dense else CHECKED, 0),
             batch=self.run.optim.batch,
             seed=0,
             image_size=sets.image_size,
-            augment="none" if self.vectors else self.run.data.augment,
+            augment=self.run.data.augment if self.dense else "none",
             shuffle=False,
             workers=self.execution.workers,
         )

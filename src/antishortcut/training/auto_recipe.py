@@ -74,7 +74,7 @@ class Wanted:
 class Line:
     """A setting and why it is so."""
 
-    key: str  # "epochs" or "optim.rate"
+    key: str  # "epochs" or "optim.lr"
     value: Any
     why: str = ""
 
@@ -112,7 +112,7 @@ def plan(wanted: Wanted, root: Path | None, given: Mapping[str, Any]) -> list[Li
         Line("student.name", wanted.student),
         *_student(wanted, ready),
         Line("optim.name", "adamw", "suits transformers and convolutions alike"),
-        Line("optim.rate", _rate(batch, ready["student"])),
+        Line("optim.lr", _rate(batch, ready["student"])),
         Line("optim.weight_decay", 0.05),
         Line("optim.decay", "weights", "none of biases and norms"),
         Line("optim.batch", batch, f"{images:,} training images, steps an epoch: {math.ceil(images / batch):,}"),
@@ -174,7 +174,7 @@ def _teacher(wanted: Wanted, ready: dict[str, bool], epochs: int, batch: int) ->
             Line("teacher.pretrained", True, "fine-tuned from published weights"),
             Line("teacher.epochs", short),
         ]
-    lines.append(Line("teacher.rate", _rate(batch, ready["teacher"])))
+    lines.append(Line("teacher.lr", _rate(batch, ready["teacher"])))
     lines.append(Line("teacher.early", wanted.early or "15%", "T_early, of the teacher's training"))
     return lines + _kept(wanted.early) + _rewinds(wanted, batch)
 
@@ -193,7 +193,7 @@ def _kept(early: str | None) -> list[Line]:
 
 def _rewinds(wanted: Wanted, batch: int) -> list[Line]:
     """The paper rewinds at the rate that training begins with."""
-    return [Line("teacher.rewind_rate", _rate(batch, fine=False))] if wanted.early == "rewind" else []
+    return [Line("teacher.rewind_lr", _rate(batch, fine=False))] if wanted.early == "rewind" else []
 
 
 def _refuse_too_few(finding: Finding) -> None:

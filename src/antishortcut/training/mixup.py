@@ -67,7 +67,7 @@ def mix_batch(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch
         image = batch.image.clone()
         image[:, :, top:bottom, left:right] = partner[:, :, top:bottom, left:right]
     share = torch.full((len(batch.label),), mix.share, device=image.device)  # (b,)
-    return replace(batch, image=image, other=other, share=share)
+    return replace(batch, image=image, mixed_label=other, mix_ratio=share)
 
 
 def _partners(rows: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def check_mixup(optim: OptimSettings, task: Task, method: Method, name: str) -> 
     if not optim.mixes:
         return
     which = " and ".join(key for key in ("mixup", "cutmix") if getattr(optim, key) > 0)
-    if not task.vectors:
+    if task.dense:
         raise UserError(f"optim.{which}: images with a class for every pixel are not mixed; set it to 0")
     if isinstance(method, NoMixup):
         raise UserError(f"optim.{which}: {name} cannot learn from mixed images, since {method.no_mixup}; set it to 0")

@@ -17,9 +17,9 @@ def build_optimizer(optim: OptimSettings, module: nn.Module) -> torch.optim.Opti
     """SGD or AdamW over a student and the heads of its method."""
     groups = parameter_groups(optim, module)
     if optim.name == "adamw":
-        return torch.optim.AdamW(groups, lr=optim.rate, betas=optim.betas, weight_decay=optim.weight_decay)
+        return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay)
     return torch.optim.SGD(
-        groups, lr=optim.rate, momentum=optim.momentum, weight_decay=optim.weight_decay, nesterov=optim.nesterov
+        groups, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, nesterov=optim.nesterov
     )
 
 
@@ -56,15 +56,15 @@ def lr_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> 
     """Rate of step 0 … total − 1: linear warm-up, then cosine to 0, steps of a tenth, poly 0.9, or constant."""
     warmup = optim.warmup * steps_per_epoch
     if step < warmup:
-        return optim.rate * (step + 1) / (warmup + 1)
+        return optim.lr * (step + 1) / (warmup + 1)
     done = (step - warmup) / max(total - warmup, 1)  # in [0, 1)
     if optim.schedule == "cosine":
-        return optim.rate * 0.5 * (1 + math.cos(math.pi * done))
+        return optim.lr * 0.5 * (1 + math.cos(math.pi * done))
     if optim.schedule == "poly":
-        return optim.rate * math.pow(1 - done, 0.9)
+        return optim.lr * math.pow(1 - done, 0.9)
     if optim.schedule == "step":
-        return optim.rate * math.pow(0.1, sum(step >= milestone * steps_per_epoch for milestone in optim.milestones))
-    return optim.rate
+        return optim.lr * math.pow(0.1, sum(step >= milestone * steps_per_epoch for milestone in optim.milestones))
+    return optim.lr
 
 
 # --- A running mean of the weights ---

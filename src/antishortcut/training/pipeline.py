@@ -56,7 +56,7 @@ class Session:
 
     def sets(self, data: DataSettings) -> DataSplits:
         """The images a recipe names, opened once."""
-        key = data.model_dump_json(exclude={"augment", "views"})
+        key = data.model_dump_json(exclude={"augment", "augmentation_cycle"})
         if key not in self._sets:
             self._sets[key] = open_sets(
                 data.name,
@@ -228,7 +228,9 @@ def distill(
         session.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
         teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
     born = [f"gen{generations}"] if generations > 1 else []
-    outputs = [f"views{recipe.views}"] if recipe.views else []  # a protocol of its own says so in its name
+    outputs = (
+        [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
+    )  # a protocol of its own says so in its name
     title = "-".join([method, *(f"via-{network}" for network in via), *born, *outputs])
     return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
 
@@ -268,7 +270,9 @@ def _check(
     check_mixup(recipe.optim, build_task(sets), built, method)
     if recipe.teacher.final is not None:
         there = [label for state in imported_states(recipe.teacher) for label in state.labels]
-        options = 'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
+        options = (
+            'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
+        )
     else:
         there = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
         options = "add it to teacher.keep"
@@ -317,9 +321,9 @@ def _states(recipe: Recipe, session: Session, roles: tuple[str, ...], teacher: R
     settings, folder = recipe.teacher, RunDir(teacher.folder(session.runs))
     states = {"early": settings.early_state}
     if settings.early == "rewind":
-        states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_rate).hash}/final"
+        states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
         if "early" in roles:
-            rewind(teacher, settings.rewind_epochs, settings.rewind_rate, session)
+            rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
     if "chosen" in roles:
         states["chosen"] = select_state(Trajectory(folder), session.sets(recipe.data), session.say)
     for role in roles:

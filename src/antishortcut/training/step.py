@@ -23,7 +23,7 @@ DETACHED = (
     "nothing that the student gives carries a gradient, so it cannot learn: its forward must not run under "
     "torch.no_grad(), nor detach what it returns"
 )
-ADVICE = "lower optim.rate or look at the data"
+ADVICE = "lower optim.lr or look at the data"
 
 
 class DistillationStep(nn.Module):
@@ -48,7 +48,7 @@ class DistillationStep(nn.Module):
             if isinstance(self.method, TrainingView):
                 student = self.method.view(student, teachers)
             own = self.task.loss(student, batch)
-            rows, targets, joint = gather_samples(*self.task.rows(student, teachers, batch))
+            rows, targets, joint = gather_samples(*self.task.samples(student, teachers, batch))
             terms = {name: method.task_weight * self._share(batch) * value for name, value in own.items()}
             if len(joint.label) == 0:  # not a labelled pixel in any process: nothing to learn from, and no mean of it
                 nothing = batch.image.new_zeros(())
@@ -88,7 +88,7 @@ def gather_samples(
     """The rows of all processes, so that negatives and moments are those of the whole batch. Maps stay here."""
     if world() == 1:
         return student, teachers, batch
-    rows = {name: getattr(batch, name) for name in ("label", "index", "other", "share")}
+    rows = {name: getattr(batch, name) for name in ("label", "index", "mixed_label", "mix_ratio")}
     whole = replace(batch, **{name: gather(value) for name, value in rows.items() if value is not None})
     return _rows(student), {role: _rows(outputs) for role, outputs in teachers.items()}, whole
 

@@ -90,7 +90,7 @@ def train(
                 training.fit(quiet)
             except OutOfMemory:
                 if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
-                    shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --parts
+                    shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --micro-batches
                 raise
         return folder.result()
 
@@ -154,12 +154,12 @@ class Trainer:
 
     def _settle_parts(self) -> tuple[int, str]:
         """In how many parts a batch is computed."""
-        pieces, why = self.execution.parts, ""
+        pieces, why = self.execution.micro_batches, ""
         if pieces == "auto":
             batch, features = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
             device = self.fabric.device
             pieces, why = find_micro_batches(self.step, batch, features, self.fabric.autocast, self.run.optim, device)
-            self.execution = self.execution.model_copy(update={"parts": pieces})
+            self.execution = self.execution.model_copy(update={"micro_batches": pieces})
         return self.run.optim.accumulate * pieces, why
 
     def how(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Trainer:
                     if self.done % log_every == 0 or self.done % self.per_epoch == 0:
                         self.meter.check(self.done, self._kept)
                         means = self.meter.means()
-                        self._log({"rate": rate, "loss": sum(means.values()), "terms": means}, means | {"rate": rate})
+                        self._log({"lr": rate, "loss": sum(means.values()), "terms": means}, means | {"lr": rate})
                         watch.update(self.done, means)
                     if self._ends or self.done in self.due:
                         self._evaluate()
@@ -248,7 +248,11 @@ class Trainer:
         scores = self._score(self.final, PART if within else None)
         if not within:
             self.last = scores
-            row: dict[str, Any] = {"set": self.eval_split, "scores": self.last, "headline": self.task.primary_metric}
+            row: dict[str, Any] = {
+                "set": self.eval_split,
+                "scores": self.last,
+                "primary_metric": self.task.primary_metric,
+            }
             numbers = {f"{self.eval_split}/{k}": v for k, v in self.last.items()}
             if self.average is not None:
                 self.raw = self._score(self.student)
@@ -277,8 +281,8 @@ class Trainer:
         loader = self._loader(self.eval_split, limit)
         batches = to_device(loader.epoch(0), self.fabric.device)
         with torch.compiler.set_stance("force_eager"):
-            tally = [self.task.tally(network(batch.image), batch.label) for batch in batches]
-        total = gather(torch.stack(tally).sum(dim=0)[None]).sum(dim=0)
+            counts = [self.task.counts(network(batch.image), batch.label) for batch in batches]
+        total = gather(torch.stack(counts).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
 
     def _loader(self, name: str, limit: int | None = None) -> Loader:
@@ -294,7 +298,7 @@ class Trainer:
             rank=self.fabric.global_rank,
             world=self.fabric.world_size,
             workers=self.execution.workers,
-            views=self.run.data.views if training else None,
+            augmentation_cycle=self.run.data.augmentation_cycle if training else None,
         )
 
     def _restore(self) -> None:
@@ -329,7 +333,7 @@ class Trainer:
         here = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
         roles = self.answers.roles
         outputs = self.teachers.features(roles, here.image)
-        return self.task.rows(outputs[roles[0]], outputs, here)[1]
+        return self.task.samples(outputs[roles[0]], outputs, here)[1]
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
         """A disk that fails is told to `say`, or else raised. All processes come here in the same step."""
@@ -356,7 +360,11 @@ class Trainer:
 
     def _advice(self) -> str:
         begun = any((self.folder.path / "resume").glob("*.pt"))
-        other = "begin anew under another --name with --parts auto" if begun else "give the same command --parts auto"
+        other = (
+            "begin anew under another --name with --micro-batches auto"
+            if begun
+            else "give the same command --micro-batches auto"
+        )
         return f"out of memory in step {self.done + 1}; {self._kept()}; find more memory, or {other}"
 
     def _finish(self) -> None:
@@ -375,7 +383,7 @@ class Trainer:
         size = sum(p.numel() for p in self.student.parameters())
         scores = {
             "set": self.eval_split,
-            "headline": self.task.primary_metric,
+            "primary_metric": self.task.primary_metric,
             "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
             "best": self.best,
         } | ({"raw": self.raw} if self.average is not None else {})

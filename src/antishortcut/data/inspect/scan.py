@@ -276,7 +276,9 @@ def _file(files: FileSet, at: int) -> Seen:
         return replace(outputs, mask_wrong=why)
     height, width = values.shape
     if not outputs.wrong and (width, height) != outputs.size:
-        return replace(outputs, mask_wrong=f"{width} × {height} pixels, its image {outputs.size[0]} × {outputs.size[1]}")
+        return replace(
+            outputs, mask_wrong=f"{width} × {height} pixels, its image {outputs.size[0]} × {outputs.size[1]}"
+        )
     return replace(outputs, values=_counted(values))
 
 
