@@ -90,6 +90,6 @@ def split_microbatches(batch: Batch, count: int) -> list[Batch]:
     """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
     fewest = min(all_gather_int(len(batch.label)))
     here = batch.index if batch.index_cpu is None else batch.index_cpu
-    tensors = {"host": here} | {name: value for name, value in vars(batch).items() if value is not None}
+    tensors = {"index_cpu": here} | {name: value for name, value in vars(batch).items() if value is not None}
     pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
     return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]
