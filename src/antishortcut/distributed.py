@@ -1,4 +1,4 @@
-"""Rows of all processes, joined. The only place besides the trainer that knows of torch.distributed."""
+"""Gather rows and numbers over processes. Besides the trainer, the only module that uses torch.distributed."""
 # W processes, b rows here, B = Σ b rows in all
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 
-LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")  # in torch's words
+LOST_SIGNS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 PEER_LOST = (
-    "another process of this run has ended (killed, out of memory, its machine gone, or it says why itself); "
-    "the same command goes on from the last saved state"
+    "another process of this run has ended (killed, out of memory, its machine gone, or see its own message); "
+    "run the same command again to resume from the last saved state"
 )
-_apart = ContextVar("apart", default=False)
-_made: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()  # a world's group of hosts
+_single = ContextVar("single", default=False)
+_cpu_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()  # by world
 
 
 def world() -> int:
-    """Number of processes working together; 1 outside torch.distributed."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _apart.get() else 1
+    """Number of processes of this run; 1 outside torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _single.get() else 1
 
 
 @contextmanager
 def single_process() -> Iterator[None]:
-    """This process computes something by itself: nothing is joined, and nobody is waited for."""
-    before = _apart.set(True)
+    """Compute something in this process alone: nothing is gathered, and no other process is waited for."""
+    before = _single.set(True)
     try:
         yield
     finally:
-        _apart.reset(before)
+        _single.reset(before)
 
 
 def all_gather_int(number: int) -> list[int]:
-    """What every process says, in rank order; from host to host, so that no device is waited for."""
+    """All-gather one integer per rank over the CPU group, so that no device is waited for."""
     if world() == 1:
         return [number]
-    text = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
-    dist.all_gather(text, torch.tensor([number]), group=_hosts())
-    return [int(one) for one in text]
+    numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(world())]
+    dist.all_gather(numbers, torch.tensor([number]), group=_cpu_group())
+    return [int(each) for each in numbers]
 
 
-def _hosts() -> dist.ProcessGroup:
-    """The processes, joined for what lies in main memory. Kept for no longer than the world they are in."""
+def _cpu_group() -> dist.ProcessGroup:
+    """A gloo group of all processes, kept no longer than the world it belongs to."""
     world = cast("dist.ProcessGroup", dist.group.WORLD)
     if dist.get_backend(world) == "gloo":
         return world
-    if world not in _made:
-        _made[world] = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
-    return _made[world]
+    if world not in _cpu_groups:
+        _cpu_groups[world] = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
+    return _cpu_groups[world]
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether this is how torch says that another process is gone."""
-    words = isinstance(error, RuntimeError) and any(word in str(error) for word in LOST)
+    """Whether torch raised this because another process is gone."""
+    words = isinstance(error, RuntimeError) and any(word in str(error) for word in LOST_SIGNS)
     return words or (dist.is_available() and isinstance(error, dist.DistError))
 
 
 @contextmanager
 def report_lost_peers() -> Iterator[None]:
-    """Work that the other processes have a part in: where one of them has ended, a line says so and all end."""
+    """Turn the error that torch raises when another process has ended into one line."""
     try:
         yield
     except RuntimeError as error:
@@ -120,7 +120,7 @@ def rank_local_buffers(module: nn.Module) -> list[dict[str, Tensor]]:
             if not torch.equal(first, here):
                 own[name] = value.detach().cpu()
     result: list[Any] | None = [None] * world() if dist.get_rank() == 0 else None
-    dist.gather_object(own, result, group=_hosts())
+    dist.gather_object(own, result, group=_cpu_group())
     return (result or [])[1:]
 
 

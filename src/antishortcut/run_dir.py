@@ -104,8 +104,8 @@ class RunDir:
             raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
         if schema != SCHEMA:
             raise UserError(
-                f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under another "
-                "--runs, or read it with the version that wrote it"
+                f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under "
+                "another --runs, or read it with the version that wrote it"
             )
         if value.get("sum", _sum(value)) != _sum(value):  # older ones have none
             raise UserError(
@@ -129,6 +129,11 @@ class RunDir:
         with held:
             remove_leftovers(self.path)
             yield
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Saved states of a running training, oldest first."""
+        return sorted(path for path in (self.path / "resume").glob("*.pt") if path.name[:9].isdecimal())
 
     @property
     def finished(self) -> bool:

@@ -1,4 +1,4 @@
-"""The words every room shares: what a batch, a set of images, a feature and a method are."""
+"""Types that every module shares: images, batches, features, and the Method and Task protocols."""
 # N images, B batch, C classes, D embedding, H × W pixels
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-VOID = 255  # the label of a pixel that counts for nothing
+VOID = 255  # the label of a pixel that is ignored
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class ImageSet:
     """Images held in memory, raw."""
 
     image: Tensor  # (N, 3, H, W) uint8
-    label: Tensor  # (N,) int64; of a dense set (N, H, W) uint8, VOID where a pixel has none
-    # further facts: of every image (N,), {"texture": …}, or of every pixel (N, H, W), {"texture_map": …}
+    label: Tensor  # (N,) int64; dense: (N, H, W) uint8, VOID where a pixel has no label
+    # known causes: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
     cues: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -31,10 +31,10 @@ class FileSet:
     """Images that stay on disk and are decoded when needed."""
 
     paths: tuple[Path, ...]
-    label: Tensor  # (N,) int64; of a dense set zeros: what it is about is in the masks
+    label: Tensor  # (N,) int64; dense: zeros, the labels are in the masks
     cues: Mapping[str, Tensor] = field(default_factory=dict)
-    masks: tuple[Path, ...] = ()  # of a dense set: a picture of labels for every image
-    lookup: Tensor | None = None  # (256,) uint8: from a value in a mask to a class or VOID; None: as they are
+    masks: tuple[Path, ...] = ()  # dense: one image of labels per image
+    lookup: Tensor | None = None  # (256,) uint8: mask value → class or VOID; None: unchanged
 
     def __len__(self) -> int:
         return len(self.label)
@@ -44,7 +44,7 @@ AnySet = ImageSet | FileSet
 
 
 def is_dense(images: AnySet) -> bool:
-    """Whether every pixel has a label, not every image."""
+    """Whether every pixel has a label, instead of every image."""
     return bool(images.masks) if isinstance(images, FileSet) else images.label.ndim == 3
 
 
@@ -54,31 +54,31 @@ class DataSplits:
 
     name: str
     classes: tuple[str, ...]
-    image_size: int  # side of the square images that networks receive; of a dense set in training only
+    image_size: int  # side of the square images that networks receive (dense: in training only)
     train: AnySet
-    val: AnySet | None  # held out of training, when asked for
-    tests: Mapping[str, AnySet]  # the first one is the headline: {"test": …} or {"iid": …, "conflict": …}
+    val: AnySet | None  # held out of training, if requested
+    tests: Mapping[str, AnySet]  # the first one is the main one: {"test": …} or {"iid": …, "conflict": …}
     fingerprint: str  # changes when the images or labels do
 
 
 @dataclass(frozen=True)
 class Batch:
     image: Tensor  # (B, 3, H, W) float in [0, 1]
-    label: Tensor  # (B,) int64; of a dense set (B, H, W)
+    label: Tensor  # (B,) int64; dense: (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
-    index_cpu: Tensor | None = None  # the same in main memory, where it is read without waiting for a device
+    index_cpu: Tensor | None = None  # the same on the CPU, readable without waiting for a device
     mixed_label: Tensor | None = None  # (B,) the label of what was mixed into an image
     mix_ratio: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a network gives for a batch of raw images: vectors, or maps of which a task samples locations."""
+    """A network's outputs for a batch of raw images: vectors, or maps of which a task samples locations."""
 
     logits: Tensor  # (B, C), or maps (B, C, h, w)
     embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
-    aux: Tensor | None = None  # logits of an auxiliary head, maps (B, C, h, w), for the task's own loss alone
+    aux: Tensor | None = None  # logits of an auxiliary head (B, C, h, w), only for the task's loss
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Sizes:
 class Method(Protocol):
     """A distillation method: a plain nn.Module built as X(sizes, *, hyper-parameters with defaults)."""
 
-    roles: tuple[str, ...]  # which teacher states it wants: ("final",), ("final", "early"), …
-    taps: tuple[str, ...]  # what it wants besides logits and embedding: () or ("stages",)
+    roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …
+    taps: tuple[str, ...]  # what it needs besides logits and embedding: () or ("stages",)
     task_weight: float  # weight of the task's own loss beside its terms
 
     def terms(
@@ -117,55 +117,57 @@ class Method(Protocol):
 
 @runtime_checkable
 class Prepares(Protocol):
-    """A method that wants one pass over the teachers' features of the training set before training."""
+    """A method that needs one pass over the teachers' features of the training set before training."""
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None: ...
 
 
 @runtime_checkable
 class Projects(Protocol):
-    """A method that maps the student's embeddings (B, d) into the teacher's space (B, D) by a head of its own."""
+    """A method with a head that maps student embeddings (B, d) into the teacher's space (B, D)."""
 
     def project(self, student: Tensor) -> Tensor: ...
 
 
 @runtime_checkable
 class TrainingView(Protocol):
-    """A method that has task and terms see the student otherwise than it will be used: a view for training alone."""
+    """A method that changes the student's outputs for task and terms, in training only."""
 
     def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
 
 
 @runtime_checkable
 class NoMixup(Protocol):
-    """A method that cannot learn from images mixed with others, which have two labels and are no image of the set."""
+    """A method that cannot learn from mixed images, which have two labels and no index of their own."""
 
     no_mixup: str  # why, as the end of a sentence
 
 
 class Task(Protocol):
-    """What is being learned: its own loss, which samples the methods see, and how they are scored."""
+    """What is learned: its own loss, which samples the methods see, and how outputs are scored."""
 
     primary_metric: str  # the score by which one state is better than another
     dense: bool  # whether every pixel has a label, and networks return maps
-    eval_batch_size: int  # images that are scored at a time
+    eval_batch_size: int
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
 
     def samples(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
-    ) -> tuple[Features, Mapping[str, Features], Batch]: ...
+    ) -> tuple[Features, Mapping[str, Features], Batch]:
+        """What methods see: the outputs themselves, or those at sampled locations of maps."""
+        ...
 
     def weight(self, batch: Batch) -> Tensor:
-        """How much this batch's loss counts beside those of other processes: what it is a mean over. (1,)"""
+        """How many labels this batch's loss is a mean over. (1,)"""
         ...
 
     def num_samples(self, images: int) -> int:
-        """How many samples that many training images are to a method that remembers some."""
+        """How many samples so many training images are for a method with a memory."""
         ...
 
     def counts(self, outputs: Features, label: Tensor) -> Tensor:
-        """Counts of a batch from which scores are made; those of several batches or processes are added up."""
+        """Counts of a batch from which scores are computed; counts of batches and processes are added up."""
         ...
 
     def scores(self, counts: Tensor) -> dict[str, float]: ...
@@ -173,5 +175,5 @@ class Task(Protocol):
     def report(
         self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
     ) -> dict[str, Any]:
-        """All there is to say of a network's outputs on a whole set, in its order: {"values": {name: number}, …}."""
+        """Everything about a network's outputs on a whole set: {"values": {name: number}, …}."""
         ...

@@ -114,7 +114,7 @@ def rewind(
     by_hash = runs / "teachers" / teacher
     folder = RunDir(by_hash if by_hash.is_dir() and not teacher.is_dir() else teacher)
     run, _ = folder.read()
-    if run.kind not in ("teach", "given") or not folder.finished:
+    if run.kind not in ("teach", "imported") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     epochs = rewind_length(run.iterations) if epochs is None else epochs
     if rate is None:  # the paper's is SGD's

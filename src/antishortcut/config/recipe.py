@@ -76,7 +76,7 @@ class Recipe(Settings):
 class Run(Settings):
     """One training, resolved. `kind` says where it starts and what it leaves: a trajectory or a student."""
 
-    kind: Literal["teach", "rewind", "distill", "given"]  # given: a teacher that was trained elsewhere
+    kind: Literal["teach", "rewind", "distill", "imported"]  # imported: a teacher that was trained elsewhere
     suite: str = "runs"
     name: str
     seed: int
@@ -123,7 +123,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         model = model.model_copy(update={"weights": teacher.final})
         early = {"early": _digest(teacher.early)} if teacher.early_file else {}
     return Run(
-        kind="teach" if teacher.final is None else "given",
+        kind="teach" if teacher.final is None else "imported",
         suite="teachers",
         name=teacher.name,
         seed=teacher.seed,
@@ -153,7 +153,7 @@ def rewind_length(iterations: int) -> int:
 
 
 def rewind_run(teacher: Run, epochs: int = 10, lr: float = 0.05) -> Run:
-    """Fine-tuning of a final teacher at a constant high learning rate (S-Sec. A.4.6): an early-like state when none was kept."""
+    """Fine-tune a final teacher at a constant high learning rate (S-Sec. A.4.6) to get an early-like state."""
     constant = teacher.optim.model_copy(
         update={"schedule": "constant", "lr": lr, "warmup": 0.0, "ema": 0.0}
     )  # a mean over a high rate's steps would be a better state, not an earlier one

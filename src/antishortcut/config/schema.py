@@ -44,9 +44,13 @@ class ModelSettings(Settings):
     weights: str | None = None  # weights from a file
     digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
 
+    def without_weights(self) -> ModelSettings:
+        """The same architecture with random weights."""
+        return self.model_copy(update={"weights": None, "pretrained": False})
+
     @property
-    def given(self) -> dict[str, Any]:
-        """What is said of how the network is built, besides its name."""
+    def build_options(self) -> dict[str, Any]:
+        """How the network is built, besides its name."""
         return {key: value for key in BUILT if (value := getattr(self, key)) != type(self).model_fields[key].default}
 
 

@@ -68,7 +68,7 @@ def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
     after = ["rows", "columns"] if opened.maps else []
     return {
         "model": run.model.name,
-        "options": run.model.given,
+        "options": run.model.build_options,
         "parameters": opened.parameters,
         "classes": opened.classes,
         "names": list(opened.names) or None,

@@ -120,9 +120,9 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
         data = save(cpu_tensors(_bare(opened)), metadata={"format": "pt"})
     (place / "model.safetensors").write_bytes(data)  # the library's own writer hides errors of the disk
     model = opened.run.model
-    network = build(model.name, opened.classes, image_size=opened.side, **model.given).eval()
+    network = build(model.name, opened.classes, image_size=opened.side, **model.build_options).eval()
     load_weights(network, place / "model.safetensors")
-    options = "".join(f", {key}={json.dumps(value)}" for key, value in model.given.items())
+    options = "".join(f", {key}={json.dumps(value)}" for key, value in model.build_options.items())
     return Written(
         run=lambda image: [network(image).logits],
         load=(
@@ -136,7 +136,7 @@ def to_safetensors(opened: Opened, place: Path, embedding: bool) -> Written:
         ),
         preprocessing="inside the network these lines make; weights loaded otherwise want mean and std applied first",
         library="antishortcut",
-        recipe={"name": model.name, **model.given, "weights": "model.safetensors"},
+        recipe={"name": model.name, **model.build_options, "weights": "model.safetensors"},
     )
 
 

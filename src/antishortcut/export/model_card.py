@@ -157,7 +157,7 @@ def _listed(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _length(run: Run) -> str:
-    return "trained elsewhere" if run.kind == "given" else run.length
+    return "trained elsewhere" if run.kind == "imported" else run.length
 
 
 def _scores(opened: Opened) -> dict[str, dict[str, Any]]:

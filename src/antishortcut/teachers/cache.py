@@ -1,10 +1,10 @@
-"""What teachers say, kept on disk: the next student of the same teacher reads instead of asking.
+"""Teacher outputs on disk: the next student of the same teacher reads them instead of computing them again.
 
-runs/teachers/<hash>/cache/<key>/   one state's outputs: key.json, and a file of rows for every view, view-00000.rows …
+runs/teachers/<hash>/cache/<key>/   one state's outputs: key.json, and a file of rows per view, view-00000.rows …
 
 A *view* is the training set under the augmentation of one epoch. A row is one image of it: a checksum, then logits and
-embedding in float16. The checksum covers key, view and place too, and it is the only mark that a row is there: one that
-is empty, half written, flipped or another's does not fit it. So processes may be killed, or write the same at once.
+embedding in float16. The checksum covers key, view and place too, and it alone marks a row as there: a row that is
+empty, half-written, flipped or in the wrong place does not match it. So processes may be killed, or write at once.
 """
 # N images, B batch, C classes, D embedding, W = C + D values of a row
 
@@ -30,90 +30,87 @@ from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, Features
 
-FORMAT = 1  # raise it when rows come to mean something else, or networks to compute something else
+FORMAT = 1  # raise it when rows change their meaning, or networks their arithmetic
 
 Index = NDArray[np.int64]
 Values = NDArray[np.float16]
 
 
 class NoRoom(UserError):
-    """The disk has less than asked for."""
+    """The disk has too little free space."""
 
 
 class CachedOutputs:
-    """What one state says of N training images, view by view. A disk that fails ends the keeping, not the run."""
+    """One state's outputs for N training images, view by view. A disk that fails ends the caching, not the run."""
 
-    def __init__(self, above: Path, made: dict[str, Any], images: int, width: int) -> None:
-        self.made = made | {"images": images, "width": width}
-        key = hashlib.sha256(json.dumps(self.made, sort_keys=True).encode()).hexdigest()[:16]
-        self.path, self.images, self._salt = above / key, images, int(key[:8], 16)
-        self.fault = ""  # why the disk is no longer asked
-        self.floor = 0  # bytes of the disk that are left to others
+    def __init__(self, parent: Path, key: dict[str, Any], images: int, width: int) -> None:
+        self.key = key | {"images": images, "width": width}
+        digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
+        self.path, self.images, self._salt = parent / digest, images, int(digest[:8], 16)
+        self.error = ""  # why the disk is no longer used
+        self.reserve = 0  # free bytes to leave on the disk
         self._row = np.dtype([("check", "<u4"), ("values", "<f2", (width,))])
-        self._number, self._view = -1, np.empty(0, self._row)
+        self._open_view, self._rows = -1, np.empty(0, self._row)
 
     def begin(self) -> None:
-        """Say in key.json what the rows are of. Rows beside another key, or an unreadable one, are let go."""
+        """Write key.json. Rows beside another key, or a damaged one, are removed."""
         try:
             with RunDir(self.path).locked(wait=True):
-                if not self._known():
+                if not self._same_key():
                     for path in self.path.glob("view-*.rows"):
                         path.unlink()
-                    write_json(self.path / "key.json", self.made)
+                    write_json(self.path / "key.json", self.key)
         except OSError as error:
-            self.fault = str(error)
+            self.error = str(error)
 
     def missing(self, views: Iterable[int]) -> int:
-        """Bytes that these views will yet take on the disk."""
-        return sum(self._size for view in views if not self._whole(self._file(view)))
+        """Bytes that these views still need on disk."""
+        return sum(self._size for view in views if not self._is_whole(self._file(view)))
 
     def read(self, view: int, index: Index) -> Values | None:
         """The values (B, W) of these images; None unless all are there."""
         if not self._open(view):
             return None
-        rows = self._view[index]  # (B,)
+        rows = self._rows[index]  # (B,)
         values = np.ascontiguousarray(rows["values"])  # (B, W)
-        fits = (rows["check"] == self._checks(view, index, values)) & (rows["check"] != 0)  # (B,)
-        return values if fits.all() else None
+        valid = (rows["check"] == self._checksums(view, index, values)) & (rows["check"] != 0)  # (B,)
+        return values if valid.all() else None
 
     def write(self, view: int, index: Index, values: Values) -> None:
         if self._open(view):
             rows = np.empty(len(index), self._row)
-            rows["values"], rows["check"] = values, self._checks(view, index, values)
-            self._view[index] = rows
+            rows["values"], rows["check"] = values, self._checksums(view, index, values)
+            self._rows[index] = rows
 
-    def _checks(self, view: int, index: Index, values: Values) -> NDArray[np.uint32]:
+    def _checksums(self, view: int, index: Index, values: Values) -> NDArray[np.uint32]:
         """CRC-32 of every row, started from its place, so that no row fits elsewhere. (B,)"""
-        places = ((self._salt + view * self.images + index) % 2**32).tolist()
-        return np.array([zlib.crc32(row, at) for row, at in zip(values, places, strict=True)], dtype=np.uint32)
+        starts = ((self._salt + view * self.images + index) % 2**32).tolist()
+        return np.array([zlib.crc32(row, start) for row, start in zip(values, starts, strict=True)], dtype=np.uint32)
 
     def _open(self, view: int) -> bool:
-        """Map the view's file. Its room is taken at once, for a disk that fills up under a mapped file is a crash."""
-        if view != self._number and not self.fault:
+        """Map the view's file. Its space is allocated at once: a disk that fills up under a mapped file is a crash."""
+        if view != self._open_view and not self.error:
             file = self._file(view)
             try:
-                if not (self.path / "key.json").exists():  # never made anew where a disk was mounted before
+                if not (self.path / "key.json").exists():  # never created anew where a disk was mounted before
                     raise OSError(f"{self.path} is not there any more")
                 with RunDir(self.path).locked(wait=True):
-                    if not self._whole(file):  # a new file, not the old one at length: others may have that mapped
-                        self._leave()
+                    if not self._is_whole(file):  # a new file: another process may have the old one mapped
+                        if shutil.disk_usage(self.path).free - self._size < self.reserve:
+                            raise OSError("the rest of the disk is left free")
                         with atomic_write(file) as new:
                             if hasattr(os, "posix_fallocate"):
                                 os.posix_fallocate(new.fileno(), 0, self._size)
                             new.truncate(self._size)
-                    self._view = np.memmap(file, self._row, "r+", shape=(self.images,))
-                self._number = view
+                    self._rows = np.memmap(file, self._row, "r+", shape=(self.images,))
+                self._open_view = view
             except OSError as error:
-                self.fault = str(error)
-        return not self.fault
+                self.error = str(error)
+        return not self.error
 
-    def _leave(self) -> None:
-        if shutil.disk_usage(self.path).free - self._size < self.floor:
-            raise OSError("what is left of the disk is left to others")
-
-    def _known(self) -> bool:
+    def _same_key(self) -> bool:
         try:
-            return bool(read_json(self.path / "key.json") == self.made)
+            return bool(read_json(self.path / "key.json") == self.key)
         except UserError:
             return False
 
@@ -124,82 +121,81 @@ class CachedOutputs:
     def _file(self, view: int) -> Path:
         return self.path / f"view-{view:05d}.rows"
 
-    def _whole(self, file: Path) -> bool:
+    def _is_whole(self, file: Path) -> bool:
         return file.exists() and file.stat().st_size == self._size
 
 
 class TeacherCache:
-    """The outputs of a run's teachers: read where they are known, else asked for and written.
+    """The outputs of a run's teachers: read if they are on disk, else computed and written.
 
-    They are rounded to float16 in either case, so that a run does not depend on what was there before it.
+    They are rounded to float16 in both cases, so that a run does not depend on what was cached before it.
     """
 
-    def __init__(self, teachers: Teachers, roles: Iterable[str], made: dict[str, Any], images: int) -> None:
+    def __init__(self, teachers: Teachers, roles: Iterable[str], key: dict[str, Any], images: int) -> None:
         self.teachers = teachers
-        self.rows: dict[str, CachedOutputs] = {}  # by role
+        self.stores: dict[str, CachedOutputs] = {}  # by role
         for role in roles:
-            folder, entry = teachers.state(role)
+            run_dir, entry = teachers.state(role)
             width = teachers.classes + teachers.shapes[role].embedding
-            self.rows[role] = CachedOutputs(folder.path / "cache", made | {"state": entry["sha256"]}, images, width)
-        self._news: list[str] = []
-        self._said: set[str] = set()
+            self.stores[role] = CachedOutputs(run_dir.path / "cache", key | {"state": entry["sha256"]}, images, width)
+        self._messages: list[str] = []
+        self._printed: set[str] = set()
 
     def reserve(self, views: Collection[int], share: float = 1.0) -> None:
-        """Note what these views will cost; NoRoom when that is more than this share of what the disk has left."""
-        sizes = {rows.path: rows.missing(views) for rows in self.rows.values()}
+        """Check that these views fit into this share of the free disk, else NoRoom."""
+        sizes = {store.path: store.missing(views) for store in self.stores.values()}
         for path, size in sizes.items():
             free = shutil.disk_usage(path.parent.parent).free
             if sum(sizes.values()) > share * free:
                 raise NoRoom(
-                    f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} left; "
-                    "have fewer augmentations with --set data.augmentation_cycle=N, or leave it out"
+                    f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} free; "
+                    "use fewer augmentations with --set data.augmentation_cycle=N, or leave it out"
                 )
-            for rows in self.rows.values():  # several runs may have been given this share of the same disk
-                rows.floor = int((1 - share) * free) // 2
+            for store in self.stores.values():  # several runs may count on the same free disk
+                store.reserve = int((1 - share) * free) // 2
             if size:
-                self._news.append(f"teacher cache: {_bytes(size)} at {path}")
+                self._messages.append(f"teacher cache: {_bytes(size)} at {path}")
 
     def begin(self, say: Callable[[str], None]) -> None:
-        """Before the first step: say what it costs, and make the folders ready."""
+        """Before the first step: print what the cache costs, and create its folders."""
         self._say = say
-        for line in self._news:
-            say(line)
-        for rows in self.rows.values():
-            rows.begin()
+        for message in self._messages:
+            say(message)
+        for store in self.stores.values():
+            store.begin()
 
     def features(self, batch: Batch, view: int) -> dict[str, Features]:
         """As Teachers.features, for a batch of this view.
 
-        A batch that lacks a row is computed whole, since the last bits of a row depend on the rows beside it.
+        A batch that lacks a row is computed whole: the last bits of a row depend on the rows beside it.
         """
         index = (batch.index.cpu() if batch.index_cpu is None else batch.index_cpu).numpy()  # (B,)
-        known = {role: rows.read(view, index) for role, rows in self.rows.items()}  # (B, W) each, or None
-        requested = self.teachers.features([role for role in known if known[role] is None], batch.image)
-        for role, outputs in requested.items():
+        values = {role: store.read(view, index) for role, store in self.stores.items()}  # (B, W) each, or None
+        computed = self.teachers.features([role for role in values if values[role] is None], batch.image)
+        for role, outputs in computed.items():
             half = torch.cat([outputs.logits, outputs.embedding], dim=1).half().cpu()  # (B, W)
             if half.isfinite().all():
-                known[role] = half.numpy()
-                self.rows[role].write(view, index, half.numpy())
+                values[role] = half.numpy()
+                self.stores[role].write(view, index, half.numpy())
             else:
-                self._tell(f"what {role!r} says does not fit into float16: not kept, asked for each time")
-            if fault := self.rows[role].fault:
-                self._tell(f"what {role!r} says is asked for each time: {fault}")
-        return {role: requested[role] if rows is None else self._split(rows, batch) for role, rows in known.items()}
+                self._print_once(f"outputs of {role!r} do not fit into float16: not cached, computed each time")
+            if error := self.stores[role].error:
+                self._print_once(f"outputs of {role!r} are computed each time: {error}")
+        return {role: computed[role] if rows is None else self._split(rows, batch) for role, rows in values.items()}
 
     def _split(self, values: Values, batch: Batch) -> Features:
-        there, device = torch.from_numpy(values), batch.image.device  # (B, W)
-        both = (there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)).float()
+        rows, device = torch.from_numpy(values), batch.image.device  # (B, W)
+        both = (rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)).float()
         classes = self.teachers.classes
         return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
 
-    def _tell(self, text: str) -> None:
-        """Once."""
-        if text not in self._said:
-            self._said.add(text)
-            self._say(f"teacher cache: {text}")
+    def _print_once(self, message: str) -> None:
+        if message not in self._printed:
+            self._printed.add(message)
+            self._say(f"teacher cache: {message}")
 
 
-def cache_key(run: Run, device: torch.device, world: int, form: str, parts: int) -> dict[str, Any]:
+def cache_key(run: Run, device: torch.device, world: int, form: str, micro_batches: int) -> dict[str, Any]:
     """What rows depend on besides the state: images, augmentation, seed, and how they are computed.
 
     A network's last bits depend on batch, device and threads; only runs that compute alike share rows.
@@ -209,7 +205,7 @@ def cache_key(run: Run, device: torch.device, world: int, form: str, parts: int)
         "seed": run.seed,
         "fingerprint": run.fingerprint,
         "data": run.data.model_dump(mode="json", exclude={"augmentation_cycle"}),  # the view is in the file's name
-        "batch": [run.optim.batch, parts, world],
+        "batch": [run.optim.batch, micro_batches, world],
         "computed": [device.type, torch.get_num_threads(), torch.__version__, form],
     }
 

@@ -1,8 +1,5 @@
-"""What the teachers of a training say: asked in the form in which they answer fastest, or read from a disk.
-
-Which of these is settled when a run begins and written into run.json; a run that goes on does not choose again.
-"""
-# B batch
+"""The teachers' outputs for a batch: computed in the fastest form that agrees with float32, or read from the cache."""
+# B batch, C classes, D embedding
 
 from __future__ import annotations
 
@@ -11,22 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from antishortcut.config.recipe import Execution, Run
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
-from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
+from antishortcut.teachers.frozen import (
+    InferenceForm,
+    compile_all,
+    compile_if_faster,
+    fastest_precision,
+    freeze_all,
+)
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, Task
 
-CHECKED, FEWER = 512, 8  # images on which a reduced precision must answer as float32 does; of maps, with many rows each
-ROOMY = 0.25  # of the free disk, that a cache may take unasked
+CHECK_IMAGES, CHECK_SCENES = 512, 8  # images on which reduced precision must agree with float32
+CACHE_SHARE = 0.25  # of the free disk that a cache takes when it is not asked for by name
 
 
 class TeacherOutputs:
-    """The teachers' side of a training."""
+    """What a training gets from its teachers. How it is computed is decided once, and kept when the run resumes."""
 
     def __init__(
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
@@ -35,83 +39,92 @@ class TeacherOutputs:
         self.roles, self.stages, self.dense = method.roles, "stages" in method.taps, task.dense
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
-        self._news: list[str] = []
-        teachers.to(fabric.device, self.roles)
+        self._messages: list[str] = []
+        for role in self.roles:
+            teachers.network(role).to(fabric.device)
 
-    def prepare(self, sets: DataSplits, loader: Loader, steps: int, begun: bool, parts: int = 1) -> None:
-        """Choose, for a training of so many steps with batches of this loader, each in so many parts."""
+    def __call__(self, batch: Batch, epoch: int = 0) -> Mapping[str, Features]:
+        """{"final": Features, "early": Features, …}: each role's outputs for a batch of this epoch."""
+        if self.cache is None:
+            return self.compute(batch.image, self.stages)
+        return self.cache.features(batch, self.view(epoch))
+
+    def compute(self, image: Tensor, stages: bool = False) -> dict[str, Features]:
+        return self.teachers.features(self.roles, image, stages)
+
+    def prepare(self, data: DataSplits, loader: Loader, steps: int, resumed: bool, micro_batches: int) -> None:
+        """Choose precision, cache and compilation for a training of so many steps."""
+        self.view = loader.view  # which augmentation an epoch has
         if not self.roles:
             return
-        device, compile = self.fabric.device, self.execution.teacher_compile
-        requested = self.execution.teacher_precision
-        exact = (fastest_precision(device) if requested == "auto" else requested) == "float32"
-        images = [] if begun or exact else [batch.image.to(device) for batch in self._some(sets).epoch(0)]
+        device, precision, compiling = (
+            self.fabric.device,
+            self.execution.teacher_precision,
+            self.execution.teacher_compile,
+        )
+        exact = (fastest_precision(device) if precision == "auto" else precision) == "float32"
+        images = [] if resumed or exact else [batch.image.to(device) for batch in self._check_images(data).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
-        built = freeze_all(networks, requested, images, self._news.append, sets.image_size)
-        self.form = replace(next(iter(built.values())).form, compiled=compile == "on")
-        if self.run.optim.mixes and self.execution.cache_teachers is True:
-            raise UserError(
-                "--cache-teachers: teachers are asked about mixed images, new ones in every step; "
-                "leave it out, or set optim.mixup and optim.cutmix to 0"
-            )
-        saved = not self.dense and not self.stages and not self.run.optim.mixes  # vectors are cached, maps are not
-        if self.execution.cache_teachers and saved:
-            self.cache = self._cache(loader, steps, len(sets.train), parts)
-        if compile == "on" or (compile == "auto" and not (begun or self.cache or self.fabric.world_size > 1)):
+        frozen = freeze_all(networks, precision, images, self._messages.append, data.image_size)
+        self.form = replace(next(iter(frozen.values())).form, compiled=compiling == "on")
+        self.cache = self._open_cache(loader, steps, len(data.train), micro_batches)
+        if compiling == "on" or (compiling == "auto" and not (resumed or self.cache or self.fabric.world_size > 1)):
             whole = next(iter(loader.epoch(0))).image
-            image = whole[: -(-len(whole) // parts)].to(device)  # as most steps will ask
-            if compile == "on":
-                built = compile_all(built, image, {} if begun else networks)
+            image = whole[: -(-len(whole) // micro_batches)].to(device)  # the shape of most steps
+            if compiling == "on":
+                frozen = compile_all(frozen, image, {} if resumed else networks)
             else:
-                built = compile_if_faster(built, image, networks, steps * parts, self._news.append)
-        self.form = self.teachers.quicken(built)
+                frozen = compile_if_faster(frozen, image, networks, steps * micro_batches, self._messages.append)
+        self.form = next(iter(frozen.values())).form
+        self.teachers.use(frozen)
 
-    def _some(self, sets: DataSplits) -> Loader:
-        """Training images on which answers are compared."""
+    def _check_images(self, data: DataSplits) -> Loader:
+        """Training images on which reduced precision is compared with float32."""
         return Loader(
-            limited(sets.train, FEWER if self.dense else CHECKED, 0),
+            limited(data.train, CHECK_SCENES if self.dense else CHECK_IMAGES, 0),
             batch=self.run.optim.batch,
             seed=0,
-            image_size=sets.image_size,
+            image_size=data.image_size,
             augment=self.run.data.augment if self.dense else "none",
             shuffle=False,
             workers=self.execution.workers,
         )
 
-    def _cache(self, loader: Loader, steps: int, images: int, parts: int) -> TeacherCache | None:
-        """Refused here, before anything is written, when there is no room for it."""
-        built = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), parts)
-        cache = TeacherCache(self.teachers, self.roles, built, images)
-        unasked = self.execution.cache_teachers == "auto"
+    def _open_cache(self, loader: Loader, steps: int, images: int, micro_batches: int) -> TeacherCache | None:
+        """The cache, if there is to be one; no room for it is an error before anything is written."""
+        requested, mixes = self.execution.cache_teachers, self.run.optim.mixes
+        if requested is True and mixes:
+            raise UserError(
+                "--cache-teachers: the teachers see new mixed images in every step; leave it out, or set optim.mixup "
+                "and optim.cutmix to 0"
+            )
+        if not requested or mixes or self.dense or self.stages:  # vectors are cached, maps are not
+            return None
+        key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
+        cache = TeacherCache(self.teachers, self.roles, key, images)
         try:
             views = {loader.view(epoch) for epoch in range(-(-steps // len(loader)))}
-            cache.reserve(views, ROOMY if unasked else 1.0)
+            cache.reserve(views, CACHE_SHARE if requested == "auto" else 1.0)
         except NoRoom:
-            if not unasked:
+            if requested != "auto":
                 raise
-            self._news.append("teacher cache: none, since it would take much of the disk; --cache-teachers makes it")
+            self._messages.append("teacher cache: off, it would fill much of the disk; --cache-teachers turns it on")
             return None
         return cache
 
-    def how(self) -> dict[str, Any]:
-        """What was settled, as execution settings."""
+    def begin(self, say: Callable[[str], None]) -> None:
+        """Before the first step: print what was decided."""
+        for message in self._messages:
+            say(message)
+        if self.cache is not None:
+            self.cache.begin(say)
+        elif self.execution.cache_teachers is True and self.roles:
+            say(f"{self.run.method} reads the teacher's feature maps, which are not cached but computed each time")
+
+    def resolved(self) -> dict[str, Any]:
+        """What was decided, as execution settings."""
         return {
             "teacher_precision": self.form.precision,
             "teacher_compile": "on" if self.form.compiled else "off",
             "cache_teachers": self.cache is not None or self.execution.cache_teachers is True,
         }
-
-    def begin(self, say: Callable[[str], None]) -> None:
-        """Before the first step."""
-        for line in self._news:
-            say(line)
-        if self.cache is not None:
-            self.cache.begin(say)
-        elif self.execution.cache_teachers is True and self.roles:
-            say(f"{self.run.method} reads the teacher's maps, which are not cached: it is asked each time")
-
-    def features(self, batch: Batch, view: int) -> Mapping[str, Features]:
-        """What every wanted state says of a batch of this view."""
-        if self.cache is None:
-            return self.teachers.features(self.roles, batch.image, self.stages)
-        return self.cache.features(batch, view)

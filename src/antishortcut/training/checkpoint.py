@@ -1,4 +1,4 @@
-"""Where a run goes on after it was stopped: the state of a step, whole or not there."""
+"""Checkpoints of a running training: resume/<step>-<checksum>.pt, whole or not there."""
 
 from __future__ import annotations
 
@@ -11,130 +11,101 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
 
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, content
 from antishortcut.run_dir import RunDir
 
-State = dict[str, Any]
-Found = tuple[int, State]  # with its step
-KEPT = 2  # the newest state, and the one before it in case the newest is damaged
+NEWEST = 2  # how many are left on disk: the last one, and the one before it in case the last is damaged
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write the state of a step as resume/<step>-<checksum>.pt, then let go of the oldest."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    data = buffer.getvalue()
-    with atomic_write(folder / f"{step:09d}-{_digest(data)}.pt", parents=False) as file:
-        file.write(data)
-    for path in sorted(folder.glob("*.pt"))[:-KEPT]:
-        path.unlink(missing_ok=True)
+class Checkpoints:
+    """The checkpoints of one run. As text: what there is to resume from."""
 
+    def __init__(self, run_dir: RunDir, run_hash: str) -> None:
+        self.run_dir, self.run_hash = run_dir, run_hash
+        self.folder = run_dir.path / "resume"
 
-def try_save_checkpoint(folder: RunDir, step: int, state: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Save a state and what was logged before it. A disk that fails for a while ends no training: it is tried again."""
-    try:
-        folder.settle()
-        save_checkpoint(folder.path / "resume", step, state)
-    except OSError as error:
-        say(f"step {step} could not be saved ({reason(error)}); {saved_step(folder)}; training goes on and tries again")
+    def __str__(self) -> str:
+        paths = self.run_dir.checkpoints
+        return f"the state after step {_step(paths[-1])} is saved" if paths else "no state was saved yet"
+
+    def save(self, state: dict[str, Any], say: Callable[[str], None] | None = None) -> None:
+        """Write the state of a step. With `say`, a disk that fails costs a line, and a later step tries again."""
+        step, buffer = state["step"], io.BytesIO()
+        torch.save(state | {"run": self.run_hash}, buffer)
+        data = buffer.getvalue()
+        try:
+            self.run_dir.settle()
+            with atomic_write(self.folder / f"{step:09d}-{_digest(data)}.pt", parents=False) as file:
+                file.write(data)
+        except OSError as error:
+            if say is None:
+                raise
+            say(f"step {step} could not be saved ({reason(error)}); {self}; training continues and tries again")
+            return
+        for path in self.run_dir.checkpoints[:-NEWEST]:
+            path.unlink(missing_ok=True)
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is whole and of this run; None if there is none."""
+        paths, problem = self.run_dir.checkpoints, ""
+        for path in reversed(paths):
+            try:
+                data = content(path, None)
+                if _digest(data) != path.stem.partition("-")[2]:
+                    continue
+                state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                if state["step"] != _step(path):
+                    continue
+                if state["run"] == self.run_hash:
+                    return state
+                problem = f"{path}: a state of another run; remove {self.run_dir.path} to start again"
+            except OSError as error:
+                problem = f"{path}: cannot be read ({reason(error)}); check the disk, then run the same command again"
+            except Exception:  # what is no checkpoint can make torch raise anything; the one before may do
+                continue
+        if paths:
+            damaged = f"{self.folder}: every saved state is damaged; remove {self.run_dir.path} to start again"
+            raise UserError(problem or damaged)
+        return None
+
+    def drop_after(self, step: int) -> None:
+        """Remove damaged checkpoints of later steps, which would count as the newest."""
+        for path in self.run_dir.checkpoints:
+            if _step(path) > step:
+                path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
-def require_disk(folder: RunDir) -> Iterator[None]:
-    """Writing without which a run cannot end well: where it fails, a line says what is left."""
+def require_disk(run_dir: RunDir) -> Iterator[None]:
+    """Write what a run cannot end without: if the disk fails, one line says what is left."""
     try:
-        folder.settle()
+        run_dir.settle()
         yield
     except OSError as error:
+        saved = Checkpoints(run_dir, "")
         raise UserError(
-            f"{folder.path}: {reason(error)}; {saved_step(folder)}; make room there and give the same command again"
+            f"{run_dir.path}: {reason(error)}; {saved}; make room there and run the same command again"
         ) from None
 
 
-def saved_step(folder: RunDir) -> str:
-    """What would be gone on from."""
-    states = sorted((folder.path / "resume").glob("*.pt"))
-    return f"the state after step {int(states[-1].name[:9])} is kept" if states else "no state was saved yet"
+def is_finished(run_dir: RunDir) -> bool:
+    """Whether a run is finished; checkpoints of one that was killed as it ended are removed."""
+    if run_dir.finished:
+        shutil.rmtree(run_dir.path / "resume", ignore_errors=True)
+    return run_dir.finished
 
 
 def reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def load_checkpoint(folder: Path, run: str | None = None) -> Found | None:
-    """The newest state whose checksum is right and that is of this run (its hash); None if there is no state."""
-    paths, wrong = sorted(folder.glob("*.pt"), reverse=True), ""
-    for path in paths:
-        step, _, digest = path.stem.partition("-")
-        try:
-            data = content(path, None)
-            if step.isdecimal() and _digest(data) == digest:
-                state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                if isinstance(state, dict) and state.get("step", int(step)) != int(step):  # renamed
-                    continue
-                if isinstance(state, dict) and run is not None and state.get("run", run) != run:
-                    wrong = f"{path}: a state of another run; remove {folder.parent} to start again"
-                elif isinstance(state, dict):
-                    return int(step), state
-        except OSError as error:
-            wrong = f"{path}: cannot be read ({reason(error)}); see to its disk, then give the same command again"
-        except Exception:  # what is no state can make torch raise anything; the one before may do
-            continue
-    if paths:
-        raise UserError(wrong or f"{folder}: every saved state is damaged; remove {folder.parent} to start again")
-    return None
-
-
-def refuse_unsound(state: State, step: int, last: int) -> None:
-    """A ValueError where the plain values of a state are not of the kinds that training puts there."""
-    seconds = state["seconds"]
-    sound = (
-        step <= last
-        and all(isinstance(state.get(name, {}), dict) for name in ("last", "best", "raw", "meter"))
-        and all(isinstance(value, Tensor) and value.numel() == 1 for value in state["meter"].values())
-        and all(isinstance(other, dict) for other in state.get("others", []))
-        and isinstance(seconds, int | float)
-        and abs(seconds) < 1e12
-    )
-    if not sound:
-        raise ValueError("no state of this training")
-
-
-def restore_optimizer(optimizer: Optimizer, state: State) -> None:
-    """Give an optimiser the state it had; one of other settings, or of other weights, is a ValueError."""
-    own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
-    for group, before in zip(optimizer.param_groups, own, strict=True):
-        if any(group.get(key, value) != value for key, value in before.items() if key != "lr"):  # set before each step
-            raise ValueError("settings of another optimiser")
-        for weight in group["params"]:
-            for value in optimizer.state.get(weight, {}).values():
-                if value is not None and (not isinstance(value, Tensor) or value.shape not in (weight.shape, ())):
-                    raise ValueError("averages of other weights")
-
-
-def drop_later_checkpoints(folder: Path, step: int) -> None:
-    """Let go of states after a step: they were found damaged, and would count as the newest."""
-    for path in folder.glob("*.pt"):
-        name = path.name[:9]
-        if not name.isdecimal() or int(name) > step:
-            path.unlink(missing_ok=True)
-
-
-def clear_checkpoints(folder: Path) -> None:
-    """A finished run needs no state."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_finished(folder: RunDir) -> bool:
-    """Whether a run is finished; the states of one that was killed as it ended are cleared."""
-    if folder.finished:
-        clear_checkpoints(folder.path / "resume")
-    return folder.finished
+def _step(path: Path) -> int:
+    return int(path.name[:9])
 
 
 def _digest(data: bytes) -> str:

@@ -21,7 +21,7 @@ from antishortcut.config.recipe import Execution
 from antishortcut.distributed import PEER_LOST, is_lost_peer
 from antishortcut.errors import UserError
 from antishortcut.teachers.frozen import fastest_precision
-from antishortcut.training.signals import asked_by, stopped_by
+from antishortcut.training.signals import stop_signal_of, stopped_by
 
 warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")  # its successor is not in older torch
 
@@ -103,7 +103,7 @@ def _end_with(children: list[Popen[bytes]]) -> None:
         time.sleep(GRACE)
     for child in children:
         child.kill()
-    number = asked_by(next(code for code in codes if code))
+    number = stop_signal_of(next(code for code in codes if code))
     print(f"asd: {stopped_by(number) if number else PEER_LOST}", file=sys.stderr, flush=True)
     os._exit(128 + number if number else 2)
 

@@ -1,4 +1,4 @@
-"""Out of memory: what it looks like, and `--micro-batches auto`, which halves the micro-batch until a training step fits."""
+"""Out-of-memory errors, and `--micro-batches auto`, which halves the micro-batch until a training step fits."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Recipes carried out: teach, rewind, distil, in the order they need each other."""
+"""What a recipe needs, in order: train or import the teacher, rewind it, distil the student."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from antishortcut.config.recipe import (
     ModelSettings,
     Recipe,
     Run,
-    TeacherSettings,
     Value,
     distill_run,
     rewind_run,
@@ -43,150 +41,137 @@ from antishortcut.types import DataSplits, Method
 
 @dataclass
 class Session:
-    """Where runs and data lie, how they are computed, and what is open already."""
+    """Where runs and data are, how runs are computed, and what is already open."""
 
     runs: Path
     root: Path | None = None
     download: bool = False
     execution: Execution = field(default_factory=Execution)
     quiet: bool = False
-    reuse: bool = False  # one of a suite: take a finished run of the same hash from another suite's folder
-    _sets: dict[str, DataSplits] = field(default_factory=dict)
-    _fabric: dict[Execution, Fabric] = field(default_factory=dict)
+    reuse: bool = False  # in a suite: copy a finished run of the same hash from another suite's folder
+    _data: dict[str, DataSplits] = field(default_factory=dict)
+    _fabrics: dict[Execution, Fabric] = field(default_factory=dict)
 
     def sets(self, data: DataSettings) -> DataSplits:
-        """The images a recipe names, opened once."""
+        """The images that a recipe names, opened once."""
         key = data.model_dump_json(exclude={"augment", "augmentation_cycle"})
-        if key not in self._sets:
-            self._sets[key] = open_sets(
-                data.name,
-                self.root,
-                seed=data.seed,
-                train_limit=data.train_limit,
-                test_limit=data.test_limit,
-                val_fraction=data.val_fraction,
-                download=self.download,
-                image_size=data.image_size,
-                options=data.options,
-            )
-        return self._sets[key]
+        if key not in self._data:
+            settings = data.model_dump(exclude={"name", "augment", "augmentation_cycle"})
+            self._data[key] = open_sets(data.name, self.root, download=self.download, **settings)
+        return self._data[key]
 
-    def fit(self, run: Run) -> dict[str, Any]:
-        """Train, go on, or return what is there. A run that was begun keeps the execution settings it began with.
-
-        Several runs may want the same trajectory: one trains it, the others wait.
-        """
-        while True:
-            try:
-                return self._train(run)
-            except InUse as busy:
-                if not run.keep or self.execution.devices * self.execution.nodes > 1:
-                    raise
-                self.say(f"{busy.path}: another process is at it, which is waited for")
-                with RunDir(busy.path).locked(wait=True):
-                    pass
-
-    def _train(self, run: Run) -> dict[str, Any]:
-        folder = RunDir(run.folder(self.runs))
-        execution = self.execution
-        if self.reuse and not folder.finished:
-            self._copied(run, folder)
-        if is_finished(folder):
-            folder.check(run)
-            return folder.result()
-        if (folder.path / "run.json").exists():
-            execution = _as_begun(folder, execution)
-            self._goes_on(folder, execution)
-        fabric = self._made(execution)
-        if run.keep and fabric.world_size > 1:  # all of them, or one would wait while the others train
-            with folder.locked(wait=True):
-                pass
-            fabric.barrier()
-        return train(run, self.runs, self.sets(run.data), fabric, execution, self.quiet)
-
-    def _copied(self, run: Run, folder: RunDir) -> None:
-        """From a twin, by the first process; no other goes on before that."""
-        fabric = self._made(self.execution)
-        if fabric.is_global_zero and not (folder.path / "run.json").exists() and (twin := find_twin(run, self.runs)):
-            folder.copy_of(twin, run)
-        fabric.barrier()
-
-    def import_teacher(self, run: Run, teacher: TeacherSettings) -> None:
-        """A teacher trained elsewhere becomes a teacher's folder: whole, or it is begun anew the next time."""
-        fabric, folder = self._made(self.execution), RunDir(run.folder(self.runs))
-        if fabric.is_global_zero:
-            with folder.locked(wait=True):
-                if not folder.finished:
-                    self._brought(run, teacher, folder, fabric)
-        fabric.barrier()
-
-    def _brought(self, run: Run, teacher: TeacherSettings, folder: RunDir, fabric: Fabric) -> None:
-        try:
-            folder.begin(run, self.execution.model_dump(mode="json"), versions())
-            for line in import_teacher(run, teacher, folder, self.sets(run.data), fabric):
-                self.say(line)
-        except UserError:
-            shutil.rmtree(folder.path)  # weights that do not fit leave nothing behind
-            raise
-
-    def _goes_on(self, folder: RunDir, kept: Execution) -> None:
-        here = self.execution
-        if self.reuse and (kept.devices, kept.nodes) != (here.devices, here.nodes):
-            raise UserError(
-                f"{folder.path} was begun with --devices {kept.devices} --nodes {kept.nodes}; go on with it so, or "
-                "remove that folder"
-            )
-        if rest := _differing(kept, here):
-            self.say(f"{folder.path} goes on as it began: {rest}")
-
-    def _made(self, execution: Execution) -> Fabric:
-        if execution not in self._fabric:
-            self._fabric[execution] = build_fabric(execution)
-        return self._fabric[execution]
+    def fabric(self, execution: Execution | None = None) -> Fabric:
+        execution = execution or self.execution
+        if execution not in self._fabrics:
+            self._fabrics[execution] = build_fabric(execution)
+        return self._fabrics[execution]
 
     def say(self, text: str) -> None:
         if not self.quiet:
             console().print(printable(text), markup=False)
 
+    def fit(self, run: Run) -> dict[str, Any]:
+        """Train a run, resume it, or return its result. A resumed run keeps the execution settings it started with.
 
-def _differing(kept: Execution, wanted: Execution) -> str:
-    """Execution settings that were asked for otherwise than the run has them."""
-    requested = wanted.model_dump(exclude={"threads"} if wanted.threads == 0 else set())  # 0 and auto leave it open
-    pairs = [(name, getattr(kept, name), value) for name, value in requested.items()]
-    return ", ".join(f"{name} {there}, not {here}" for name, there, here in pairs if here not in (there, "auto"))
+        Several runs may need the same teacher: one process trains it, the others wait.
+        """
+        while True:
+            try:
+                return self._fit(run)
+            except InUse as error:
+                if not run.keep or self.execution.devices * self.execution.nodes > 1:
+                    raise
+                self.say(f"{error.path}: in use by another process; waiting")
+                with RunDir(error.path).locked(wait=True):
+                    pass
 
+    def _fit(self, run: Run) -> dict[str, Any]:
+        run_dir, execution = RunDir(run.folder(self.runs)), self.execution
+        if self.reuse and not run_dir.finished:
+            self._copy_twin(run, run_dir)
+        if is_finished(run_dir):
+            run_dir.check(run)
+            return run_dir.result()
+        if (run_dir.path / "run.json").exists():
+            execution = self._resumed_execution(run_dir)
+        fabric = self.fabric(execution)
+        if run.keep and fabric.world_size > 1:  # all ranks wait, or one would wait while the others train
+            with run_dir.locked(wait=True):
+                pass
+            fabric.barrier()
+        return train(run, self.runs, self.sets(run.data), fabric, execution, self.quiet)
 
-def _as_begun(folder: RunDir, wanted: Execution) -> Execution:
-    """The execution that a run began with; where it is logged may change."""
-    _, begun = folder.read()
-    try:
-        return Execution.model_validate(begun | {"log": wanted.log})
-    except ValueError:  # pydantic's
-        where = folder.path / "run.json"
-        raise UserError(f"{where}: damaged (its execution settings); restore it or remove its folder") from None
+    def _copy_twin(self, run: Run, run_dir: RunDir) -> None:
+        """Rank 0 copies a finished run of the same hash, if there is one; the other ranks wait."""
+        fabric = self.fabric()
+        if fabric.is_global_zero and not (run_dir.path / "run.json").exists() and (twin := find_twin(run, self.runs)):
+            run_dir.copy_of(twin, run)
+        fabric.barrier()
+
+    def _resumed_execution(self, run_dir: RunDir) -> Execution:
+        """The execution settings that a run started with; only where it logs may change."""
+        try:
+            execution = Execution.model_validate(run_dir.read()[1] | {"log": self.execution.log})
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            path = run_dir.path / "run.json"
+            raise UserError(f"{path}: damaged (its execution settings); restore it or remove its folder") from None
+        here = self.execution
+        if self.reuse and (execution.devices, execution.nodes) != (here.devices, here.nodes):
+            raise UserError(
+                f"{run_dir.path} was started with --devices {execution.devices} --nodes {execution.nodes}; "
+                "use the same, or remove that folder"
+            )
+        requested = here.model_dump(exclude={"threads"} if here.threads == 0 else set())  # 0 and auto leave it open
+        changes = [
+            f"{name} {getattr(execution, name)}, not {value}"
+            for name, value in requested.items()
+            if value not in (getattr(execution, name), "auto")
+        ]
+        if changes:
+            self.say(f"{run_dir.path} resumes as it was started: {', '.join(changes)}")
+        return execution
 
 
 def teach(recipe: Recipe, session: Session) -> Run:
-    """Train a recipe's teacher, unless it is there."""
+    """Train or import a recipe's teacher, unless it is there."""
     run = teach_run(recipe, session.sets(recipe.data).fingerprint)
-    folder = RunDir(run.folder(session.runs))
-    if is_finished(folder):
+    run_dir = RunDir(run.folder(session.runs))
+    if is_finished(run_dir):
         return run
-    if run.kind == "given":
-        session.say(f"teacher {run.model.name}, already trained: {folder.path}")
-        session.import_teacher(run, recipe.teacher)
+    if run.kind == "imported":
+        session.say(f"teacher {run.model.name}, already trained: {run_dir.path}")
+        _import_teacher(run, recipe, session, run_dir)
     else:
-        session.say(f"teacher {run.model.name}: {run.length} on {run.data.name}, {folder.path}")
+        session.say(f"teacher {run.model.name}: {run.length} on {run.data.name}, {run_dir.path}")
         session.fit(run)
     return run
 
 
-def rewind(teacher: Run, epochs: int, rate: float, session: Session) -> Run:
+def _import_teacher(run: Run, recipe: Recipe, session: Session, run_dir: RunDir) -> None:
+    fabric = session.fabric()
+    if fabric.is_global_zero:
+        with run_dir.locked(wait=True):
+            if not run_dir.finished:
+                try:
+                    run_dir.begin(run, session.execution.model_dump(mode="json"), versions())
+                    for line in import_teacher(run, recipe.teacher, run_dir, session.sets(run.data), fabric):
+                        session.say(line)
+                except UserError:
+                    shutil.rmtree(run_dir.path)  # weights that do not fit leave nothing behind
+                    raise
+    fabric.barrier()
+
+
+def rewind(teacher: Run, epochs: int, lr: float, session: Session) -> Run:
     """Make an early-like state from a teacher's final one."""
-    run = rewind_run(teacher, epochs, rate)
-    folder = RunDir(run.folder(session.runs))
-    if not is_finished(folder):
-        session.say(f"rewinding {teacher.model.name}: {run.length} at a constant {rate:g}, {folder.path}")
+    run = rewind_run(teacher, epochs, lr)
+    run_dir = RunDir(run.folder(session.runs))
+    if not is_finished(run_dir):
+        session.say(
+            f"rewinding {teacher.model.name}: {run.length} at a constant learning rate of {lr:g}, {run_dir.path}"
+        )
         session.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
         session.fit(run)
     return run
@@ -205,129 +190,104 @@ def distill(
     via: Sequence[str] = (),
     generations: int = 1,
 ) -> Run:
-    """Train a student; its teacher first when the method needs one that is not there.
+    """Train a student, and first its teacher if the method needs one that is not there.
 
-    `early` is a state to learn from in place of the recipe's own early state, with which the student is still compared.
-
-    `via` names networks between teacher and student, each taught by the one before (TAKD); `generations` above 1 puts
-    the student's own architecture there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
+    early: a state to learn from in place of the recipe's early state, with which the student is still compared.
+    via: networks between teacher and student, each taught by the one before (TAKD). generations: above 1, the student's
+    own architecture stands there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
     """
     for section in recipe.methods:
-        method_options(section, recipe.methods[section])  # a section that nobody reads is a slip of the pen
+        method_options(section, recipe.methods[section])  # an unknown method in the recipe is an error
     settings = method_options(method, recipe.methods.get(method, {}) | dict(options or {}))
     roles = method_roles(method, settings)
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
-        raise UserError(f"method {method!r} has no teacher, so nothing can stand between them")
-    if not RunDir(teach_run(recipe, session.sets(recipe.data).fingerprint).folder(session.runs)).finished:
-        _check(recipe, session, method, settings, roles, between, early or recipe.teacher.early_state)
-    teacher = teach(recipe, session) if roles else teach_run(recipe, session.sets(recipe.data).fingerprint)
-    learn = partial(_learn, recipe, session, method, settings, roles, early)
-    for place, network in enumerate(between, start=1):
-        student = recipe.student.model_copy(update={"name": network})
-        session.say(f"assistant {network}: {place} of {len(between)} between teacher and student")
-        teacher = learn(teacher, student, recipe.teacher.seed + 1000 + place, "teachers", network, recipe.teacher.keep)
-    born = [f"gen{generations}"] if generations > 1 else []
-    outputs = (
-        [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
-    )  # a protocol of its own says so in its name
-    title = "-".join([method, *(f"via-{network}" for network in via), *born, *outputs])
-    return learn(teacher, recipe.student, seed, suite, name or title.replace("/", "-").replace(":", "-"), ())
+        raise UserError(f"method {method!r} has no teacher, so there is nothing between teacher and student")
+    teacher = teach_run(recipe, session.sets(recipe.data).fingerprint)
+    if not RunDir(teacher.folder(session.runs)).finished:
+        _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
+    if roles:
+        teacher = teach(recipe, session)
+
+    def learn(teacher: Run, student: ModelSettings, **where: Any) -> Run:
+        states = _resolve_states(recipe, session, roles, teacher)
+        learned = states | ({} if early is None else {"early": early})
+        run = distill_run(
+            recipe.model_copy(update={"student": student}),
+            session.sets(recipe.data).fingerprint,
+            method=method,
+            options=settings,
+            roles={role: learned.get(role, role) for role in roles},
+            teacher=teacher.hash,
+            early=states["early"],
+            **where,
+        )
+        session.fit(run)
+        return run
+
+    for number, network in enumerate(between, start=1):
+        session.say(f"assistant {network}: {number} of {len(between)} between teacher and student")
+        assistant = recipe.student.model_copy(update={"name": network})
+        where = {"seed": recipe.teacher.seed + 1000 + number, "suite": "teachers", "name": network}
+        teacher = learn(teacher, assistant, keep=recipe.teacher.keep, **where)
+    title = [method, *(f"via-{network}" for network in via)]
+    title += [f"gen{generations}"] if generations > 1 else []
+    title += [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
+    name = name or "-".join(title).replace("/", "-").replace(":", "-")
+    return learn(teacher, recipe.student, seed=seed, suite=suite, name=name)
 
 
 def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
-    """Say now what would keep a student from being trained. Returns the roles of its teacher that the method wants."""
-    settings = method_options(method, recipe.methods.get(method, {}))
+    """Raise now what would keep a student from being trained. Returns the teacher roles that the method needs."""
+    settings, data = method_options(method, recipe.methods.get(method, {})), session.sets(recipe.data)
+    teach_run(recipe, data.fingerprint)  # its weights are there
+    _check(recipe, session, method, settings, [], recipe.teacher.early_state)
     roles = method_roles(method, settings)
-    teach_run(recipe, session.sets(recipe.data).fingerprint)  # its weights are there
-    _check(recipe, session, method, settings, roles, [], recipe.teacher.early_state)
     if roles and recipe.teacher.final is not None:
-        check_files_fit(recipe.teacher, session.sets(recipe.data))
+        check_files_fit(recipe.teacher, data)
     return roles
 
 
 def _check(
-    recipe: Recipe,
-    session: Session,
-    method: str,
-    settings: Mapping[str, Value],
-    roles: tuple[str, ...],
-    between: list[str],
-    early: str,
+    recipe: Recipe, session: Session, method: str, settings: Mapping[str, Value], between: Sequence[str], early: str
 ) -> None:
-    """What cannot work is said before a teacher is trained for it: networks, method, states."""
-    sets = session.sets(recipe.data)
-    classes, side = len(sets.classes), sets.image_size
-    student, *_ = [
-        build_model(recipe.student.model_copy(update={"name": n}), classes, side)
-        for n in (recipe.student.name, *between)
-    ]
-    model = recipe.teacher.model_copy(update={"pretrained": False, "weights": None})
-    shapes = dict.fromkeys(roles, feature_shapes(build_model(model, classes, side), side)) if roles else {}
-    sizes = method_sizes(sets, feature_shapes(student, side), shapes)
-    check_networks(sets, sizes)
-    built = cast(Method, build_method(method, sizes, settings))
-    check_mixup(recipe.optim, build_task(sets), built, method)
-    if recipe.teacher.final is not None:
-        there = [label for state in imported_states(recipe.teacher) for label in state.labels]
-        options = (
-            'teacher.early wants a file of weights too, or "rewind", which makes one (the paper: no better than KD)'
+    """Build networks and method once, before a teacher is trained for what cannot work."""
+    data, roles = session.sets(recipe.data), method_roles(method, settings)
+    classes, size = len(data.classes), data.image_size
+    names = (recipe.student.name, *between)
+    student, *_ = [build_model(recipe.student.model_copy(update={"name": name}), classes, size) for name in names]
+    shapes = {}
+    if roles:
+        shapes = dict.fromkeys(
+            roles, feature_shapes(build_model(recipe.teacher.without_weights(), classes, size), size)
         )
+    sizes = method_sizes(data, feature_shapes(student, size), shapes)
+    check_networks(data, sizes)
+    check_mixup(recipe.optim, build_task(data), cast(Method, build_method(method, sizes, settings)), method)
+    if recipe.teacher.final is not None:
+        states = [label for state in imported_states(recipe.teacher) for label in state.labels]
+        advice = 'teacher.early takes a weights file too, or "rewind", which makes one (the paper: no better than KD)'
     else:
-        there = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
-        options = "add it to teacher.keep"
+        states = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
+        advice = "add it to teacher.keep"
     for role in roles:
         state = early if role == "early" else role
-        if "/" not in state and state not in (*there, "final", "chosen", "rewind"):
-            raise UserError(f"the teacher has no state {state!r}; {options}{suggest(state, there)}")
+        if "/" not in state and state not in (*states, "final", "chosen", "rewind"):
+            raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
 
 
-def _learn(
-    recipe: Recipe,
-    session: Session,
-    method: str,
-    settings: Mapping[str, Value],
-    roles: tuple[str, ...],
-    early: str | None,
-    teacher: Run,
-    student: ModelSettings,
-    seed: int,
-    suite: str,
-    name: str,
-    keep: tuple[float | str, ...],
-) -> Run:
-    """One student of one teacher."""
-    states = _states(recipe, session, roles, teacher)
-    learned = states | ({} if early is None else {"early": early})
-    run = distill_run(
-        recipe.model_copy(update={"student": student}),
-        session.sets(recipe.data).fingerprint,
-        method=method,
-        options=settings,
-        roles={role: learned.get(role, role) for role in roles},
-        seed=seed,
-        teacher=teacher.hash,
-        early=states["early"],
-        suite=suite,
-        name=name,
-        keep=keep,
-    )
-    session.fit(run)
-    return run
-
-
-def _states(recipe: Recipe, session: Session, roles: tuple[str, ...], teacher: Run) -> dict[str, str]:
-    """Roles that stand for a state still to be made, chosen or looked up; a state that was not kept is said now."""
-    settings, folder = recipe.teacher, RunDir(teacher.folder(session.runs))
+def _resolve_states(recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run) -> dict[str, str]:
+    """The states that roles stand for; a state still to be made is made, one that was not saved is an error."""
+    settings, trajectory = recipe.teacher, RunDir(teacher.folder(session.runs))
     states = {"early": settings.early_state}
     if settings.early == "rewind":
         states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
         if "early" in roles:
             rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
     if "chosen" in roles:
-        states["chosen"] = select_state(Trajectory(folder), session.sets(recipe.data), session.say)
+        states["chosen"] = select_state(Trajectory(trajectory), session.sets(recipe.data), session.say)
     for role in roles:
         state = states.get(role, role)
         if "/" not in state:
-            Trajectory(folder).entry(state)
+            Trajectory(trajectory).entry(state)
     return states

@@ -80,10 +80,10 @@ def ending(heard: StopRequest) -> Iterator[None]:
 
 
 def stopped_by(number: int) -> str:
-    return f"stopped by {signal.Signals(number).name}; what is done is kept"
+    return f"stopped by {signal.Signals(number).name}; finished work is saved"
 
 
-def asked_by(code: int) -> int:
-    """The signal that asked a process for its end, by its exit code: minus the number, or 128 more; 0 for none."""
+def stop_signal_of(code: int) -> int:
+    """The signal that stopped a process, from its exit code (minus the number, or 128 + number); 0 for none."""
     number = -code if code < 0 else code - 128
     return number if number in STOPS else 0

@@ -1,7 +1,8 @@
-"""One training, from settings to weights. It knows no method and no task by name.
+"""The training loop: one run, from settings to weights. It knows no method and no task by name.
 
-It can stop after any step and go on from there: data order and augmentation are functions of (seed, epoch, index), the
-noise inside networks and methods of (seed, step), so the state is weights, optimiser, sums of the log, and a counter.
+Everything random is a function of (seed, step): data order and augmentation of (seed, epoch, index), dropout and the
+draws inside methods of (seed, step). So a checkpoint is weights, optimizer, the sums of the log, and a counter, and a
+run that is killed at any moment resumes to the same bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,18 +34,7 @@ from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.inference import TeacherOutputs
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
-from antishortcut.training.checkpoint import (
-    clear_checkpoints,
-    drop_later_checkpoints,
-    is_finished,
-    load_checkpoint,
-    refuse_unsound,
-    require_disk,
-    restore_optimizer,
-    save_checkpoint,
-    saved_step,
-    try_save_checkpoint,
-)
+from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
 from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
@@ -62,237 +51,212 @@ from antishortcut.training.step import (
 )
 from antishortcut.types import Batch, DataSplits, Features, Method, Prepares
 
-SAVES = 1_000  # above the numbers of signals: what a process says that saves
-PART = 1_000  # images that judge a state kept inside an epoch; at its end the whole set does
+SAVE_FLAG = 1_000  # above the number of any signal
+SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
 
 
 def train(
-    run: Run, runs: Path, sets: DataSplits, fabric: Fabric, execution: Execution, quiet: bool = False
+    run: Run, runs: Path, data: DataSplits, fabric: Fabric, execution: Execution, quiet: bool = False
 ) -> dict[str, Any]:
-    """Carry out a run, or go on with it, or return the result it already has."""
-    folder = RunDir(run.folder(runs))
-    with folder.locked() if fabric.is_global_zero else nullcontext(), report_lost_peers():
-        begun = (folder.path / "run.json").exists()
-        if begun:
-            folder.check(run)
-        if not is_finished(folder):
-            try:
-                check_loggers(execution.log)
-                training = Trainer(run, folder, runs, sets, fabric, resolve_execution(execution), begun)
-            except UserError:
-                if not begun and fabric.is_global_zero:
-                    shutil.rmtree(folder.path)  # what cannot be trained leaves nothing behind
-                raise
+    """Train a run, resume it, or return the result it already has."""
+    run_dir = RunDir(run.folder(runs))
+    with run_dir.locked() if fabric.is_global_zero else nullcontext(), report_lost_peers():
+        resumed = (run_dir.path / "run.json").exists()
+        if resumed:
+            run_dir.check(run)
+        if is_finished(run_dir):
+            return run_dir.result()
+        try:
+            check_loggers(execution.log)
+            trainer = Trainer(run, run_dir, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
-                folder.begin(run, training.how(), versions())
+                run_dir.begin(run, trainer.resolved_execution(), versions())
             fabric.barrier()
-            try:
-                training.fit(quiet)
-            except OutOfMemory:
-                if fabric.is_global_zero and not any((folder.path / "resume").glob("*.pt")):
-                    shutil.rmtree(folder.path)  # nothing is lost, and it may begin again with other --micro-batches
-                raise
-        return folder.result()
+            trainer.fit(quiet)
+        except UserError as error:
+            unusable = not resumed and (isinstance(error, OutOfMemory) or not (run_dir.path / "run.json").exists())
+            if unusable and fabric.is_global_zero and not run_dir.checkpoints:
+                shutil.rmtree(run_dir.path)  # a run that cannot be trained leaves nothing behind
+            raise
+        return run_dir.result()
 
 
 class Trainer:
-    """The parts of one training, and how far it has come."""
+    """Everything one training needs, and how far it has come."""
 
     def __init__(
         self,
         run: Run,
-        folder: RunDir,
+        run_dir: RunDir,
         runs: Path,
-        sets: DataSplits,
+        data: DataSplits,
         fabric: Fabric,
         execution: Execution,
-        begun: bool = False,
+        resumed: bool,
     ) -> None:
-        self.run, self.folder, self.fabric, self.execution, self.sets = run, folder, fabric, execution, sets
-        self.writes = fabric.is_global_zero
-        side, classes = sets.image_size, len(sets.classes)
-        self.teachers = Teachers(run, runs, classes, side)
-        torch.manual_seed(run.seed)  # first weights depend on the seed alone: all methods start from the same student
-        afresh = {"weights": None, "pretrained": False} if run.kind == "rewind" else {}  # its teacher's are put in
-        self.student = build_model(run.model.model_copy(update=afresh), classes, side)
+        self.run, self.run_dir, self.data, self.fabric, self.execution = run, run_dir, data, fabric, execution
+        classes, size = len(data.classes), data.image_size
+        teachers = Teachers(run, runs, classes, size)
+        torch.manual_seed(run.seed)  # the same first student for every method
+        rewinds = run.kind == "rewind"  # starts from its teacher's weights
+        self.student = build_model(run.model.without_weights() if rewinds else run.model, classes, size)
         if not any(weight.requires_grad for weight in self.student.parameters()):
-            raise UserError(f"{run.model.name} has no weights that learn; let some of them have requires_grad = True")
-        if run.kind == "rewind":
-            load_checked(self.student, self.teachers.weights("final"), runs / "teachers" / str(run.teacher))
-        self.task = build_task(sets, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = method_sizes(sets, feature_shapes(self.student, side), self.teachers.shapes)
+            raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
+        if rewinds:
+            load_checked(self.student, teachers.weights("final"), runs / "teachers" / str(run.teacher))
+        self.task = build_task(data, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
+        sizes = method_sizes(data, feature_shapes(self.student, size), teachers.shapes)
         self.method = build_method(run.method, sizes, run.options)
         check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
-        check_networks(sets, sizes)  # afterwards: teachers are built when first looked at, which draws random numbers
+        check_networks(data, sizes)
+
         self.loader = self._loader("train")
-        self.per_epoch = len(self.loader)
-        if not self.per_epoch:
-            raise UserError(f"{len(sets.train)} images cannot be shared by {fabric.world_size} processes; use fewer")
-        self.total = run.iterations or run.epochs * self.per_epoch
-        self.unit = 1 if run.iterations else self.per_epoch  # steps in whatever time is counted in
-        self.answers = TeacherOutputs(run, self.teachers, cast(Method, self.method), self.task, fabric, execution)
+        self.steps_per_epoch = len(self.loader)
+        if not self.steps_per_epoch:
+            raise UserError(f"{len(data.train)} images cannot be split over {fabric.world_size} processes; use fewer")
+        self.total_steps = run.iterations or run.epochs * self.steps_per_epoch
+        self.unit = 1 if run.iterations else self.steps_per_epoch  # steps per unit of the schedule
+
+        self.teachers = TeacherOutputs(run, teachers, cast(Method, self.method), self.task, fabric, execution)
         self.step: nn.Module = DistillationStep(self.student, self.method, self.task)
-        self.parts, self.news = self._settle_parts()
-        joint = fabric.world_size if fabric.device.type == "cuda" else 1  # processes that share batch statistics
-        if self.loader.fewest * joint // self.parts < 2:
-            check_single_image(self.student, run.model.name, sets)
-        self.answers.prepare(sets, self.loader, self.total, begun, self.parts)
+        self.micro_batches, self.message = self._find_micro_batches()
+        statistics = fabric.world_size if fabric.device.type == "cuda" else 1  # processes that share batch statistics
+        if self.loader.fewest * statistics // self.micro_batches < 2:
+            check_single_image(self.student, run.model.name, data)
+        self.teachers.prepare(data, self.loader, self.total_steps, resumed, self.micro_batches)
         self.average = WeightAverage(self.student, run.optim.ema) if run.optim.ema else None
         if execution.compile:
-            self.student.compile(dynamic=False)  # a graph for each shape: the same ones whenever a run goes on
+            self.student.compile(dynamic=False)  # one graph per shape, so a resumed run compiles the same ones
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.step = nn.SyncBatchNorm.convert_sync_batchnorm(self.step)  # type: ignore[no-untyped-call]
         self.module, self.optimizer = fabric.setup(FabricStep(self.step), build_optimizer(run.optim, self.step))
-        self.final: nn.Module = self.student  # what is kept, scored and saved
-        if self.average is not None:
-            self.final = self.average.network.to(fabric.device)
-        self.trajectory = Trajectory(folder)
-        self.due = {} if not run.keep else snapshot_steps(run.keep, self.unit, self.total)
-        self.eval_split = "val" if sets.val is not None else next(iter(sets.tests))  # which set says "best"
-        self.done, self.meter, self.seconds = 0, LossMeter(), 0.0
+        # what is evaluated and saved
+        self.final: nn.Module = self.student if self.average is None else self.average.network.to(fabric.device)
+        self.trajectory, self.checkpoints = Trajectory(run_dir), Checkpoints(run_dir, run.hash)
+        self.snapshot_steps = snapshot_steps(run.keep, self.unit, self.total_steps) if run.keep else {}
+        self.eval_split = "val" if data.val is not None else next(iter(data.tests))
+        self.done, self.meter, self.seconds = 0, LossMeter(), 0.0  # steps done
         self.last, self.best, self.raw = dict[str, Any](), dict[str, Any](), dict[str, Any]()
 
-    def _settle_parts(self) -> tuple[int, str]:
-        """In how many parts a batch is computed."""
-        pieces, why = self.execution.micro_batches, ""
-        if pieces == "auto":
-            batch, features = next(self.loader.epoch(0)), partial(self.answers.features, view=0)
-            device = self.fabric.device
-            pieces, why = find_micro_batches(self.step, batch, features, self.fabric.autocast, self.run.optim, device)
-            self.execution = self.execution.model_copy(update={"micro_batches": pieces})
-        return self.run.optim.accumulate * pieces, why
-
-    def how(self) -> dict[str, Any]:
-        """The execution settings with nothing left open, for run.json."""
-        result = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
-        return self.execution.model_dump() | result | {"workers": self.loader.workers} | self.answers.how()
-
     def fit(self, quiet: bool) -> None:
+        """Train from where the run stands to its end."""
         self._restore()
         self.started = saved = time.monotonic()
-        log_every = max(self.per_epoch // 10, 1)
+        log_every = max(self.steps_per_epoch // 10, 1)
+        title, is_rank0 = f"{self.run.name} s{self.run.seed}", self.fabric.is_global_zero
         with (
-            ProgressBar(f"{self.run.name} s{self.run.seed}", self.total, quiet or not self.writes) as watch,
+            ProgressBar(title, self.total_steps, quiet or not is_rank0) as progress,
             stop_signals() as stop,
-            oom_errors(self._advice),
-            Loggers(self.execution.log * self.writes, self.run, self.folder.path, self.done, watch.say) as self.logs,
+            oom_errors(self._out_of_memory),
+            Loggers(
+                self.execution.log * is_rank0, self.run, self.run_dir.path, self.done, progress.say
+            ) as self.loggers,
         ):
-            watch.begin(self.done)
-            if self.news:
-                watch.say(self.news)
-            self.answers.begin(watch.say)
-            if self.done == 0 and 0 in self.due:  # the untrained state
+            progress.begin(self.done)
+            self.teachers.begin(progress.say)
+            if self.message:
+                progress.say(self.message)
+            if self.done == 0 and 0 in self.snapshot_steps:  # the untrained network
                 self._evaluate()
-            while self.done < self.total:
-                epoch, first = divmod(self.done, self.per_epoch)
-                for batch in to_device(self.loader.epoch(epoch, start=first), self.fabric.device):
-                    rate = self._step(batch)
-                    if self.done % log_every == 0 or self.done % self.per_epoch == 0:
-                        self.meter.check(self.done, self._kept)
-                        means = self.meter.means()
-                        self._log({"lr": rate, "loss": sum(means.values()), "terms": means}, means | {"lr": rate})
-                        watch.update(self.done, means)
-                    if self._ends or self.done in self.due:
+            while self.done < self.total_steps:
+                epoch, start = divmod(self.done, self.steps_per_epoch)
+                for batch in to_device(self.loader.epoch(epoch, start=start), self.fabric.device):
+                    lr = self._train_step(batch)
+                    if self.done % log_every == 0 or self.done % self.steps_per_epoch == 0:
+                        self.meter.check_finite(self.done, self.checkpoints)
+                        losses = self.meter.means()
+                        self._log({"lr": lr, "loss": sum(losses.values()), "terms": losses}, losses | {"lr": lr})
+                        progress.update(self.done, losses)
+                    if self._ends_epoch or self.done in self.snapshot_steps:
                         self._evaluate()
-                    number, due = self._all(stop.number, time.monotonic() - saved >= self.execution.save_every)
-                    if number:
-                        with require_disk(self.folder):
+                    signal, save = self._agree(stop.number, time.monotonic() - saved >= self.execution.save_every)
+                    if signal:
+                        with require_disk(self.run_dir):
                             self._save()
-                        self.fabric.barrier()  # whoever ends before the state is there has Fabric end the others
-                        raise Stopped(number, self.done)
-                    if due and self.done < self.total:
-                        self._save(watch.say)
+                        self.fabric.barrier()  # a process that ends before the checkpoint is written ends the others
+                        raise Stopped(signal, self.done)
+                    if save and self.done < self.total_steps:
+                        self._save(progress.say)
                         saved = time.monotonic()
-                    if self.done == self.total:
+                    if self.done == self.total_steps:
                         break
-            watch.say(
-                f"{self.eval_split} {self.task.primary_metric} {self.last[self.task.primary_metric]:.3f}, {self._seconds():.0f} s"
-            )
-        self._finish()
+            metric = self.task.primary_metric
+            progress.say(f"{self.eval_split} {metric} {self.last[metric]:.3f}, {self._elapsed():.0f} s")
+        if is_rank0:
+            self._finish()
+        self.fabric.barrier()
 
-    def _step(self, batch: Batch) -> float:
-        """Forward, backward, update. Returns the rate it was done with."""
+    def _train_step(self, batch: Batch) -> float:
+        """Forward, backward and optimizer step on one batch. Returns its learning rate."""
         torch.manual_seed(self.run.seed * 1_000_003 + self.done + 1)
-        rate = lr_at(self.run.optim, self.done, self.unit, self.total)
+        lr = lr_at(self.run.optim, self.done, self.unit, self.total_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = lr
         self.module.train()
-        terms: dict[str, Tensor] = {}
-        pieces = split_microbatches(mix_batch(batch, self.run.optim, self.run.seed, self.done), self.parts)
-        rows, void = sum(all_gather_int(len(batch.index))), 0
-        for number, part in enumerate(pieces):
-            targets = self.answers.features(part, self.loader.view(self.done // self.per_epoch))
-            weight = sum(all_gather_int(len(part.index))) / rows
-            with self.fabric.no_backward_sync(self.module, enabled=number < len(pieces) - 1):
-                result = self.module(OpaqueBatch(part, targets, self.done / self.unit))
-                self.fabric.backward(weight * torch.stack(list(result.values())).sum())
-            void += EMPTY_STEP in result
-            terms = {name: terms.get(name, 0) + weight * value.detach() for name, value in result.items()}
-        self.meter.add(terms)
-        if self.fabric.device.type == "cpu":  # elsewhere looking costs a synchronisation: done when logging or saving
-            self.meter.check(self.done + 1, self._kept, targets)
+        sums: dict[str, Tensor] = {}
+        batch = mix_batch(batch, self.run.optim, self.run.seed, self.done)
+        micro_batches = split_microbatches(batch, self.micro_batches)
+        total, empty = sum(all_gather_int(len(batch.index))), 0
+        for number, micro in enumerate(micro_batches, start=1):
+            targets = self.teachers(micro, self.done // self.steps_per_epoch)
+            weight = sum(all_gather_int(len(micro.index))) / total
+            with self.fabric.no_backward_sync(self.module, enabled=number < len(micro_batches)):
+                losses = self.module(OpaqueBatch(micro, targets, self.done / self.unit))
+                self.fabric.backward(weight * torch.stack(list(losses.values())).sum())
+            empty += EMPTY_STEP in losses
+            sums = {name: sums.get(name, 0) + weight * value.detach() for name, value in losses.items()}
+        self.meter.add(sums)
+        if self.fabric.device.type == "cpu":  # on a GPU reading a loss waits for it: checked when logging or saving
+            self.meter.check_finite(self.done + 1, self.checkpoints, targets)
         if self.run.optim.clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.run.optim.clip)
-        if void < len(pieces):  # where nothing is learned, nothing is forgotten either
+        if empty < len(micro_batches):  # a step without a labelled pixel must not decay the weights either
             self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.student, self.done)
         self.done += 1
-        return rate
+        return lr
 
     def _evaluate(self) -> None:
-        """Score the student, remember last and best, and keep the state when it is due."""
-        check_finite_weights(self.step, self.done, self._kept)
-        within, epoch = not self._ends, self.done / self.per_epoch
-        scores = self._score(self.final, PART if within else None)
-        if not within:
-            self.last = scores
-            row: dict[str, Any] = {
-                "set": self.eval_split,
-                "scores": self.last,
-                "primary_metric": self.task.primary_metric,
-            }
-            numbers = {f"{self.eval_split}/{k}": v for k, v in self.last.items()}
+        """Score the student, update last and best at the end of an epoch, and save a snapshot if one is scheduled."""
+        check_finite_weights(self.step, self.done, self.checkpoints)
+        scores = self._scores(self.final, None if self._ends_epoch else SNAPSHOT_IMAGES)
+        if self._ends_epoch:
+            self.last, metric = scores, self.task.primary_metric
+            row: dict[str, Any] = {"set": self.eval_split, "scores": scores, "primary_metric": metric}
+            numbers = {f"{self.eval_split}/{name}": value for name, value in scores.items()}
             if self.average is not None:
-                self.raw = self._score(self.student)
-                row["raw"] = self.raw
-                numbers |= {f"{self.eval_split}/raw/{k}": v for k, v in self.raw.items()}
+                row["raw"] = self.raw = self._scores(self.student)
+                numbers |= {f"{self.eval_split}/raw/{name}": value for name, value in self.raw.items()}
             self._log(row, numbers)
-            if self.last[self.task.primary_metric] > self.best.get(self.task.primary_metric, -math.inf):
-                self.best = self.last | {"epoch": _plain(epoch)}
-        if self.done in self.due and self.writes:
-            at = self.done / self.per_epoch
-            with require_disk(self.folder):
-                self.trajectory.keep(self.due[self.done], self.done, at, self.total, scores, self.final)
-
-    @property
-    def _ends(self) -> bool:
-        """Whether an epoch ends with the step just done, or all of training."""
-        return self.done % self.per_epoch == 0 or self.done == self.total
+            if scores[metric] > self.best.get(metric, -math.inf):
+                self.best = scores | {"epoch": self._epoch}
+        if self.done in self.snapshot_steps and self.fabric.is_global_zero:
+            labels, epoch = self.snapshot_steps[self.done], self.done / self.steps_per_epoch
+            with require_disk(self.run_dir):
+                self.trajectory.keep(labels, self.done, epoch, self.total_steps, scores, self.final)
 
     @torch.no_grad()
-    def _score(self, network: nn.Module, limit: int | None = None) -> dict[str, float]:
-        """Scores on the judging set or a part of it; every image counts once, whatever the number of processes."""
+    def _scores(self, network: nn.Module, limit: int | None = None) -> dict[str, float]:
+        """Scores on the evaluation split or a part of it; every image counts once, whatever the number of processes."""
         network.eval()
-        broadcast_from_rank0(
-            network.buffers()
-        )  # batch statistics are each process's own, and the first one's are saved
+        broadcast_from_rank0(network.buffers())  # batch statistics differ by process, and those of rank 0 are saved
         loader = self._loader(self.eval_split, limit)
-        batches = to_device(loader.epoch(0), self.fabric.device)
         with torch.compiler.set_stance("force_eager"):
+            batches = to_device(loader.epoch(0), self.fabric.device)
             counts = [self.task.counts(network(batch.image), batch.label) for batch in batches]
         total = gather(torch.stack(counts).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
 
-    def _loader(self, name: str, limit: int | None = None) -> Loader:
-        training = name == "train"
-        images = self.sets.train if training else (self.sets.val if name == "val" else None) or self.sets.tests[name]
+    def _loader(self, split: str, limit: int | None = None) -> Loader:
+        training = split == "train"
+        images = {"train": self.data.train, "val": self.data.val}.get(split) or self.data.tests[split]
         return Loader(
             limited(images, limit, 0),
             batch=self.run.optim.batch if training else self.task.eval_batch_size,
             seed=self.run.seed,
-            image_size=self.sets.image_size,
+            image_size=self.data.image_size,
             augment=self.run.data.augment if training else "none",
             shuffle=training,
             rank=self.fabric.global_rank,
@@ -302,106 +266,118 @@ class Trainer:
         )
 
     def _restore(self) -> None:
-        """Go to the step the run was stopped at; a method that wants a look at the data gets it at the very start."""
-        states, run = self.folder.path / "resume", self.run.hash
-        result = load_checkpoint(states, run)
-        if result is not None:
-            self.done, state = result
+        """Go to the step of the newest checkpoint. Without one, a method that wants to see the data first does."""
+        state = self.checkpoints.load()
+        if state is not None:
             try:
-                refuse_unsound(state, self.done, self.total)
-                before, rest = self.fabric.global_rank - 1, state.get("others", [])  # older states have none
-                own = rest[before] if 0 <= before < len(rest) else {}
-                self.step.load_state_dict(state["model"] | own)
-                restore_optimizer(self.optimizer, state["optimizer"])
-                self.meter, self.seconds = LossMeter(state["meter"]), state["seconds"]
-                self.last, self.best, self.raw = state["last"], state["best"], state.get("raw", {})
+                local = [{}, *state["rank_buffers"]]  # buffers in which a rank differs from rank 0
+                rank = self.fabric.global_rank
+                self.step.load_state_dict(state["model"] | (local[rank] if rank < len(local) else {}))
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.done, self.meter, self.seconds = state["step"], LossMeter(state["meter"]), state["seconds"]
+                self.last, self.best, self.raw = state["last"], state["best"], state["raw"]
                 if self.average is not None:
                     self.average.network.load_state_dict(state["average"])
-            except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-                where = self.folder.path
-                raise UserError(f"{where / 'resume'}: the saved state is of another run; remove {where}") from error
+            except (KeyError, ValueError, RuntimeError) as error:
+                where = self.run_dir.path
+                raise UserError(
+                    f"{where / 'resume'}: written by another version; remove {where} to start again"
+                ) from error
         elif isinstance(self.method, Prepares):
-            settings = dict[str, Any](image_size=self.sets.image_size, augment="none", shuffle=False, seed=0)
-            plain = Loader(self.sets.train, batch=self.task.eval_batch_size, workers=self.execution.workers, **settings)
-            self.method.prepare(self._rows(batch) for batch in plain.epoch(0))
-        if self.writes:
-            drop_later_checkpoints(states, self.done)
-            self.folder.cut(self.done if result else -1)  # what was logged of the untrained state comes again
+            plain = {"image_size": self.data.image_size, "augment": "none", "shuffle": False, "seed": 0}
+            batch, workers = self.task.eval_batch_size, self.execution.workers
+            loader = Loader(self.data.train, batch=batch, workers=workers, **plain)  # type: ignore[arg-type]
+            self.method.prepare(self._teacher_samples(batch) for batch in loader.epoch(0))
+        if self.fabric.is_global_zero:
+            self.checkpoints.drop_after(self.done)
+            self.run_dir.cut(-1 if state is None else self.done)
 
-    def _rows(self, batch: Batch) -> Mapping[str, Features]:
-        """What the teachers say of a batch, as rows."""
-        here = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
-        roles = self.answers.roles
-        outputs = self.teachers.features(roles, here.image)
-        return self.task.samples(outputs[roles[0]], outputs, here)[1]
+    def _teacher_samples(self, batch: Batch) -> Mapping[str, Features]:
+        batch = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
+        outputs = self.teachers.compute(batch.image)
+        return self.task.samples(next(iter(outputs.values())), outputs, batch)[1]
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
-        """A disk that fails is told to `say`, or else raised. All processes come here in the same step."""
-        rest = rank_local_buffers(self.step)
-        if self.writes:
-            self.meter.check(self.done, self._kept)
-            check_finite_weights(self.step, self.done, self._kept)
-            state = {
-                "model": self.step.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "meter": self.meter.sums,
-            }
-            more = {"last": self.last, "best": self.best, "raw": self.raw, "seconds": self._seconds()}
-            more |= {"run": self.run.hash, "step": self.done, "others": rest}
-            if self.average is not None:
-                more["average"] = self.average.network.state_dict()
-            if say is None:
-                save_checkpoint(self.folder.path / "resume", self.done, state | more)
-            else:
-                try_save_checkpoint(self.folder, self.done, state | more, say)
-
-    def _kept(self) -> str:
-        return saved_step(self.folder)
-
-    def _advice(self) -> str:
-        begun = any((self.folder.path / "resume").glob("*.pt"))
-        other = (
-            "begin anew under another --name with --micro-batches auto"
-            if begun
-            else "give the same command --micro-batches auto"
-        )
-        return f"out of memory in step {self.done + 1}; {self._kept()}; find more memory, or {other}"
+        """Write a checkpoint. With `say`, a disk that fails costs a line and training goes on. All ranks call it."""
+        rank_buffers = rank_local_buffers(self.step)
+        if not self.fabric.is_global_zero:
+            return
+        self.meter.check_finite(self.done, self.checkpoints)
+        check_finite_weights(self.step, self.done, self.checkpoints)
+        state = {
+            "step": self.done,
+            "model": self.step.state_dict(),
+            "rank_buffers": rank_buffers,
+            "optimizer": self.optimizer.state_dict(),
+            "meter": self.meter.sums,
+            "seconds": self._elapsed(),
+            "last": self.last,
+            "best": self.best,
+            "raw": self.raw,
+        }
+        if self.average is not None:
+            state["average"] = self.average.network.state_dict()
+        self.checkpoints.save(state, say)
 
     def _finish(self) -> None:
-        """What stays: weights, result; the resume state goes."""
-        if self.writes:
-            with require_disk(self.folder):
-                self._conclude()
-            clear_checkpoints(self.folder.path / "resume")
-        self.fabric.barrier()
+        """Write weights and result; the checkpoints go."""
+        with require_disk(self.run_dir):
+            if self.run.kind == "distill":
+                save_weights(self.run_dir.student, self.final)
+                if self.method.state_dict():
+                    save_weights(self.run_dir.method, self.method)
+            result = {
+                "set": self.eval_split,
+                "primary_metric": self.task.primary_metric,
+                "last": self.last | {"epoch": self._epoch},
+                "best": self.best,
+            }
+            if self.average is not None:
+                result["raw"] = self.raw
+            size = sum(parameter.numel() for parameter in self.student.parameters())
+            cost = {"steps": self.total_steps, "parameters": size, "seconds": round(self._elapsed(), 3)}
+            self.run_dir.finish(result | cost)
+        self.checkpoints.clear()
 
-    def _conclude(self) -> None:
-        if self.run.kind == "distill":
-            save_weights(self.folder.student, self.final)
-            if self.method.state_dict():
-                save_weights(self.folder.method, self.method)
-        size = sum(p.numel() for p in self.student.parameters())
-        scores = {
-            "set": self.eval_split,
-            "primary_metric": self.task.primary_metric,
-            "last": self.last | {"epoch": _plain(self.total / self.per_epoch)},
-            "best": self.best,
-        } | ({"raw": self.raw} if self.average is not None else {})
-        self.folder.finish(scores | {"steps": self.total, "parameters": size, "seconds": round(self._seconds(), 3)})
+    def resolved_execution(self) -> dict[str, Any]:
+        """The execution settings with nothing left open, for run.json."""
+        here = {"accelerator": self.fabric.device.type, "threads": torch.get_num_threads()}
+        return self.execution.model_dump() | here | {"workers": self.loader.workers} | self.teachers.resolved()
+
+    def _find_micro_batches(self) -> tuple[int, str]:
+        """Into how many micro-batches a batch is split, and a line to print about it."""
+        count, message = self.execution.micro_batches, ""
+        if count == "auto":
+            batch, device = next(self.loader.epoch(0)), self.fabric.device
+            optim, autocast = self.run.optim, self.fabric.autocast
+            count, message = find_micro_batches(self.step, batch, self.teachers, autocast, optim, device)
+            self.execution = self.execution.model_copy(update={"micro_batches": count})
+        return self.run.optim.accumulate * count, message
 
     def _log(self, row: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
-        if self.writes:
-            self.folder.log({"step": self.done, "epoch": self.done / self.per_epoch} | dict(row))
-            self.logs.add(numbers, self.done)
+        if self.fabric.is_global_zero:
+            self.run_dir.log({"step": self.done, "epoch": self.done / self.steps_per_epoch} | dict(row))
+            self.loggers.add(numbers, self.done)
 
-    def _all(self, number: int, due: bool) -> tuple[int, bool]:
-        """The signal any process was sent, so that all stop after the same step, and whether the first one saves."""
-        text = all_gather_int(number + SAVES * due)
-        return max(each % SAVES for each in text), text[0] >= SAVES
+    def _agree(self, signal: int, save: bool) -> tuple[int, bool]:
+        """The signal that any rank received, so that all stop after the same step, and whether rank 0 wants to save."""
+        numbers = all_gather_int(signal + SAVE_FLAG * save)
+        return max(number % SAVE_FLAG for number in numbers), numbers[0] >= SAVE_FLAG
 
-    def _seconds(self) -> float:
+    def _out_of_memory(self) -> str:
+        retry = "run the same command with --micro-batches auto"
+        if self.run_dir.checkpoints:
+            retry = "start again under another --name with --micro-batches auto"
+        return f"out of memory in step {self.done + 1}; {self.checkpoints}; use more memory, or {retry}"
+
+    @property
+    def _ends_epoch(self) -> bool:
+        return self.done % self.steps_per_epoch == 0 or self.done == self.total_steps
+
+    @property
+    def _epoch(self) -> float | int:
+        epoch = self.done / self.steps_per_epoch
+        return int(epoch) if epoch.is_integer() else round(epoch, 3)
+
+    def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
-
-
-def _plain(epoch: float) -> float | int:
-    return int(epoch) if epoch == int(epoch) else round(epoch, 3)
