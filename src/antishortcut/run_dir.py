@@ -1,4 +1,4 @@
-"""The run folder, the seam between training, evaluation and report: what lies in it, and how it is written. No torch.
+"""The run folder, the seam between training, evaluation and report: what is in it, and how it is written. No torch.
 
 run.json        settings, hash, execution, versions; written once
 metrics.jsonl   a line per logged step and per evaluation; cut back to the resumed step
@@ -81,7 +81,7 @@ class RunDir:
         return execution
 
     def check(self, run: Run) -> dict[str, Any]:
-        """The same run lives here, or an error says in what they differ. Returns its execution settings."""
+        """Raise if another run is here, naming the difference. Returns the execution settings of this one."""
         there, saved = self.read()
         if there.hash != run.hash:
             raise UserError(
@@ -91,7 +91,7 @@ class RunDir:
         return saved
 
     def read(self) -> tuple[Run, dict[str, Any]]:
-        """The run that lives here and its execution settings."""
+        """The run in this folder, and its execution settings."""
         path = self.path / "run.json"
         if not path.exists():
             raise UserError(f"{self.path} is not a run folder: it has no run.json{_instead(self.path)}")
@@ -107,19 +107,13 @@ class RunDir:
                 f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under "
                 "another --runs, or read it with the version that wrote it"
             )
-        if value.get("sum", _sum(value)) != _sum(value):  # older ones have none
-            raise UserError(
-                f"{path}: damaged (its settings are not those that were written); restore it or remove its folder; "
-                'if you have edited it, take its "sum" out'
-            )
+        if value.get("sum") != _sum(value):
+            raise UserError(f"{path}: damaged or edited (its checksum is wrong); restore it or remove its folder")
         return run, execution
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
-        """Only one process at a time may work here, by a lock that ends with its process.
-
-        `wait` for the other process instead of raising InUse.
-        """
+        """One process at a time, by a file lock that ends with its process. wait: for the other one, else InUse."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / ".lock")
         try:
@@ -147,10 +141,10 @@ class RunDir:
         return result
 
     def primary_metric(self) -> tuple[str, float]:
-        """The score a finished run is judged by, and its last value."""
-        result = self.result()
-        name = str(result.get("primary_metric", "accuracy"))  # older ones are all classification
+        """The name and last value of a finished run's main score."""
+        result, name = self.result(), ""
         try:
+            name = result["primary_metric"]
             return name, float(result["last"][name])
         except (KeyError, TypeError, ValueError, OverflowError):
             path = self.path / "result.json"
@@ -173,13 +167,13 @@ class RunDir:
         return path
 
     def log(self, row: dict[str, Any]) -> None:
-        """Add a row. One that the disk does not take stays in memory and is written later, at last by `settle`."""
+        """Append a row. If the disk is full it stays in memory and is written later, at the latest by `settle`."""
         self._unwritten += json.dumps(row).encode() + b"\n"
         with suppress(OSError):
             self._append()
 
     def settle(self) -> None:
-        """Have the whole log on the disk, or an OSError. Comes before a state is saved whose steps are not repeated."""
+        """Write and sync the whole log, or raise OSError. Called before a checkpoint, whose steps are not repeated."""
         self._append()
         if self.metrics.exists():
             with self.metrics.open("rb") as file:
@@ -205,7 +199,7 @@ class RunDir:
             file.writelines(lines)
 
     def _rows(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Lines and rows of the log, up to one that was cut short by a kill or is damaged."""
+        """Lines and rows of the log, up to the first that is cut short or damaged."""
         if not self.metrics.exists():
             return
         with self.metrics.open("rb") as file:
@@ -219,7 +213,7 @@ class RunDir:
                 yield line, row
 
     def score(self, name: str) -> dict[str, Any] | None:
-        """A score; None when there is none or its file is damaged: it is made again when asked for."""
+        """A score; None if there is none or its file is damaged: it is then computed again."""
         path = self.path / "scores" / f"{name}.json"
         try:
             value = read_json(path) if path.exists() else None
@@ -250,7 +244,7 @@ class RunDir:
 
 
 def _sum(value: dict[str, Any]) -> str:
-    """By which damage to the settings in run.json is known."""
+    """Checksum of the settings in run.json."""
     settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
