@@ -62,6 +62,7 @@ def recipe(tiny: Path) -> Recipe:
 @contextmanager
 def stop_after(step: int, number: int = signal.SIGTERM) -> Iterator[None]:
     """Whatever trains here gets a real signal during this step: it must save, and end with Stopped."""
+
     def signalling(optim: OptimSettings, done: int, steps_per_epoch: int, total: int) -> float:
         if done == step - 1:
             signal.raise_signal(number)

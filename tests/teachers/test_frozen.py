@@ -1,5 +1,4 @@
-"""Frozen networks for inference: folding changes nothing, a lower precision or compiling is compared first."""
-# B batch, C classes, D embedding
+"""Frozen networks for inference: fusing changes nothing; a lower precision and compiling are compared first."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from antishortcut.teachers.frozen import (
     compile_all,
     compile_if_faster,
     fastest_precision,
-    fold,
     freeze_all,
 )
 from antishortcut.training.pipeline import Session, distill
@@ -31,12 +29,13 @@ from tests.conftest import CPU
 
 NAMES = ["resnet20", "resnet8x4", "wrn-16-1", "vgg8", "mobilenet-v2", "shufflenet-v2-x0.5", "cnn-4-16", "dense-4"]
 LEFT = {"wrn-16-1": 7}  # norms that stay: they come before their convolution, or others read its output too
+FLOAT32 = InferenceForm("float32")
 
 
-def trained(name: str, side: int = 32) -> Network:
-    """With batch statistics unlike those of a new network, or folding would be trivial."""
+def trained(name: str) -> Network:
+    """With batch statistics unlike those of a new network, or fusing would be trivial."""
     torch.manual_seed(0)
-    network = build(name, 10, image_size=side)
+    network = build(name, 10, image_size=32)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_mean is not None
@@ -54,12 +53,11 @@ def norms(network: nn.Module) -> int:
 
 @pytest.mark.parametrize("name", [*NAMES, "timm:resnet18", "torchvision:mobilenet_v2"])
 @torch.no_grad()
-def test_folding_batch_norm_changes_nothing(name: str) -> None:
+def test_fusing_batch_norm_changes_nothing(name: str) -> None:
     network = trained(name)
-    other = fold(network)
-    assert norms(other) == LEFT.get(name, 0)
-    image = torch.rand(3, 3, 32, 32)
-    one, two = other(image), network(image)
+    fused, image = FrozenModel(network, FLOAT32).network, torch.rand(3, 3, 32, 32)
+    assert norms(fused) == LEFT.get(name, 0)
+    one, two = fused(image), network(image)
     pairs = zip((one.logits, one.embedding, *one.stages), (two.logits, two.embedding, *two.stages), strict=True)
     for a, b in pairs:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.std() + 1))
@@ -81,27 +79,46 @@ class Forked(nn.Module):
         return Features(self.head(embedding), embedding)
 
 
-def test_a_convolution_that_others_read_is_not_folded() -> None:
+def test_a_convolution_that_others_read_is_not_fused() -> None:
     torch.manual_seed(0)
     network = Network(Forked())
     network.train()
     for _ in range(5):
         network(torch.rand(8, 3, 32, 32))
-    other = fold(network.eval())
-    assert isinstance(other.body, Forked)
-    assert isinstance(other.body.first, nn.BatchNorm2d)
-    assert isinstance(other.body.second, nn.Identity)
-    assert norms(network) == 2  # the network itself stays as it was
+    body = FrozenModel(network.eval(), FLOAT32).network.body
+    assert isinstance(body, Forked)
+    assert isinstance(body.first, nn.BatchNorm2d)
+    assert isinstance(body.second, nn.Identity)
+    assert norms(network) == 2  # the network itself is not changed
+
+
+class Unusual(nn.Module):
+    """Calls its norm by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Features:
+        embedding = self.norm(input=self.conv(x)).mean(dim=(2, 3))
+        return Features(self.head(embedding), embedding)
+
+
+def test_networks_that_need_large_images_or_unusual_calls_are_frozen_too() -> None:
+    large = build("torchvision:alexnet", 10, image_size=64).eval()
+    assert FrozenModel(large, FLOAT32, side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
+    network, image = Network(Unusual()).eval(), torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(FrozenModel(network, FLOAT32)(image).logits, network(image).logits)
 
 
 def test_a_lower_precision_gives_similar_outputs() -> None:
     network = trained("resnet20")
     models = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
     image = torch.rand(8, 3, 32, 32)
-    outputs, truth = models["final"](image), network(image)
+    outputs, reference = models["final"](image), network(image)
     assert outputs.logits.dtype == outputs.embedding.dtype == torch.float32
-    assert not torch.equal(outputs.embedding, truth.embedding)  # it was computed otherwise
-    assert torch.nn.functional.cosine_similarity(outputs.embedding, truth.embedding).min() > 0.999
+    assert not torch.equal(outputs.embedding, reference.embedding)
+    assert torch.nn.functional.cosine_similarity(outputs.embedding, reference.embedding).min() > 0.999
     assert not outputs.logits.requires_grad
 
 
@@ -120,13 +137,11 @@ class Delicate(nn.Module):
 def test_a_precision_that_changes_the_outputs_is_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     networks = {"final": trained("cnn-4-16"), "early": Network(Delicate()).eval()}
-    images = [torch.rand(64, 3, 32, 32)]
-    with pytest.raises(UserError, match=r"bfloat16: the early teacher .*float32: cosine"):
+    images, lines = [torch.rand(64, 3, 32, 32)], list[str]()
+    with pytest.raises(UserError, match=r"bfloat16: the early teacher.*float32: cosine"):
         freeze_all(networks, "bfloat16", images, pytest.fail)
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    lines: list[str] = []
-    models = freeze_all(networks, "auto", images, lines.append)
-    assert {one.form for one in models.values()} == {InferenceForm("float32")}
+    assert {model.form for model in freeze_all(networks, "auto", images, lines.append).values()} == {FLOAT32}
     assert len(lines) == 1
     assert "stay in float32" in lines[0]
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
@@ -135,45 +150,38 @@ def test_a_precision_that_changes_the_outputs_is_refused_or_avoided(monkeypatch:
 
 
 def test_thresholds_of_agreement() -> None:
-    assert Agreement(0.999, 0.995).enough
-    assert not Agreement(0.9989, 1.0).enough
-    assert not Agreement(1.0, 0.994).enough
+    for cosine, argmax, enough in ((0.999, 0.995, True), (0.9989, 1.0, False), (1.0, 0.994, False)):
+        assert Agreement(cosine, argmax).enough is enough
     network = trained("dense-4")
-    result = agreement(network, FrozenModel(network, InferenceForm("float32")), [torch.rand(2, 3, 32, 32)])  # of maps
-    assert result.cosine == pytest.approx(1, abs=1e-4)
-    assert result.argmax == 1
-
-
-def test_short_runs_are_not_compiled() -> None:
-    network = trained("cnn-4-16")
-    models = freeze_all({"final": network}, "float32", [], pytest.fail)
-    assert compile_if_faster(models, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is models
+    result = agreement(network, FrozenModel(network, FLOAT32), [torch.rand(2, 3, 32, 32)])  # of maps
+    assert (result.cosine, result.argmax) == (pytest.approx(1, abs=1e-4), 1)
 
 
 def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_calls: list[int] = []
+    compiled_batches: list[int] = []
+    sign = 1
 
     def compile(network: nn.Module, **options: object) -> Callable[[Tensor], Features]:
         def forward(image: Tensor) -> Features:
-            compiled_calls.append(len(image))
+            compiled_batches.append(len(image))
             outputs: Features = network(image)
-            return Features(wrong * outputs.logits, outputs.embedding)
+            return Features(sign * outputs.logits, outputs.embedding)
 
         return forward
 
     monkeypatch.setattr(torch, "compile", compile)
-    network = trained("cnn-4-16")
-    models, image, wrong = freeze_all({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
-    both = compile_all(models, image, {"final": network})["final"]
-    assert both.form == InferenceForm("float32", compiled=True)
-    compiled_calls.clear()
+    network, image, lines = trained("cnn-4-16"), torch.rand(4, 3, 32, 32), list[str]()
+    models = freeze_all({"final": network}, "float32", [], pytest.fail)
+    compiled = compile_all(models, image, {"final": network})["final"]
+    assert compiled.form == InferenceForm("float32", compiled=True)
+    compiled_batches.clear()
     for count in (2, 4, 3, 4):  # other shapes are not compiled, whichever comes first
-        both(torch.rand(count, 3, 32, 32))
-    assert compiled_calls == [4, 4]
-    wrong = -1
+        compiled(torch.rand(count, 3, 32, 32))
+    assert compiled_batches == [4, 4]
+    assert compile_if_faster(models, image, {}, 100, pytest.fail) is models  # a short run
+    sign = -1
     with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher"):
         compile_all(models, image, {"final": network})
-    lines: list[str] = []
     monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
     assert compile_if_faster(models, image, {"final": network}, 10**9, lines.append) is models
     assert "not compiled" in lines[-1]
@@ -182,34 +190,16 @@ def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypa
         compile_all(models, image, {})
 
 
-def test_networks_that_need_large_images_or_unusual_calls_are_frozen_too() -> None:
-    whole = build("torchvision:alexnet", 10, image_size=64).eval()
-    assert FrozenModel(whole, InferenceForm("float32"), side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
-
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
-
-        def forward(self, x: Tensor) -> Features:
-            embedding = self.norm(input=self.conv(x)).mean(dim=(2, 3))
-            return Features(self.head(embedding), embedding)
-
-    network, image = Network(Odd()).eval(), torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(fold(network)(image).logits, network(image).logits)
-
-
 @pytest.mark.slow
 def test_compiling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "FASTER", 1e9)
-    network = trained("resnet8x4")
-    lines: list[str] = []
-    models = freeze_all({"final": network}, "float32", [], pytest.fail)
-    both = compile_if_faster(models, torch.rand(16, 3, 32, 32), {"final": network}, 10**9, lines.append)
-    assert both["final"].form.compiled, lines
+    network, lines = trained("resnet8x4"), list[str]()
+    models = {"final": FrozenModel(network, FLOAT32)}
+    compiled = compile_if_faster(models, torch.rand(16, 3, 32, 32), {"final": network}, 10**9, lines.append)["final"]
+    assert compiled.form.compiled, lines
     for count in (16, 5):  # the last batch of an epoch is smaller and not compiled
         image = torch.rand(count, 3, 32, 32)
-        torch.testing.assert_close(both["final"](image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(compiled(image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
 
 
 def test_a_run_writes_its_precision_into_run_json(

@@ -22,15 +22,16 @@ from antishortcut.training.pipeline import Session, distill, feasible, teach
 from tests.conftest import CPU, TINY, same_weights
 
 Files = tuple[Path, Path]
+GOOD = ["teacher.epochs=8", "teacher.lr=0.1", "teacher.batch=16"]  # better than guessing
 
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A teacher of three epochs in a folder of its own."""
+    """A teacher in a folder of its own."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "tiny.toml").write_text(TINY)
     session = Session(folder / "runs", execution=CPU, quiet=True)
-    return RunDir(teach(load_recipe(str(folder / "tiny.toml"), ["teacher.epochs=3"]), session).folder(session.runs))
+    return RunDir(teach(load_recipe(str(folder / "tiny.toml"), GOOD), session).folder(session.runs))
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_an_imported_teacher_teaches_as_if_it_was_trained_here(
     here = student(imported(recipe, *files), session, "kd")
     shutil.copytree(elsewhere.path.parent, session.runs / "trained" / "teachers")
     other = Session(session.runs / "trained", execution=CPU, quiet=True)
-    there = student(with_settings(recipe, ["teacher.epochs=3"]), other, "kd")
+    there = student(with_settings(recipe, GOOD), other, "kd")
     assert same_weights(*(RunDir(run.folder(s.runs)).student for run, s in ((here, session), (there, other))))
     assert here.hash != there.hash  # one is known by its training, the other by its weights
 

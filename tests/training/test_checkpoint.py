@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from antishortcut.config.recipe import Recipe, load_recipe
 from antishortcut.errors import UserError
@@ -95,24 +93,6 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(resume: tuple[Pa
         path.symlink_to("/proc/self/mem")  # opens, and gives an I/O error
     with pytest.raises(UserError, match=r"\.pt: cannot be read \("):
         resumes()
-
-
-def test_a_checkpoint_cannot_run_code(resume: tuple[Path, Callable[[], None]], tmp_path: Path) -> None:
-    import hashlib
-    import pickle
-
-    class Harm:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "harmed",)
-
-    folder, resumes = resume
-    data = pickle.dumps({"step": 9, "model": Harm()})
-    (folder / f"000000009-{hashlib.sha256(data).hexdigest()[:16]}.pt").write_bytes(data)
-    torch.save({"step": 8, "model": Harm()}, tmp_path / "harm.pt")
-    data = (tmp_path / "harm.pt").read_bytes()
-    (folder / f"000000008-{hashlib.sha256(data).hexdigest()[:16]}.pt").write_bytes(data)
-    resumes()
-    assert not (tmp_path / "harmed").exists()
 
 
 def test_a_full_disk_costs_a_line_and_a_later_step_tries_again(

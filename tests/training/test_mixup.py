@@ -25,7 +25,6 @@ from tests.methods.test_contract import Setting
 from tests.processes import asd
 from tests.training.test_two_processes import NETWORK
 
-SMALL = ["data.options.count=16", "data.options.test_count=8"]
 BOTH = OptimSettings(mixup=0.4, cutmix=1.0)
 
 
@@ -122,23 +121,20 @@ def test_a_method_allows_mixup_unless_it_uses_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "message"),
+    ("source", "method", "settings", "message"),
     [
-        ("crd", [], r"optim\.mixup: crd cannot"),
-        ("dkd", ["optim.cutmix=1"], r"optim\.mixup and cutmix: dkd cannot"),
+        ("cues", "crd", ["optim.mixup=0.2"], r"optim\.mixup: crd cannot"),
+        ("cues", "dkd", ["optim.mixup=0.2", "optim.cutmix=1"], r"optim\.mixup and cutmix: dkd cannot"),
+        ("cues-seg", "kd", ["optim.mixup=0.2"], "every pixel"),
     ],
 )
 def test_a_method_that_needs_whole_images_is_refused_before_training(
-    tiny: Path, session: Session, method: str, more: list[str], message: str
+    session: Session, source: str, method: str, settings: list[str], message: str
 ) -> None:
+    small = ["data.options.count=16", "data.options.test_count=8"]
     with pytest.raises(UserError, match=message):
-        distill(load_recipe(str(tiny), ["optim.mixup=0.2", *more]), session, method=method, seed=1, suite="s")
+        distill(load_recipe(source, [*small, *settings]), session, method=method, seed=1, suite="s")
     assert not session.runs.exists()
-
-
-def test_segmentation_is_not_mixed(session: Session) -> None:
-    with pytest.raises(UserError, match="every pixel"):
-        distill(load_recipe("cues-seg", [*SMALL, "optim.mixup=0.2"]), session, method="kd", seed=1, suite="s")
 
 
 def test_teacher_outputs_of_mixed_images_are_not_cached(tiny: Path, session: Session) -> None:
