@@ -35,6 +35,12 @@ def share(rows: Tensor, step: int, rank: int | None) -> Tensor:
     return rows[start : start + SHARES[step][rank]]
 
 
+def inputs(step: int, rank: int | None) -> list[Tensor]:
+    """Images and the final and early features of one process."""
+    rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
+    return [share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8])]
+
+
 def train(case: str, rank: int | None) -> Result:
     """Three steps of an encoder and the loss, gradients averaged over processes as DDP does."""
     torch.manual_seed(0)
@@ -44,8 +50,7 @@ def train(case: str, rank: int | None) -> Result:
     parameters = [*encoder.parameters(), *loss.parameters()]
     result: Result = {"terms": [], "gradients": []}
     for step in range(len(SHARES)):
-        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
-        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        image, final, early = inputs(step, rank)
         index = share(torch.arange(7) + 4 * step, step, rank)  # some samples come again
         terms = loss(encoder(image), final, early, epoch=0, index=index)
         gradients = list(torch.autograd.grad(terms["tc"] + terms["ss"], parameters))
@@ -71,8 +76,7 @@ def own_loop(rank: int | None, folder: Path) -> Result:
     optimizer = torch.optim.SGD([*encoder.parameters(), *loss.parameters()], lr=0.1)
     snapshots = Snapshots(folder, total_steps=len(SHARES), keep=())
     for step in range(len(SHARES)):
-        rows = [normal(7, width, seed=10 * step + width, dtype=torch.float32) for width in (6, 8, 9)]
-        image, final, early = (share(x, step, rank) for x in (rows[0], rows[1], rows[2][:, :8]))
+        image, final, early = inputs(step, rank)
         terms = loss(model(image), final, early, epoch=0)
         optimizer.zero_grad()
         (terms["tc"] + terms["ss"]).backward()
@@ -122,6 +126,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 
+def assert_identical(ranks: list[Result], case: str) -> None:
+    first, second = (rank[case]["state"] for rank in ranks)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_a_single_process_gathers_its_own_rows() -> None:
     rows = normal(3, 2)
     assert world() == 1
@@ -166,6 +175,7 @@ def test_two_processes_equal_one_with_the_whole_batch(ranks: list[Result], case:
             if name != "basis.kept":  # its columns are free in sign
                 close(result["state"][name], value, 1e-6 if name == "queue" else 1e-5)
         close(span(result["basis"]), span(single["basis"]), 1e-5)
+    assert_identical(ranks, case)
 
 
 def test_a_custom_loop_needs_ddp_around_the_student_only(ranks: list[Result], tmp_path: Path) -> None:
@@ -173,6 +183,7 @@ def test_a_custom_loop_needs_ddp_around_the_student_only(ranks: list[Result], tm
     for result in (rank["own loop"]["state"] for rank in ranks):
         for name, value in single["state"].items():
             close(result[name], value, 1e-5)
+    assert_identical(ranks, "own loop")
 
 
 def test_rank_zero_saves_snapshots(ranks: list[Result]) -> None:
@@ -181,9 +192,3 @@ def test_rank_zero_saves_snapshots(ranks: list[Result]) -> None:
     assert {name: value.tolist() for name, value in state.items()} == {
         name: ranks[1]["own loop"]["state"][name].tolist() for name in ("weight", "bias")
     }
-
-
-def test_both_processes_are_bit_identical(ranks: list[Result]) -> None:
-    for case in (*CASES, "own loop"):
-        first, second = (rank[case]["state"] for rank in ranks)
-        assert all(torch.equal(first[name], second[name]) for name in first)

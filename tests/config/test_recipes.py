@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.config.recipe import load_recipe, recipe_template, shipped_recipes
-from antishortcut.errors import UserError
+from antishortcut.config.recipe import load_recipe, recipe_template
 from antishortcut.methods import METHODS, method_options
 from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
@@ -55,12 +54,3 @@ def test_the_template_of_asd_init_shows_the_defaults(tmp_path: Path) -> None:
     full = load_recipe(str(path))
     assert (full.optim, full.teacher) == (plain.optim, plain.teacher)
     assert method_options("asd", full.methods["asd"]) == method_options("asd", {})
-
-
-def test_every_shipped_recipe_has_a_title() -> None:
-    assert all(load_recipe(name).title for name in shipped_recipes())
-
-
-def test_a_list_as_a_method_setting_is_one_line(tiny: Path) -> None:
-    with pytest.raises(UserError, match=r"methods\.asd\.queue: .*not \[1\]$"):
-        load_recipe(str(tiny), ["methods.asd.queue=[1]"])

@@ -11,15 +11,8 @@ from antishortcut.errors import UserError
 
 
 def student(recipe: Recipe, **changes: object) -> Run:
-    settings: dict[str, object] = {
-        "method": "asd",
-        "options": {"tc": 0.8},
-        "roles": {"final": "final", "early": "15%"},
-        "seed": 1,
-        "teacher": "t" * 16,
-        "early": "15%",
-        "suite": "s",
-    }
+    settings: dict[str, object] = {"method": "asd", "options": {"tc": 0.8}, "seed": 1, "suite": "s"}
+    settings |= {"teacher": "t" * 16, "roles": {"final": "final", "early": "15%"}, "early": "15%"}
     return distill_run(recipe, "data", **(settings | changes))  # type: ignore[arg-type]
 
 
@@ -30,6 +23,7 @@ def p2() -> Recipe:
 
 def test_shipped_recipes_have_the_settings_of_the_paper() -> None:
     names = shipped_recipes()
+    assert all(load_recipe(name).title for name in names)
     assert [f"P{n}" for n in range(1, 14)] == [name for name in names if name.startswith("P")]
     for number in range(1, 11):
         recipe = load_recipe(f"P{number}")
@@ -64,6 +58,9 @@ def test_the_length_is_in_epochs_or_in_iterations() -> None:
     assert (teacher.epochs, teacher.iterations) == (0, 90)
     rewound = rewind_run(teacher, 7)
     assert (rewound.epochs, rewound.iterations) == (0, 7)
+    assert load_recipe("P2", ["iterations=11"]).teacher.rewind_epochs == 1
+    assert load_recipe("ade20k-resnet18").teacher.rewind_epochs == 1667  # 10 of 240 epochs, as a fraction
+    assert load_recipe("cues-seg", ["teacher.rewind_epochs=7"]).teacher.rewind_epochs == 7
     plain = teach_run(by_epochs, "f")
     assert (plain.epochs, plain.iterations) == (3, 0)
     assert plain.hash != teacher.hash
@@ -87,11 +84,19 @@ def test_the_length_is_in_epochs_or_in_iterations() -> None:
         ("epochs.x=3", ["epochs"]),
         ("optim.lr=nan", ["optim.lr"]),
         ("optim.accumulate=65", ["accumulate"]),
+        ("methods.asd.queue=[1]", ["methods.asd.queue: ", "not [1]"]),
+        ("optim.ema=1", ["optim.ema"]),
+        ("optim.mixup=-1", ["optim.mixup"]),
+        ("optim.decay=some", ["optim.decay"]),
+        ("optim.betas=[0.9,1.0]", ["optim.betas"]),
+        ("teacher.early=first.pt", ["teacher: ", "final must be one too"]),
+        ("teacher.final=last.pt teacher.pretrained=true", ["leave pretrained and weights off"]),
+        ("teacher.final=last.pt teacher.weights=other.pt", ["leave pretrained and weights off"]),
     ],
 )
 def test_a_wrong_override_is_one_line_with_a_hint(override: str, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        load_recipe("P2", [override])
+        load_recipe("P2", override.split())
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
@@ -113,16 +118,19 @@ def test_the_hash_covers_all_that_changes_the_result(p2: Recipe) -> None:
     assert len(base.hash) == 16
     assert base.hash == student(p2).hash
     assert base.hash == student(p2, suite="other", name="another").hash
+    settings = ["optim.lr=0.1", "optim.ema=0.99", "optim.mixup=0.2", "optim.cutmix=1", "optim.decay=weights"]
+    settings += ["optim.betas=[0.9, 0.95]", "data.augment=none"]
+    others = [load_recipe("P2", [text]) for text in settings]
     changed = [
         student(p2, seed=2),
         student(p2, options={"tc": 0.7}),
         student(p2, teacher="u" * 16),
         student(p2, roles={"final": "final", "early": "10%"}),
-        student(load_recipe("P2", ["optim.lr=0.1"])),
-        student(load_recipe("P2", ["data.augment=none"])),
         base.model_copy(update={"fingerprint": "other data"}),
+        *(student(recipe) for recipe in others),
     ]
     assert len({run.hash for run in [base, *changed]}) == len(changed) + 1
+    assert len({teach_run(recipe, "data").hash for recipe in [p2, *others]}) == len(others) + 1
 
 
 def test_the_hash_of_a_student_covers_only_the_states_it_uses(p2: Recipe) -> None:
@@ -157,6 +165,7 @@ def test_rewinding_is_a_run_with_its_own_hash(p2: Recipe) -> None:
     rewound = rewind_run(teacher)
     assert (rewound.epochs, rewound.optim.schedule, rewound.optim.lr) == (10, "constant", 0.05)
     assert rewound.teacher == teacher.hash
+    assert rewind_run(teach_run(load_recipe("P2", ["optim.ema=0.99"]), "data")).optim.ema == 0  # not averaged
     assert rewound.hash not in (teacher.hash, rewind_run(teacher.model_copy(update={"seed": 9})).hash)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,47 +112,26 @@ def test_feature_maps_are_not_cached(recipe: Recipe, session: Session, capsys: p
     assert not folders(session)
 
 
-def truncate(path: Path) -> None:
-    file = path / "view-00001.rows"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def flip(path: Path) -> None:
-    file = path / "view-00000.rows"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.unlink()
-    file.write_bytes(bytes(data))
-
-
-def zero(path: Path) -> None:
-    (path / "view-00000.rows").write_bytes(bytes((path / "view-00000.rows").stat().st_size))
-
-
-def swap(path: Path) -> None:
-    """The right rows of the wrong epoch."""
-    shutil.copy(path / "view-00000.rows", path / "view-00001.rows")
-
-
-def other_key(path: Path) -> None:
-    (path / "key.json").write_text((path / "key.json").read_text().replace('"seed": 1', '"seed": 2'))
-
-
-def no_key(path: Path) -> None:
-    (path / "key.json").write_bytes(b"\xff{")
+DAMAGES: list[tuple[str, Callable[[bytes], bytes], int]] = [  # and how many batches are computed again
+    ("view-00001.rows", lambda data: data[:-100], 4),
+    ("view-00000.rows", lambda data: data[:3000] + bytes([data[3000] ^ 4]) + data[3001:], 1),
+    ("view-00000.rows", lambda data: bytes(len(data)), 4),
+    ("key.json", lambda data: data.replace(b'"seed": 1', b'"seed": 2'), 8),
+    ("key.json", lambda data: b"\xff{", 8),
+]
 
 
 def test_damage_is_noticed_and_repaired(recipe: Recipe, cached: Session, forwards: list[int]) -> None:
     whole = student(recipe, cached, "whole")
     (path,) = folders(cached)
     intact = {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
-    batches = {truncate: 4, flip: 1, zero: 4, swap: 4, other_key: 8, no_key: 8}  # computed again
-    for damage, count in batches.items():
-        damage(path)
+    for number, (name, damage, batches) in enumerate(DAMAGES):
+        (path / name).unlink()
+        (path / name).write_bytes(damage(intact[name]))
         forwards.clear()
-        assert_same_run(whole, student(recipe, cached, damage.__name__))
-        assert len(forwards) == count, damage.__name__
-        assert {name: (path / name).read_bytes() for name in intact} == intact, damage.__name__
+        assert_same_run(whole, student(recipe, cached, str(number)))
+        assert len(forwards) == batches, number
+        assert {name: (path / name).read_bytes() for name in intact} == intact, number
 
 
 def test_fewer_augmentations_are_a_protocol_of_their_own(recipe: Recipe, cached: Session, forwards: list[int]) -> None:
@@ -199,32 +178,19 @@ def test_outputs_beyond_float16_are_not_cached(
         assert_same_run(cold, student(recipe, cached, "plain"))
 
 
-def with_free(patch: pytest.MonkeyPatch, folder: Path, free: int) -> None:
-    """Let the disk have so many bytes left."""
-    usage = shutil.disk_usage(folder)
-    patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
-
-
-def test_a_cache_larger_than_the_disk_is_refused(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teach(recipe, cached)
-    with_free(monkeypatch, cached.runs, 1000)
-    with pytest.raises(UserError, match=r"--cache-teachers needs .* kB.*1\.0 kB.*data\.augmentation_cycle"):
-        student(recipe, cached, "s")
-    assert not (cached.runs / "s" / "kd-s1").exists()
-
-
 def test_auto_takes_at_most_a_quarter_of_the_disk(
     recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, forwards: list[int]
 ) -> None:
     teach(recipe, cached)
+    usage, free = shutil.disk_usage(cached.runs), 1000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    with pytest.raises(UserError, match=r"--cache-teachers needs .* kB.*1\.0 kB.*data\.augmentation_cycle"):
+        student(recipe, cached, "full")
+    assert not (cached.runs / "full" / "kd-s1").exists()
     cached.execution = CPU.model_copy(update={"cache_teachers": "auto"})
     need = 2 * 128 * ROW  # two epochs of the final teacher
-    for suite, free in (("narrow", 4 * need - 4), ("roomy", 4 * need)):
-        with monkeypatch.context() as patch:
-            with_free(patch, cached.runs, free)
-            assert student(recipe, cached, suite).read()[1]["cache_teachers"] is (suite == "roomy")
+    for suite, free in (("narrow", 4 * need - 4), ("roomy", 4 * need)):  # noqa: B007, read above
+        assert student(recipe, cached, suite).read()[1]["cache_teachers"] is (suite == "roomy")
     forwards.clear()
     student(recipe, cached, "again")
     assert not forwards

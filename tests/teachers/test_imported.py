@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from antishortcut import Snapshots
-from antishortcut.config.recipe import Recipe, TeacherSettings, load_recipe, teach_run, with_settings
+from antishortcut.config.recipe import Recipe, teach_run, with_settings
 from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.imported import imported_states
 from antishortcut.teachers.trajectory import Trajectory, build_model
 from antishortcut.training.pipeline import Session, distill, feasible, teach
-from tests.conftest import CPU, TINY, same_weights
+from tests.conftest import CPU, same_weights, tiny_session
 
 Files = tuple[Path, Path]
 GOOD = ["teacher.epochs=8", "teacher.lr=0.1", "teacher.batch=16"]  # better than guessing
@@ -28,10 +28,8 @@ GOOD = ["teacher.epochs=8", "teacher.lr=0.1", "teacher.batch=16"]  # better than
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A teacher in a folder of its own."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    (folder / "tiny.toml").write_text(TINY)
-    session = Session(folder / "runs", execution=CPU, quiet=True)
-    return RunDir(teach(load_recipe(str(folder / "tiny.toml"), GOOD), session).folder(session.runs))
+    recipe, session = tiny_session(tmp_path_factory.mktemp("elsewhere"), *GOOD)
+    return RunDir(teach(recipe, session).folder(session.runs))
 
 
 @pytest.fixture
@@ -233,16 +231,3 @@ def test_classes_in_another_order_are_noticed(
         teach(imported(recipe, tmp_path / file), session)
         message = " ".join(capsys.readouterr().err.split())
         assert ("are its classes in the order of yours" in message) is noticed
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"early": "first.pt"}, "final must be one too"),
-        ({"final": "last.pt", "pretrained": True}, "leave pretrained and weights off"),
-        ({"final": "last.pt", "weights": "other.pt"}, "leave pretrained and weights off"),
-    ],
-)
-def test_contradicting_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TeacherSettings(name="cnn-8", **settings)

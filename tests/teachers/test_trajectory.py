@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antishortcut.config.recipe import ModelSettings, Recipe, load_recipe, with_settings
+from antishortcut.config.recipe import ModelSettings, Recipe, with_settings
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EvalContext, evaluate
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
 from antishortcut.training.pipeline import Session, distill, rewind, teach
-from tests.conftest import CPU, TINY, same_weights
+from tests.conftest import CPU, same_weights, tiny_session
 
 Taught = tuple[Recipe, Session, Trajectory]
 
@@ -22,9 +22,7 @@ Taught = tuple[Recipe, Session, Trajectory]
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Taught:
     """A teacher of 16 steps, shared by all tests that do not harm it."""
-    folder = tmp_path_factory.mktemp("taught")
-    (folder / "tiny.toml").write_text(TINY)
-    recipe, session = load_recipe(str(folder / "tiny.toml")), Session(folder / "runs", execution=CPU, quiet=True)
+    recipe, session = tiny_session(tmp_path_factory.mktemp("taught"))
     return recipe, session, Trajectory(RunDir(teach(recipe, session).folder(session.runs)))
 
 
@@ -167,13 +165,9 @@ def test_a_student_learns_from_another_early_state_and_is_compared_with_the_reci
     assert plain.hash == same.hash != later.hash
     assert not same_weights(*(RunDir(run.folder(session.runs)).student for run in (plain, later)))
     assert RunDir(later.folder(session.runs)).read()[0] == later
-
-
-def test_a_method_without_an_early_state_ignores_it(taught: Taught) -> None:
-    recipe, session, _ = taught
-    plain = distill(recipe, session, method="kd", seed=1, suite="s")
-    assert distill(recipe, session, method="kd", seed=1, suite="s", early="50%") == plain
-    assert plain.roles == {"final": "final"}
+    kd, same = (distill(recipe, session, method="kd", seed=1, suite="s", early=early) for early in (None, "50%"))
+    assert kd == same  # it uses none
+    assert kd.roles == {"final": "final"}
 
 
 def test_an_unknown_early_state_is_refused(recipe: Recipe, session: Session) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.config.recipe import Recipe, load_recipe
+from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import require_disk
 from antishortcut.training.pipeline import Session, distill
-from tests.conftest import CPU, TINY, assert_same_run, stop_after
+from tests.conftest import CPU, assert_same_run, stop_after, tiny_session
 
 SAVING = CPU.model_copy(update={"save_every": 0.0})  # after every step; the newest two are left
 
@@ -21,10 +21,8 @@ SAVING = CPU.model_copy(update={"save_every": 0.0})  # after every step; the new
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
     """A student stopped after step 5, and one that was not."""
-    folder = tmp_path_factory.mktemp("stopped")
-    (folder / "tiny.toml").write_text(TINY)
-    recipe = load_recipe(str(folder / "tiny.toml"), ["data.options.count=128"])
-    session = Session(folder / "runs", execution=SAVING, quiet=True)
+    recipe, session = tiny_session(tmp_path_factory.mktemp("stopped"), "data.options.count=128")
+    session.execution = SAVING
     distill(recipe, session, method="ce", seed=1, suite="whole")
     with stop_after(5):
         distill(recipe, session, method="ce", seed=1, suite="s")
@@ -45,42 +43,32 @@ def resume(stopped: tuple[Recipe, Path], tmp_path: Path) -> tuple[Path, Callable
     return session.runs / "s" / "ce-s1" / "resume", resumes
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name[:9] for path in folder.glob("*.pt"))
+def flipped(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :]
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(bytes(data))
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def rename(path: Path) -> None:
-    path.rename(path.with_name(path.name.replace("000000005", "000000007")))
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, empty, rename])
+@pytest.mark.parametrize("damage", [flipped, lambda data: data[:-10], lambda data: b""], ids=["flip", "cut", "empty"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    resume: tuple[Path, Callable[[], None]], damage: Callable[[Path], None]
+    resume: tuple[Path, Callable[[], None]], damage: Callable[[bytes], bytes]
 ) -> None:
     folder, resumes = resume
-    assert names(folder) == ["000000004", "000000005"]
-    damage(max(folder.iterdir()))
+    assert sorted(path.name[:9] for path in folder.glob("*.pt")) == ["000000004", "000000005"]
+    newest = max(folder.iterdir())
+    newest.write_bytes(damage(newest.read_bytes()))
+    resumes()
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_ignored(resume: tuple[Path, Callable[[], None]]) -> None:
+    folder, resumes = resume
+    newest = max(folder.iterdir())
+    newest.rename(folder / newest.name.replace("000000005", "000000007"))
     resumes()
 
 
 def test_if_every_checkpoint_is_damaged_one_line_says_so(resume: tuple[Path, Callable[[], None]]) -> None:
     folder, resumes = resume
     for path in folder.iterdir():
-        truncate(path)
+        path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(UserError, match="every saved state is damaged") as caught:
         resumes()
     assert "\n" not in str(caught.value)

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from timm.optim._param_groups import param_groups_weight_decay
 from torch import nn
 
-from antishortcut.config.recipe import OptimSettings, Recipe, Run, distill_run, load_recipe, rewind_run, teach_run
-from antishortcut.errors import UserError
+from antishortcut.config.recipe import OptimSettings, load_recipe
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.optim import (
@@ -67,29 +66,6 @@ def test_by_default_all_parameters_are_one_group() -> None:
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.95)
 
 
-def student(recipe: Recipe) -> Run:
-    more = {"options": {}, "seed": 1, "roles": {"final": "final"}, "early": "15%", "suite": "s", "teacher": "t"}
-    return distill_run(recipe, "f", method="kd", **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "text", ["optim.ema=0.99", "optim.mixup=0.2", "optim.cutmix=1", "optim.decay=weights", "optim.betas=[0.9, 0.95]"]
-)
-def test_every_setting_changes_the_hash(text: str) -> None:
-    plain, other = load_recipe("P2"), load_recipe("P2", [text])
-    assert teach_run(plain, "f").hash != teach_run(other, "f").hash
-    assert student(plain).hash != student(other).hash
-
-
-@pytest.mark.parametrize(
-    "text", ["optim.ema=1", "optim.mixup=-1", "optim.cutmix=nan", "optim.decay=some", "optim.betas=[0.9, 1.0]"]
-)
-def test_invalid_settings_are_one_line(text: str) -> None:
-    with pytest.raises(UserError, match=text.split("=")[0].replace(".", r"\.")) as caught:
-        load_recipe("P2", [text])
-    assert "\n" not in str(caught.value)
-
-
 # --- Learning rate ---
 
 
@@ -98,18 +74,11 @@ def rates(**settings: object) -> list[float]:
     return [lr_at(optim, step, 10, 100) for step in range(100)]
 
 
-def test_cosine_schedule() -> None:
-    assert rates(schedule="cosine") == pytest.approx(
-        [0.05 * (1 + math.cos(math.pi * step / 100)) for step in range(100)], abs=1e-15
-    )
-
-
-def test_step_schedule() -> None:
-    result = rates(schedule="step", milestones=(5, 8))
-    assert result[49:51] + result[79:81] == pytest.approx([0.1, 0.01, 0.01, 0.001])
-
-
-def test_poly_and_constant_schedules() -> None:
+def test_schedules() -> None:
+    cosine = [0.05 * (1 + math.cos(math.pi * step / 100)) for step in range(100)]
+    assert rates(schedule="cosine") == pytest.approx(cosine, abs=1e-15)
+    steps = rates(schedule="step", milestones=(5, 8))
+    assert steps[49:51] + steps[79:81] == pytest.approx([0.1, 0.01, 0.01, 0.001])
     assert rates(schedule="poly")[50] == pytest.approx(0.1 * 0.5**0.9)
     assert set(rates(schedule="constant")) == {0.1}
 
@@ -117,8 +86,7 @@ def test_poly_and_constant_schedules() -> None:
 def test_warmup_is_linear_and_then_the_schedule_starts() -> None:
     result = rates(schedule="cosine", warmup=2)
     assert result[:20] == pytest.approx([0.1 * (step + 1) / 21 for step in range(20)])
-    assert result[20] == pytest.approx(0.1)
-    assert result[60] == pytest.approx(0.05)  # half of the remaining 80 steps
+    assert (result[20], result[60]) == pytest.approx((0.1, 0.05))  # half of the remaining 80 steps
 
 
 # --- Exponential moving average of the weights ---
@@ -188,7 +156,3 @@ def test_snapshots_of_a_teacher_are_averages(tiny: Path, session: Session) -> No
     for file in sorted(path.name for path in plain.snapshots.iterdir()):
         one, two = (load_file(folder.snapshots / file) for folder in (plain, mean))
         assert any(not torch.equal(one[name], two[name]) for name in one), file
-
-
-def test_a_rewound_state_is_not_averaged() -> None:
-    assert rewind_run(teach_run(load_recipe("P2", ["optim.ema=0.99"]), "f")).optim.ema == 0

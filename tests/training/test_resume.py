@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import antishortcut.teachers.selection as selection
-from antishortcut.config.recipe import Recipe, load_recipe, with_settings
+from antishortcut.config.recipe import Recipe, load_recipe
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill, teach
-from tests.conftest import CPU, TINY, assert_same_run, stop_after
+from tests.conftest import CPU, assert_same_run, stop_after, tiny_session
 from tests.training.test_segmentation_runs import SMALL
 
 TINY_SETTINGS = ["data.options.count=128", "data.options.test_count=32"]  # 4 steps an epoch, 8 in all
@@ -25,10 +25,7 @@ EVERYTHING = ["optim.ema=0.9", "optim.mixup=0.4", "optim.cutmix=1.0", "optim.acc
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Session]:
     """A recipe of eight steps, and a session that has its teacher."""
-    folder = tmp_path_factory.mktemp("taught")
-    (folder / "tiny.toml").write_text(TINY)
-    recipe = load_recipe(str(folder / "tiny.toml"), TINY_SETTINGS)
-    session = Session(folder / "runs", execution=CPU, quiet=True)
+    recipe, session = tiny_session(tmp_path_factory.mktemp("taught"), *TINY_SETTINGS)
     teach(recipe, session)
     return recipe, session
 
@@ -121,9 +118,3 @@ def test_checkpoints_of_another_run_are_refused(recipe: Recipe, session: Session
     shutil.copytree(other / "resume", own / "resume")
     with pytest.raises(UserError, match="a state of another run"):
         distill(recipe, session, method="ce", seed=1, suite="s")
-
-
-def test_a_run_of_the_same_name_with_other_settings_is_refused(recipe: Recipe, session: Session) -> None:
-    distill(recipe, session, method="ce", seed=1, suite="s")
-    with pytest.raises(UserError, match="epochs: 2 there, 3 here"):
-        distill(with_settings(recipe, ["epochs=3"]), session, method="ce", seed=1, suite="s")
