@@ -181,7 +181,7 @@ def test_an_unknown_early_state_is_refused(recipe: Recipe, session: Session) -> 
     assert not (session.runs / "s" / "contrast-s1").exists()
 
 
-@pytest.mark.parametrize("network", ["cnn-3-24", "resnet8"])
+@pytest.mark.parametrize("network", ["cnn-3-24", pytest.param("resnet8", marks=pytest.mark.slow)])
 def test_contrast_takes_an_early_state_of_another_network(taught: Taught, network: str) -> None:
     recipe, session, _ = taught
     source = teach(with_settings(recipe, [f"teacher.name={network}"]), session)
