@@ -1,19 +1,27 @@
-"""A recipe small enough to train in a second, shared by the tests of the loop and the command."""
+"""Shared by all tests: a recipe small enough to train in a second, and a way to stop a run at a step."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # what is compared bit by bit is the same on all machines
+os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # the same precision, so the same bits, on every machine
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that spin while they wait ruin shared cores
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from antishortcut.config.recipe import Execution, load_recipe
+from antishortcut.config.recipe import Execution, OptimSettings, Recipe, load_recipe
+from antishortcut.run_dir import RunDir
+from antishortcut.training.optim import lr_at
 from antishortcut.training.pipeline import Session
+from antishortcut.training.signals import Stopped
 
+CPU = Execution(accelerator="cpu", threads=1, save_every=1e9)
 TINY = """
 epochs = 2
 [data]
@@ -43,9 +51,47 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     torch.set_num_threads(1)
-    return Session(tmp_path / "runs", execution=Execution(accelerator="cpu", threads=1, save_every=1e9), quiet=True)
+    return Session(tmp_path / "runs", execution=CPU, quiet=True)
 
 
 @pytest.fixture
-def recipe(tiny: Path):  # type: ignore[no-untyped-def]
+def recipe(tiny: Path) -> Recipe:
     return load_recipe(str(tiny))
+
+
+def tiny_session(folder: Path, *settings: str) -> tuple[Recipe, Session]:
+    """The same recipe and session, for fixtures of a module."""
+    (folder / "tiny.toml").write_text(TINY)
+    return load_recipe(str(folder / "tiny.toml"), settings), Session(folder / "runs", execution=CPU, quiet=True)
+
+
+@contextmanager
+def stop_after(step: int, number: int = signal.SIGTERM) -> Iterator[None]:
+    """Whatever trains here gets a real signal during this step: it must save, and end with Stopped."""
+
+    def signalling(optim: OptimSettings, done: int, steps_per_epoch: int, total: int) -> float:
+        if done == step - 1:
+            signal.raise_signal(number)
+        return lr_at(optim, done, steps_per_epoch, total)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("antishortcut.training.trainer.lr_at", signalling)
+        with pytest.raises(Stopped) as caught:
+            yield
+    assert caught.value.code == 128 + number
+
+
+def same_weights(one: Path, two: Path) -> bool:
+    """Whether two safetensors files hold the same tensors, bit for bit."""
+    first, second = load_file(one), load_file(two)
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def assert_same_run(one: RunDir, two: RunDir) -> None:
+    """Weights, log and scores are equal, bit for bit."""
+    assert same_weights(one.student, two.student)
+    assert one.method.exists() == two.method.exists()
+    assert not one.method.exists() or same_weights(one.method, two.method)
+    assert one.history() == two.history()
+    first, second = (run.result() | {"seconds": 0, "sha256": ""} for run in (one, two))
+    assert first == second

@@ -1,9 +1,12 @@
-"""Two real processes joined by gloo, for what is the same in one."""
+"""Real processes: two joined by gloo, and the command."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -36,6 +39,20 @@ def _joined(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
     work(rank, folder)
     dist.destroy_process_group()
-    os._exit(
-        0
-    )  # DDP keeps gloo's threads, and torch may abort where Python is taken apart under them (its issue 190489)
+    os._exit(0)  # DDP keeps gloo's threads, and torch may abort when Python is taken apart under them (issue 190489)
+
+
+def asd(here: Path, *words: str) -> str:
+    """Run the command in a folder, on the CPU with one thread; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "antishortcut", *words, "--device", "cpu", "--threads", "1", "--json"],
+        cwd=here, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

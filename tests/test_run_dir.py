@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.config.recipe import Run, load_recipe, teach_run
+from antishortcut.config.recipe import Execution, Run, load_recipe, teach_run
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, remove_leftovers
 from antishortcut.run_dir import InUse, RunDir, find_twin, read_json, write_json
 
 HOLD = """
 import sys, time, pathlib
-from antishortcut.run_dir import Folder
-with Folder(pathlib.Path(sys.argv[1])).locked():
+from antishortcut.run_dir import RunDir
+with RunDir(pathlib.Path(sys.argv[1])).locked():
     print("in", flush=True)
     time.sleep(60)
 """
@@ -35,21 +35,15 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
     with atomic_write(path) as file:
         file.write(b"old")
+    (tmp_path / "plain").touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
     with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
         file.write(b"ne" * (1 // 0))
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
 
 
-def test_a_new_file_has_the_mode_of_any_other(tmp_path: Path) -> None:
-    (tmp_path / "plain").touch()
-    with atomic_write(tmp_path / "replaced"):
-        pass
-    plain, replaced = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "replaced"))
-    assert plain == replaced
-
-
-def test_files_of_killed_processes_are_removed_and_those_being_written_are_not(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     left = tmp_path / "deep" / ".old.json.abc.part"
     left.parent.mkdir()
     left.write_text("half")
@@ -60,21 +54,21 @@ def test_files_of_killed_processes_are_removed_and_those_being_written_are_not(t
     assert (tmp_path / "new").read_bytes() == b"whole"
 
 
-def test_the_same_run_keeps_its_first_execution_settings(tmp_path: Path, run: Run) -> None:
+def test_a_run_keeps_its_first_execution_settings(tmp_path: Path, run: Run) -> None:
     folder = RunDir(tmp_path / "r")
     assert folder.begin(run, {"threads": 2}, {}) == {"threads": 2}
     assert folder.begin(run, {"threads": 7}, {}) == {"threads": 2}
     assert folder.read() == (run, {"threads": 2})
 
 
-def test_another_run_of_the_same_name_is_refused_with_the_difference(tmp_path: Path, run: Run) -> None:
+def test_another_run_in_the_same_folder_is_refused_with_the_difference(tmp_path: Path, run: Run) -> None:
     folder = RunDir(tmp_path / "r")
     folder.begin(run, {}, {})
     with pytest.raises(UserError, match=r"epochs: \d+ there, 99 here"):
         folder.begin(run.model_copy(update={"epochs": 99}), {}, {})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 999, "run": {}, "execution": {}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 999, "run": {}, "execution": {}}'])
 def test_a_damaged_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UserError) as caught:
@@ -83,7 +77,7 @@ def test_a_damaged_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_run_that_was_meant_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         RunDir(tmp_path).read()
     run = tmp_path / "runs" / "pets" / "asd-s1"
@@ -92,6 +86,29 @@ def test_the_run_that_was_meant_is_named(tmp_path: Path) -> None:
     for wrong, meant in ((run.parent, run), (run.with_name("asd-s2"), run), (run.parent.with_name("pet"), run.parent)):
         with pytest.raises(UserError, match=f"did you mean {meant}\\?"):
             RunDir(wrong).read()
+
+
+def test_a_run_of_version_0_1_is_one_line(tmp_path: Path, run: Run) -> None:
+    folder = RunDir(tmp_path)
+    folder.begin(run, {}, {})
+    write_json(tmp_path / "run.json", read_json(tmp_path / "run.json") | {"schema": 1})
+    with pytest.raises(UserError, match=r"run\.json: .*version .*schema 1") as caught:
+        folder.read()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flipped_bit_in_the_settings_is_noticed(tmp_path: Path, run: Run) -> None:
+    folder = RunDir(tmp_path)
+    folder.begin(run, Execution(threads=1).model_dump(mode="json"), {"torch": "2"})
+    path, before, damaged = tmp_path / "run.json", folder.read(), 0
+    data = path.read_bytes()
+    for at in range(0, 8 * len(data), 41):
+        path.write_bytes(data[: at // 8] + bytes([data[at // 8] ^ (1 << at % 8)]) + data[at // 8 + 1 :])
+        try:
+            assert folder.read() == before
+        except UserError:
+            damaged += 1
+    assert damaged > len(data) / 10
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3, 100])
@@ -105,26 +122,18 @@ def test_metrics_are_cut_back_to_the_resumed_step(tmp_path: Path, lines: int) ->
         assert folder.metrics.read_text() == "".join(row for row in rows if json.loads(row)["step"] <= step)
 
 
-def test_a_row_that_the_disk_did_not_take_comes_with_the_next(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "run")
-    folder.log({"step": 1})  # there is no folder yet
-    folder.path.mkdir()
-    folder.log({"step": 2})
-    assert [row["step"] for row in folder.history()] == [1, 2]
-
-
-def test_scores_by_name(tmp_path: Path) -> None:
+def test_scores_are_read_by_name(tmp_path: Path) -> None:
     folder = RunDir(tmp_path)
     assert folder.score("iid") is None
     write_json(tmp_path / "scores" / "iid.json", {"values": {"accuracy": 0.5}})
     assert folder.scores() == {"iid": {"values": {"accuracy": 0.5}}}
 
 
-def test_two_processes_cannot_work_in_one_folder_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_process_and_unlocked_when_it_is_killed(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "in\n"
-    with pytest.raises(InUse, match="is in use by another process; wait or stop it"), RunDir(tmp_path).locked():
+    with pytest.raises(InUse, match="in use by another process"), RunDir(tmp_path).locked():
         pass
     os.kill(other.pid, signal.SIGKILL)
     with RunDir(tmp_path).locked(wait=True):
@@ -132,7 +141,7 @@ def test_two_processes_cannot_work_in_one_folder_and_a_killed_one_leaves_no_lock
     other.wait()
 
 
-def test_a_copy_of_a_twin_is_a_finished_run_under_its_own_name(tmp_path: Path, run: Run) -> None:
+def test_a_finished_run_of_the_same_hash_is_copied(tmp_path: Path, run: Run) -> None:
     twin, copy = RunDir(tmp_path / "a" / "r"), RunDir(tmp_path / "b" / "r")
     twin.begin(run, {}, {})
     twin.student.write_bytes(b"weights")
@@ -144,7 +153,7 @@ def test_a_copy_of_a_twin_is_a_finished_run_under_its_own_name(tmp_path: Path, r
     assert copy.read() == twin.read()
 
 
-def test_a_run_that_only_claims_the_same_hash_is_no_twin(tmp_path: Path, run: Run) -> None:
+def test_a_run_with_edited_settings_is_not_copied(tmp_path: Path, run: Run) -> None:
     run = run.model_copy(update={"keep": ()})
     edited = RunDir(tmp_path / "a" / f"r-s{run.seed}")
     edited.begin(run, {}, {})
@@ -158,12 +167,12 @@ def test_a_run_that_only_claims_the_same_hash_is_no_twin(tmp_path: Path, run: Ru
 
 
 @pytest.mark.parametrize("name", ["student", "method"])
-def test_weights_that_are_not_what_was_saved_are_refused(tmp_path: Path, name: str) -> None:
+def test_changed_weights_are_refused(tmp_path: Path, name: str) -> None:
     folder = RunDir(tmp_path)
     path = tmp_path / f"{name}.safetensors"
     path.write_bytes(b"weights")
     folder.finish({"last": 1.0})
     assert folder.weights(path) == path
     path.write_bytes(b"weighty")
-    with pytest.raises(UserError, match=rf"{name}.safetensors: damaged \(not what was saved\)"):
+    with pytest.raises(UserError, match=rf"{name}.safetensors: damaged"):
         folder.weights(path)

@@ -1,4 +1,4 @@
-"""Maps into rows: the same losses as for vectors, void pixels left out."""
+"""Segmentation as rows: the same losses as for vectors, without void pixels."""
 # B batch, C classes, D embedding, h × w locations
 
 from __future__ import annotations
@@ -35,35 +35,19 @@ def batch_of(seed: int = 0, size: tuple[int, int] = (16, 24), count: int = 3, vo
 
 
 def slow_entropy(logits: Tensor, label: Tensor, smoothing: float) -> float:
-    """−Σ q log p over labelled pixels, pixel by pixel, of logits interpolated by hand; q is smoothed."""
-    count, classes, h, w = logits.shape
-    height, width = label.shape[1:]
-    source = logits.double().numpy()
-    total, outputs = 0.0, 0
-    for b in range(count):
-        for y in range(height):
-            for x in range(width):
-                if label[b, y, x] == VOID:
-                    continue
-                at_y = min(max((y + 0.5) * h / height - 0.5, 0), h - 1)
-                at_x = min(max((x + 0.5) * w / width - 0.5, 0), w - 1)
-                y0, x0 = int(at_y), int(at_x)
-                y1, x1 = min(y0 + 1, h - 1), min(x0 + 1, w - 1)
-                fy, fx = at_y - y0, at_x - x0
-                z = (
-                    (1 - fy) * (1 - fx) * source[b, :, y0, x0] + (1 - fy) * fx * source[b, :, y0, x1]
-                    + fy * (1 - fx) * source[b, :, y1, x0] + fy * fx * source[b, :, y1, x1]
-                )  # fmt: skip
-                logp = z - np.log(np.exp(z).sum())
-                q = np.full(classes, smoothing / classes)
-                q[int(label[b, y, x])] += 1 - smoothing
-                total -= float(q @ logp)
-                outputs += 1
-    return total / max(outputs, 1)
+    """−Σ q log p over labelled pixels, pixel by pixel; q is smoothed."""
+    whole = nn.functional.interpolate(logits.double(), size=label.shape[1:], mode="bilinear", align_corners=False)
+    losses = []
+    for z, y in zip(whole.movedim(1, -1).reshape(-1, CLASSES).numpy(), label.flatten().tolist(), strict=True):
+        if y != VOID:
+            q = np.full(CLASSES, smoothing / CLASSES)
+            q[y] += 1 - smoothing
+            losses.append(-float(q @ (z - np.log(np.exp(z).sum()))))
+    return float(np.mean(losses))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_the_mean_over_labelled_pixels(smoothing: float) -> None:
+def test_the_loss_is_a_mean_over_labelled_pixels(smoothing: float) -> None:
     batch, outputs = batch_of(), replace(maps(1), aux=maps(2).logits)
     terms = Segmentation(CLASSES, aux=0.4, label_smoothing=smoothing).loss(outputs, batch)
     assert outputs.aux is not None
@@ -73,8 +57,8 @@ def test_the_loss_is_the_mean_over_labelled_pixels(smoothing: float) -> None:
     assert set(Segmentation(CLASSES).loss(maps(1), batch)) == {"task"}
 
 
-def test_rows_are_the_locations_they_say_they_are() -> None:
-    """Every location carries its own address, so that a row can be looked up."""
+def test_samples_have_the_label_and_index_of_their_location() -> None:
+    """Every embedding is the address of its location."""
     grid = torch.stack(torch.meshgrid(torch.arange(3.0), torch.arange(4.0), torch.arange(6.0), indexing="ij"))
     address = grid.permute(1, 0, 2, 3)  # (B, 3, h, w): image, row, column
     student = Features(address[:, :1].expand(-1, CLASSES, -1, -1), address)
@@ -96,13 +80,13 @@ def test_rows_are_the_locations_they_say_they_are() -> None:
     assert not torch.equal(other.embedding, rows.embedding)
 
 
-def test_all_labelled_locations_when_fewer_than_asked_for() -> None:
+def test_all_labelled_locations_if_there_are_fewer_than_samples() -> None:
     batch = batch_of(void=0.5)
     rows, _, joint = Segmentation(CLASSES, samples=10_000).samples(maps(1), {}, batch)
     assert len(rows.logits) == len(joint.label) == int((batch.label[:, 2::4, 2::4] != VOID).sum())
 
 
-def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:
+def test_teacher_maps_are_resized_to_the_students() -> None:
     coarse, fine = maps(5, size=(2, 3)), maps(1)
     torch.manual_seed(0)
     rows, teachers, _ = Segmentation(CLASSES).samples(fine, {"final": coarse, "early": fine}, batch_of())
@@ -115,14 +99,15 @@ def test_teachers_of_another_stride_are_brought_to_the_students_map() -> None:
 
 
 class Fixed(nn.Module):
-    """A student that gives what it was told, with a weight to learn."""
+    """A student with given outputs and one weight."""
 
     def __init__(self, outputs: Features) -> None:
         super().__init__()
-        self.seen, self.scale = outputs, nn.Parameter(torch.ones(()))
+        self.outputs, self.scale = outputs, nn.Parameter(torch.ones(()))
 
     def forward(self, image: Tensor) -> Features:
-        return replace(self.seen, logits=self.scale * self.seen.logits, embedding=self.scale * self.seen.embedding)
+        logits, embedding = self.scale * self.outputs.logits, self.scale * self.outputs.embedding
+        return replace(self.outputs, logits=logits, embedding=embedding)
 
 
 def sizes(student: int, teacher: int) -> Sizes:
@@ -132,7 +117,7 @@ def sizes(student: int, teacher: int) -> Sizes:
 
 @pytest.mark.parametrize("method", ["kd", "asd", "contrast+tc"])
 @pytest.mark.parametrize("width", [8, 6])
-def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width: int) -> None:
+def test_maps_of_one_location_give_the_losses_of_vectors(method: str, width: int) -> None:
     count = 9
     student = maps(1, width, (1, 1), count)
     teachers = {"final": maps(2, 8, (1, 1), count), "early": maps(3, 8, (1, 1), count)}
@@ -157,7 +142,7 @@ def test_on_maps_of_one_location_it_is_the_same_as_on_vectors(method: str, width
 
 
 @pytest.mark.parametrize("method", ["ce", "kd", "asd", "contrast+tc", "rkd", "pkt"])
-def test_a_batch_without_a_labelled_pixel_teaches_nothing(method: str) -> None:
+def test_a_batch_without_a_labelled_pixel_gives_no_gradient(method: str) -> None:
     own = build_method(method, sizes(6, 8), {})
     before = {key: value.clone() for key, value in own.state_dict().items()}
     student = Fixed(replace(maps(1, 6), aux=maps(2).logits))
@@ -172,7 +157,7 @@ def test_a_batch_without_a_labelled_pixel_teaches_nothing(method: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in own.state_dict().items())
 
 
-def test_scores_are_those_of_torchmetrics() -> None:
+def test_scores_equal_torchmetrics() -> None:
     task, total = Segmentation(CLASSES), torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
     iou = MulticlassJaccardIndex(CLASSES, ignore_index=VOID)
     by_class = MulticlassJaccardIndex(CLASSES, ignore_index=VOID, average=None)
@@ -190,33 +175,29 @@ def test_scores_are_those_of_torchmetrics() -> None:
     assert [named[name] for name in "abcde"] == pytest.approx(by_class.compute().tolist(), rel=1e-5)
 
 
-def test_a_class_that_is_nowhere_does_not_count() -> None:
+def test_an_absent_class_does_not_count() -> None:
     tally = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
     scores = Segmentation(3).scores(tally)
     assert scores["miou"] == pytest.approx((3 / 4 + 4 / 5) / 2)
     assert class_iou(tally, ("a", "b", "c"))["c"] is None
-    assert task_empty() == 0.0
+    assert Segmentation(3).scores(torch.zeros(3, 3, dtype=torch.int64))["miou"] == 0.0
 
 
-def task_empty() -> float:
-    return Segmentation(3).scores(torch.zeros(3, 3, dtype=torch.int64))["miou"]
-
-
-def test_pixels_in_conflict_are_counted_for_shape_and_texture() -> None:
+def test_pixels_with_conflicting_cues_are_counted_for_shape_and_texture() -> None:
     label = torch.tensor([[[0, 0, 1, 1, VOID]]], dtype=torch.uint8)
     texture = torch.tensor([[[2, 0, 2, 2, 1]]], dtype=torch.uint8)  # conflict at places 0, 2 and 3
     guess = torch.tensor([0, 0, 2, 0, 0])
     logits = nn.functional.one_hot(guess, 3).float().T[None, :, None, :]
     images = ImageSet(torch.zeros(1, 3, 1, 5, dtype=torch.uint8), label, {"texture_map": texture})
     batch = Batch(torch.zeros(1, 3, 1, 5), label.long(), torch.tensor([0]))
-    message = Segmentation(3).report([(Features(logits, logits), batch)], images, ("a", "b", "c"))
-    assert message["values"]["by_shape"] == pytest.approx(1 / 3)
-    assert message["values"]["by_texture"] == pytest.approx(1 / 3)
-    assert message["values"]["shape_bias"] == pytest.approx(1 / 2)
-    assert message["classes"]["b"] == 0.0
+    report = Segmentation(3).report([(Features(logits, logits), batch)], images, ("a", "b", "c"))
+    assert report["values"]["by_shape"] == pytest.approx(1 / 3)
+    assert report["values"]["by_texture"] == pytest.approx(1 / 3)
+    assert report["values"]["shape_bias"] == pytest.approx(1 / 2)
+    assert report["classes"]["b"] == 0.0
 
 
-def test_the_data_say_what_the_task_is() -> None:
+def test_the_task_follows_from_the_data() -> None:
     image = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     for label, kind in ((torch.zeros(2, dtype=torch.int64), Classification), (image[:, 0], Segmentation)):
         images = ImageSet(image, label)

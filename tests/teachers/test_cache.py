@@ -1,37 +1,38 @@
-"""Cached teacher outputs: the same run warm or cold, near the uncached one, and whole again after damage."""
+"""Cached teacher outputs: the same run with a cold or a warm cache, close to the uncached one; damage is repaired."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
-from typer.testing import CliRunner
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
-import antishortcut.training.trainer as loop
-from antishortcut.cli import app
-from antishortcut.config.recipe import Execution, Recipe, Run, distill_run, load_recipe, teach_run
+from antishortcut.config.recipe import Recipe, load_recipe, with_settings
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
+from antishortcut.models import Network
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.cache import CachedOutputs, TeacherCache
-from antishortcut.teachers.trajectory import Teachers
+from antishortcut.teachers.cache import CachedOutputs
 from antishortcut.training.pipeline import Session, distill, teach
-from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
+from tests.conftest import CPU, assert_same_run
+from tests.processes import asd
 
-CACHED = Execution(accelerator="cpu", threads=1, save_every=1e9, cache_teachers=True)
+CACHED = CPU.model_copy(update={"cache_teachers": True})
+ROW = 4 + 2 * (10 + 16)  # bytes: checksum, logits and embedding
+
+
+@pytest.fixture
+def recipe(tiny: Path) -> Recipe:
+    """Four steps an epoch, two epochs."""
+    return load_recipe(str(tiny), ["data.options.count=128", "data.options.test_count=50"])
 
 
 @pytest.fixture
@@ -40,348 +41,223 @@ def cached(session: Session) -> Session:
     return session
 
 
+def _is_teacher(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """A frozen network on a training batch of 32."""
+    return isinstance(module, Network) and not module.training and len(inputs[0]) == 32
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Roles whose network was asked for a batch, one entry each time."""
-    calls: list[str] = []
-    original = Teachers.features
+def forwards() -> Iterator[list[int]]:
+    """An entry for every batch that a teacher computes."""
+    calls: list[int] = []
 
-    def features(self: Teachers, roles: Iterable[str], image: Tensor, stages: bool = False) -> dict[str, Features]:
-        calls.extend(roles := list(roles))
-        return original(self, roles, image, stages)
+    def count(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+        if _is_teacher(module, inputs):
+            calls.append(len(inputs[0]))
 
-    monkeypatch.setattr(Teachers, "features", features)
-    return calls
-
-
-def learn(recipe: Recipe, session: Session, suite: str, method: str = "kd", **more: Any) -> RunDir:
-    return RunDir(distill(recipe, session, method=method, seed=1, suite=suite, **more).folder(session.runs))
+    with register_module_forward_hook(count):
+        yield calls
 
 
-def equal(one: RunDir, two: RunDir) -> None:
-    weights, rest = load_file(one.student), load_file(two.student)
-    assert all(torch.equal(weights[key], rest[key]) for key in weights | rest)
-    assert one.history() == two.history()
+def student(recipe: Recipe, session: Session, suite: str, method: str = "kd") -> RunDir:
+    return RunDir(distill(recipe, session, method=method, seed=1, suite=suite).folder(session.runs))
 
 
 def folders(session: Session) -> list[Path]:
     return sorted(path.parent for path in session.runs.glob("teachers/*/cache/*/key.json"))
 
 
-def rows(**changes: Any) -> Any:
-    """Rows of 50 images and 5 values, and the values to put there."""
-    settings: dict[str, Any] = {"made": {"seed": 1}, "images": 50, "width": 5}
-    here = CachedOutputs(**(settings | changes))
-    here.begin()
-    return here
+def losses(run: RunDir) -> list[float]:
+    return [row["loss"] for row in run.history() if "loss" in row]
 
 
-def test_warm_and_cold_are_the_same_run_and_near_the_uncached_one(
-    recipe: Recipe, session: Session, asked: list[str]
+def test_cold_and_warm_cache_give_the_same_run_close_to_the_uncached_one(
+    recipe: Recipe, session: Session, forwards: list[int]
 ) -> None:
-    plain = learn(recipe, session, "plain", "asd")
+    plain = student(recipe, session, "plain", "asd")
     session.execution = CACHED
-    asked.clear()
-    cold = learn(recipe, session, "cold", "asd")
-    assert asked.count("final") == asked.count("early") == 16
-    asked.clear()
-    warm = learn(recipe, session, "warm", "asd")
-    assert not asked
-    equal(cold, warm)
+    forwards.clear()
+    cold = student(recipe, session, "cold", "asd")
+    assert len(forwards) == 16  # eight steps, two teachers
+    forwards.clear()
+    warm = student(recipe, session, "warm", "asd")
+    assert not forwards
+    assert_same_run(cold, warm)
     assert cold.read()[0].hash == plain.read()[0].hash
     assert cold.read()[1]["cache_teachers"] is True
-    losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (plain, cold)]
-    assert losses[0] != losses[1]  # float16 shows
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+    assert losses(plain) != losses(cold)  # rounded to float16
+    assert losses(plain) == pytest.approx(losses(cold), rel=2e-3)
 
 
-def test_another_method_reads_what_it_shares_and_asks_for_the_rest(
-    recipe: Recipe, cached: Session, asked: list[str]
-) -> None:
-    learn(recipe, cached, "s", "kd")
-    final = folders(cached)
-    assert len(final) == 1
-    asked.clear()
-    learn(recipe, cached, "s", "asd")
-    assert set(asked) == {"early"}
+def test_methods_and_students_share_what_they_can(recipe: Recipe, cached: Session, forwards: list[int]) -> None:
+    student(recipe, cached, "s", "kd")
+    assert len(folders(cached)) == 1
+    forwards.clear()
+    student(recipe, cached, "s", "asd")
+    assert len(forwards) == 8  # the early teacher only
     assert len(folders(cached)) == 2
-    asked.clear()
-    learn(recipe, cached, "s", "rkd")
-    wider = recipe.model_copy(update={"student": recipe.student.model_copy(update={"name": "cnn-3-8"})})
-    learn(wider, cached, "wider", "kd")
-    taught = recipe.teacher.model_copy(update={"epochs": 2})
-    learn(recipe.model_copy(update={"epochs": 1, "teacher": taught}), cached, "shorter", "kd")
-    assert not asked
+    forwards.clear()
+    student(recipe, cached, "s", "rkd")
+    student(with_settings(recipe, ["student.name=cnn-3-8"]), cached, "wider", "kd")
+    student(with_settings(recipe, ["epochs=1", "teacher.epochs=2"]), cached, "shorter", "kd")
+    assert not forwards
 
 
-def test_methods_that_want_maps_ask_as_before(
-    recipe: Recipe, session: Session, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = learn(recipe, session, "plain", "at")
+def test_feature_maps_are_not_cached(recipe: Recipe, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = student(recipe, session, "plain", "at")
     session.execution, session.quiet = CACHED, False
-    equal(plain, learn(recipe, session, "cached", "at"))
-    assert "maps, which are not cached" in capsys.readouterr().err
+    assert_same_run(plain, student(recipe, session, "cached", "at"))
+    assert "not cached" in " ".join(capsys.readouterr().err.split())
+    student(recipe, session, "s", "ce")
     assert not folders(session)
 
 
-def test_students_without_a_teacher_and_teachers_have_nothing_to_cache(recipe: Recipe, cached: Session) -> None:
-    teach(recipe, cached)
-    learn(recipe, cached, "s", "ce")
-    assert not folders(cached)
+DAMAGES: list[tuple[str, Callable[[bytes], bytes], int]] = [  # and how many batches are computed again
+    ("view-00001.rows", lambda data: data[:-100], 4),
+    ("view-00000.rows", lambda data: data[:3000] + bytes([data[3000] ^ 4]) + data[3001:], 1),
+    ("view-00000.rows", lambda data: bytes(len(data)), 4),
+    ("key.json", lambda data: data.replace(b'"seed": 1', b'"seed": 2'), 8),
+    ("key.json", lambda data: b"\xff{", 8),
+]
 
 
-def _truncate(path: Path) -> None:
-    file = path / "view-00001.rows"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _flip(path: Path) -> None:
-    file = path / "view-00000.rows"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.unlink()
-    file.write_bytes(bytes(data))
-
-
-def _zero(path: Path) -> None:
-    (path / "view-00000.rows").write_bytes(bytes((path / "view-00000.rows").stat().st_size))
-
-
-def _swap(path: Path) -> None:
-    """The right rows of the wrong view."""
-    shutil.copy(path / "view-00000.rows", path / "view-00001.rows")
-
-
-def _header(path: Path) -> None:
-    (path / "key.json").write_text((path / "key.json").read_text().replace('"seed": 1', '"seed": 2'))
-
-
-def _unreadable(path: Path) -> None:
-    (path / "key.json").write_bytes(b"\xff{")
-
-
-DAMAGES = {_truncate: 8, _flip: 1, _zero: 8, _swap: 8, _header: 16, _unreadable: 16}  # batches that are asked for anew
-
-
-def test_damage_is_found_and_mended(recipe: Recipe, cached: Session, asked: list[str]) -> None:
-    whole = learn(recipe, cached, "whole")
+def test_damage_is_noticed_and_repaired(recipe: Recipe, cached: Session, forwards: list[int]) -> None:
+    whole = student(recipe, cached, "whole")
     (path,) = folders(cached)
-    sound = {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
-    for damage, batches in DAMAGES.items():
-        damage(path)
-        asked.clear()
-        equal(whole, learn(recipe, cached, damage.__name__))
-        assert len(asked) == batches, damage.__name__
-        assert {name: (path / name).read_bytes() for name in sound} == sound, damage.__name__
+    intact = {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
+    for number, (name, damage, batches) in enumerate(DAMAGES):
+        (path / name).unlink()
+        (path / name).write_bytes(damage(intact[name]))
+        forwards.clear()
+        assert_same_run(whole, student(recipe, cached, str(number)))
+        assert len(forwards) == batches, number
+        assert {name: (path / name).read_bytes() for name in intact} == intact, number
 
 
-def test_stopped_and_resumed_equals_uninterrupted(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parted = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 3})})
-    teach(parted, cached)
-    original = loop.Trainer._step
-
-    def step(self: loop.Trainer, batch: Any) -> float:
-        rate = original(self, batch)
-        if self.done == 5:
-            signal.raise_signal(signal.SIGTERM)
-        return rate
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
-        with pytest.raises(Stopped):
-            learn(parted, cached, "parts", "asd")
-    cached.execution = cached.execution.model_copy(update={"cache_teachers": False})  # it goes on as it began
-    pieces = learn(parted, cached, "parts", "asd")
-    cached.execution = CACHED
-    equal(pieces, learn(parted, cached, "warm", "asd"))
-    for path in folders(cached):
-        shutil.rmtree(path)
-    equal(pieces, learn(parted, cached, "cold", "asd"))
-
-
-def test_fewer_views_are_a_protocol_of_their_own(tiny: Path, cached: Session, asked: list[str]) -> None:
-    plain, few, many = (load_recipe(str(tiny), [f"data.augmentation_cycle={n}"] if n else []) for n in (0, 1, 2))
-    whole = learn(plain, cached, "s")
-    assert learn(many, cached, "s").path == whole.path  # as many as epochs: the protocol of always
-    asked.clear()
-    folder = learn(few, cached, "s")
-    assert not asked  # view 0 of the same images
-    assert folder.path.name == "kd-views1-s1"
+def test_fewer_augmentations_are_a_protocol_of_their_own(recipe: Recipe, cached: Session, forwards: list[int]) -> None:
+    whole = student(recipe, cached, "s")
+    many, few = (with_settings(recipe, [f"data.augmentation_cycle={n}"]) for n in (2, 1))
+    assert student(many, cached, "s").path == whole.path  # as many as epochs
+    forwards.clear()
+    folder = student(few, cached, "s")
+    assert not forwards  # the augmentation of epoch 0 is there
+    assert folder.path.name == "kd-cycle1-s1"
     run, usual = folder.read()[0], whole.read()[0]
-    assert run.hash != usual.hash
-    assert run.teacher == usual.teacher  # its teacher is taught as ever
-    cached.execution = cached.execution.model_copy(update={"cache_teachers": False})
-    uncached = learn(few, cached, "plain")
-    assert uncached.read()[0].hash == run.hash
-    losses = [[row["loss"] for row in one.history() if "loss" in row] for one in (folder, uncached)]
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+    assert (run.hash != usual.hash, run.teacher == usual.teacher) == (True, True)
+    cached.execution = CPU
+    assert losses(folder) == pytest.approx(losses(student(few, cached, "plain")), rel=2e-3)
 
 
-def test_views_repeat_the_augmentation_and_not_the_order(recipe: Recipe, session: Session) -> None:
+def test_a_cycle_repeats_the_augmentation_and_not_the_order(recipe: Recipe, session: Session) -> None:
     images = session.sets(recipe.data).train
-    loader = Loader(images, batch=256, seed=1, image_size=32, augment="crop", augmentation_cycle=2)
-    always = Loader(images, batch=256, seed=1, image_size=32, augment="crop")
+    loader = Loader(images, batch=128, seed=1, image_size=32, augment="crop", augmentation_cycle=2)
+    always = Loader(images, batch=128, seed=1, image_size=32, augment="crop")
     first, second, third = (next(loader.epoch(number)) for number in range(3))
     assert not torch.equal(first.index, third.index)
-    by_place = [batch.image[batch.index.argsort()] for batch in (first, second, third)]
-    assert torch.equal(by_place[0], by_place[2])
-    assert not torch.equal(by_place[0], by_place[1])
+    in_order = [batch.image[batch.index.argsort()] for batch in (first, second, third)]
+    assert torch.equal(in_order[0], in_order[2])
+    assert not torch.equal(in_order[0], in_order[1])
     assert torch.equal(third.index, next(always.epoch(2)).index)
-    assert [Loader(images, batch=9, seed=1, image_size=32, augment="none").view(e) for e in range(3)] == [0, 0, 0]
 
 
-def test_views_beyond_the_epochs_change_nothing() -> None:
-    def student(recipe: Recipe) -> Run:
-        roles, name = {"final": "final", "early": "15%"}, "t" * 16
-        return distill_run(
-            recipe, "data", method="asd", options={"tc": 0.8}, seed=1, roles=roles, teacher=name, early="15%", suite="s"
-        )
-
-    plain, few, many = (
-        load_recipe("P2"),
-        load_recipe("P2", ["data.augmentation_cycle=3"]),
-        load_recipe("P2", ["data.augmentation_cycle=240"]),
-    )
-    assert teach_run(plain, "data").hash == teach_run(few, "data").hash
-    assert student(plain).hash == student(many).hash
-    assert student(few).hash != student(plain).hash
-    assert Run.model_validate_json(student(few).model_dump_json()) == student(few)
-
-
-def test_outputs_beyond_float16_are_not_kept(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_outputs_beyond_float16_are_not_cached(
+    recipe: Recipe, cached: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def enlarge(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        return Features(output.logits, output.embedding + 1e5, output.stages) if _is_teacher(module, inputs) else None
+
     teach(recipe, cached)
     cached.quiet = False
-    original = Teachers.features
-
-    def features(self: Teachers, *inputs: Any) -> dict[str, Features]:
-        outputs = original(self, *inputs)
-        return {role: Features(one.logits, one.embedding + 1e5) for role, one in outputs.items()}
-
-    monkeypatch.setattr(Teachers, "features", features)
-    cold = learn(recipe, cached, "cold")
-    text = capsys.readouterr().err
-    assert text.count("does not fit into float16") == 1
-    assert text.count("teacher cache: 28.7 kB at") == 1
-    equal(cold, learn(recipe, cached, "warm"))
-    cached.execution = cached.execution.model_copy(update={"cache_teachers": False})
-    equal(cold, learn(recipe, cached, "plain"))
+    with register_module_forward_hook(enlarge):
+        cold = student(recipe, cached, "cold")
+        message = " ".join(capsys.readouterr().err.split())
+        assert message.count("not fit into float16") == 1
+        assert message.count(f"teacher cache: {2 * 128 * ROW / 1e3:.1f} kB") == 1  # its size is printed
+        assert_same_run(cold, student(recipe, cached, "warm"))
+        cached.execution = CPU
+        assert_same_run(cold, student(recipe, cached, "plain"))
 
 
-def test_what_it_costs_is_said_and_a_full_disk_refused(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch
+def test_auto_takes_at_most_a_quarter_of_the_disk(
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, forwards: list[int]
 ) -> None:
     teach(recipe, cached)
-    usage = shutil.disk_usage(cached.runs)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-        with pytest.raises(UserError, match=r"--cache-teachers needs .* has 1\.0 kB left; .*data\.views"):
-            learn(recipe, cached, "s")
-    assert not (cached.runs / "s" / "kd-s1").exists()
-    run = distill(recipe, cached, method="asd", seed=1, suite="s")
-    cache = TeacherCache(Teachers(run, cached.runs, 10, 32), ("final", "early"), {}, 256)
-    cache.reserve(range(3))
-    lines: list[str] = []
-    cache.begin(lines.append)
-    size = 3 * 256 * (4 + 2 * (10 + 16))
-    assert [line.split(" at ")[0] for line in lines] == [f"teacher cache: {size / 1e3:.1f} kB"] * 2
+    usage, free = shutil.disk_usage(cached.runs), 1000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    with pytest.raises(UserError, match=r"--cache-teachers needs .* kB.*1\.0 kB.*data\.augmentation_cycle"):
+        student(recipe, cached, "full")
+    assert not (cached.runs / "full" / "kd-s1").exists()
+    cached.execution = CPU.model_copy(update={"cache_teachers": "auto"})
+    need = 2 * 128 * ROW  # two epochs of the final teacher
+    for suite, free in (("narrow", 4 * need - 4), ("roomy", 4 * need)):  # noqa: B007, read above
+        assert student(recipe, cached, suite).read()[1]["cache_teachers"] is (suite == "roomy")
+    forwards.clear()
+    student(recipe, cached, "again")
+    assert not forwards
 
 
-def test_unasked_it_takes_no_more_than_a_quarter_of_the_disk(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+def test_a_disk_that_fails_ends_the_caching_and_not_the_run(
+    recipe: Recipe, cached: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    teach(recipe, cached)
-    cached.execution = cached.execution.model_copy(update={"cache_teachers": "auto"})
-    usage, need = shutil.disk_usage(cached.runs), 2 * 256 * (4 + 2 * (10 + 16))  # of kd's teacher in two epochs
-    for suite, free in (("narrow", 4 * need - 4), ("roomy", 4 * need)):
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
-            learn(recipe, cached, suite)
-        saved = RunDir(cached.runs / suite / "kd-s1").read()[1]["cache_teachers"]
-        assert saved is (suite == "roomy")
-    asked.clear()
-    learn(recipe, cached, "again")
-    assert asked == []
-
-
-def test_a_disk_that_fails_ends_the_keeping_and_not_the_run(
-    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = learn(recipe, cached, "whole")
+    whole = student(recipe, cached, "whole")
     (path,) = folders(cached)
     shutil.rmtree(path)
     path.write_text("a file where the folder should be")
     cached.quiet = False
-    equal(whole, learn(recipe, cached, "faulty"))
-    assert capsys.readouterr().err.count("is asked for each time") == 1
+    assert_same_run(whole, student(recipe, cached, "faulty"))
+    assert capsys.readouterr().err.count("each time") == 1
 
 
-def test_rows_come_back_and_belong_to_their_place(tmp_path: Path) -> None:
-    here = rows(above=tmp_path)
+def cache_file(folder: Path, images: int = 50, seed: int = 1) -> CachedOutputs:
+    """The rows of some images with five values each."""
+    rows = CachedOutputs(folder, {"seed": seed}, images, 5)
+    rows.begin()
+    return rows
+
+
+def test_rows_are_read_back_only_from_their_place(tmp_path: Path) -> None:
+    here, index = cache_file(tmp_path), np.array([7, 0, 49])
     values = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float16)
-    index = np.array([7, 0, 49])
     assert here.read(2, index) is None
     here.write(2, index, values)
-    again = rows(above=tmp_path)  # another process
-    again.write(2, index, values)
-    assert np.array_equal(again.read(2, index), values)
-    assert np.array_equal(again.read(2, index[::-1]), values[::-1])
+    again = cache_file(tmp_path)  # another process
+    assert np.array_equal(again.read(2, index[::-1]), values[::-1])  # type: ignore[arg-type]
     assert again.read(2, np.array([7, 8])) is None
     assert again.read(1, index) is None
-    other = rows(above=tmp_path, made={"seed": 2})
+    other = cache_file(tmp_path, seed=2)
     assert other.path != here.path
     other.read(2, index)
     shutil.copy(here.path / "view-00002.rows", other.path)
-    assert rows(above=tmp_path, made={"seed": 2}).read(2, index) is None
+    assert cache_file(tmp_path, seed=2).read(2, index) is None
 
 
-def test_every_flipped_bit_is_seen(tmp_path: Path) -> None:
-    here, index = rows(above=tmp_path, images=1), np.array([0])
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    here, index = cache_file(tmp_path, images=1), np.array([0])
     here.write(0, index, np.ones((1, 5), np.float16))
     file = here.path / "view-00000.rows"
-    sound = file.read_bytes()
-    for bit in range(8 * len(sound)):
-        data = bytearray(sound)
+    intact = file.read_bytes()
+    for bit in range(8 * len(intact)):
+        data = bytearray(intact)
         data[bit // 8] ^= 1 << bit % 8
         file.write_bytes(bytes(data))
-        assert rows(above=tmp_path, images=1).read(0, index) is None, bit
+        assert cache_file(tmp_path, images=1).read(0, index) is None, bit
 
 
-def test_two_that_write_at_once_share_one_file(tmp_path: Path) -> None:
-    one, two = rows(above=tmp_path), rows(above=tmp_path)
+def test_two_writers_share_one_file(tmp_path: Path) -> None:
+    one, two = cache_file(tmp_path), cache_file(tmp_path)
     values = np.arange(50 * 5).reshape(50, 5).astype(np.float16)
-    for place in range(50):  # both cold at first, either finds what the other wrote
+    for place in range(50):
         writer, reader = (one, two) if place % 2 else (two, one)
         index = np.array([place])
         assert reader.read(0, index) is None
         writer.write(0, index, values[index])
-        assert np.array_equal(reader.read(0, index), values[index])
+        assert np.array_equal(reader.read(0, index), values[index])  # type: ignore[arg-type]
     assert [path.name for path in one.path.glob("*.rows")] == ["view-00000.rows"]
 
 
-def asd(here: Path, *words: str) -> Path:
-    runner = [sys.executable, "-m", "antishortcut", "distill", str(here / "tiny.toml"), "--cache-teachers"]
-    more = ["--device", "cpu", "--threads", "1", "--set", "data.options.count=265", "--json"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*runner, *more, *words], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return here / str(json.loads(done.stdout)["run"])
-
-
-def test_the_flag_reaches_the_run(tiny: Path, session: Session) -> None:
-    words = ["distill", str(tiny), "--method", "kd", "--runs", str(session.runs), "--threads", "1", "--device", "cpu"]
-    assert CliRunner().invoke(app, [*words, "--cache-teachers"], catch_exceptions=False).exit_code == 0
-    assert RunDir(session.runs / "tiny" / "kd-s1").read()[1]["cache_teachers"] is True
-    assert len(folders(session)) == 1
-
-
 @pytest.mark.slow
-def test_two_processes_each_keep_their_rows(tmp_path: Path, tiny: Path) -> None:
-    cold, warm = (RunDir(asd(tmp_path, "--devices", "2", "--suite", suite)) for suite in ("cold", "warm"))
-    equal(cold, warm)
+def test_two_processes_cache_their_own_rows(tmp_path: Path, tiny: Path) -> None:
+    words = ["distill", str(tiny), "--cache-teachers", "--set", "data.options.count=265", "--devices", "2", "--suite"]
+    texts = [asd(tmp_path, *words, suite) for suite in ("cold", "warm")]
+    assert_same_run(*(RunDir(tmp_path / str(json.loads(text)["run"])) for text in texts))
     assert len(list(tmp_path.glob("runs/teachers/*/cache/*/view-*.rows"))) == 4

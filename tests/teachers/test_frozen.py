@@ -1,19 +1,14 @@
-"""A network that only answers: folding changes nothing, less precision is compared first, runs write the form down."""
-# B batch, C classes, D embedding
+"""Frozen networks for inference: fusing changes nothing; a lower precision and compiling are compared first."""
 
 from __future__ import annotations
 
-import json
-import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import Execution, Recipe
+from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.run_dir import RunDir
@@ -26,30 +21,21 @@ from antishortcut.teachers.frozen import (
     compile_all,
     compile_if_faster,
     fastest_precision,
-    fold,
     freeze_all,
 )
-from antishortcut.training import trainer as loop
 from antishortcut.training.pipeline import Session, distill
-from antishortcut.training.signals import Stopped
 from antishortcut.types import Features
+from tests.conftest import CPU
 
-# norms left after folding: those that stand before their convolution, or behind one that others read too
-LEFT = {
-    "resnet20": 0,
-    "resnet8x4": 0,
-    "wrn-16-1": 7,
-    "vgg8": 0,
-    "mobilenet-v2": 0,
-    "shufflenet-v2-x0.5": 0,
-    "cnn-4-16": 0,
-}
+NAMES = ["resnet20", "resnet8x4", "wrn-16-1", "vgg8", "mobilenet-v2", "shufflenet-v2-x0.5", "cnn-4-16", "dense-4"]
+LEFT = {"wrn-16-1": 7}  # norms that stay: they come before their convolution, or others read its output too
+FLOAT32 = InferenceForm("float32")
 
 
-def trained(name: str, side: int = 32) -> Network:
-    """With batch statistics that are not those of a new network, or folding would be trivial."""
+def trained(name: str) -> Network:
+    """With batch statistics unlike those of a new network, or fusing would be trivial."""
     torch.manual_seed(0)
-    network = build(name, 10, image_size=side)
+    network = build(name, 10, image_size=32)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_mean is not None
@@ -65,24 +51,20 @@ def norms(network: nn.Module) -> int:
     return sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
 
 
-@pytest.mark.parametrize("name", [*LEFT, "dense-4", "timm:resnet18", "torchvision:mobilenet_v2"])
+@pytest.mark.parametrize("name", [*NAMES, "timm:resnet18", "torchvision:mobilenet_v2"])
 @torch.no_grad()
-def test_folded_is_unfolded(name: str) -> None:
+def test_fusing_batch_norm_changes_nothing(name: str) -> None:
     network = trained(name)
-    other = fold(network)
-    assert norms(other) == LEFT.get(name, 0)
-    image = torch.rand(3, 3, 32, 32)
-    outputs, truth = other(image), network(image)
-    for a, b in (
-        (outputs.logits, truth.logits),
-        (outputs.embedding, truth.embedding),
-        *zip(outputs.stages, truth.stages, strict=True),
-    ):
+    fused, image = FrozenModel(network, FLOAT32).network, torch.rand(3, 3, 32, 32)
+    assert norms(fused) == LEFT.get(name, 0)
+    one, two = fused(image), network(image)
+    pairs = zip((one.logits, one.embedding, *one.stages), (two.logits, two.embedding, *two.stages), strict=True)
+    for a, b in pairs:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.std() + 1))
 
 
 class Forked(nn.Module):
-    """The first convolution is read by its norm and by another layer; the second by its norm alone."""
+    """The first convolution is read by its norm and by another layer, the second by its norm only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,32 +79,51 @@ class Forked(nn.Module):
         return Features(self.head(embedding), embedding)
 
 
-def test_what_others_read_is_not_folded() -> None:
+def test_a_convolution_that_others_read_is_not_fused() -> None:
     torch.manual_seed(0)
     network = Network(Forked())
     network.train()
     for _ in range(5):
         network(torch.rand(8, 3, 32, 32))
-    other = fold(network.eval())
-    assert isinstance(other.body, Forked)
-    assert isinstance(other.body.first, nn.BatchNorm2d)
-    assert isinstance(other.body.second, nn.Identity)
-    assert norms(network) == 2  # the network itself stays as it was
+    body = FrozenModel(network.eval(), FLOAT32).network.body
+    assert isinstance(body, Forked)
+    assert isinstance(body.first, nn.BatchNorm2d)
+    assert isinstance(body.second, nn.Identity)
+    assert norms(network) == 2  # the network itself is not changed
 
 
-def test_a_reduced_precision_answers_alike() -> None:
+class Unusual(nn.Module):
+    """Calls its norm by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Features:
+        embedding = self.norm(input=self.conv(x)).mean(dim=(2, 3))
+        return Features(self.head(embedding), embedding)
+
+
+def test_networks_that_need_large_images_or_unusual_calls_are_frozen_too() -> None:
+    large = build("torchvision:alexnet", 10, image_size=64).eval()
+    assert FrozenModel(large, FLOAT32, side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
+    network, image = Network(Unusual()).eval(), torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(FrozenModel(network, FLOAT32)(image).logits, network(image).logits)
+
+
+def test_a_lower_precision_gives_similar_outputs() -> None:
     network = trained("resnet20")
-    built = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
+    models = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
     image = torch.rand(8, 3, 32, 32)
-    outputs, truth = built["final"](image), network(image)
+    outputs, reference = models["final"](image), network(image)
     assert outputs.logits.dtype == outputs.embedding.dtype == torch.float32
-    assert not torch.equal(outputs.embedding, truth.embedding)  # it was computed otherwise
-    assert torch.nn.functional.cosine_similarity(outputs.embedding, truth.embedding).min() > 0.999
+    assert not torch.equal(outputs.embedding, reference.embedding)
+    assert torch.nn.functional.cosine_similarity(outputs.embedding, reference.embedding).min() > 0.999
     assert not outputs.logits.requires_grad
 
 
 class Delicate(nn.Module):
-    """What it says hangs on digits that bfloat16 has not."""
+    """Its outputs depend on digits that bfloat16 does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,163 +134,89 @@ class Delicate(nn.Module):
         return Features(self.head(embedding * 10), embedding)
 
 
-def test_other_answers_are_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_that_changes_the_outputs_is_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     networks = {"final": trained("cnn-4-16"), "early": Network(Delicate()).eval()}
-    images = [torch.rand(64, 3, 32, 32)]
-    with pytest.raises(UserError, match="bfloat16: the early teacher gives other answers than in float32: cosine"):
+    images, lines = [torch.rand(64, 3, 32, 32)], list[str]()
+    with pytest.raises(UserError, match=r"bfloat16: the early teacher.*float32: cosine"):
         freeze_all(networks, "bfloat16", images, pytest.fail)
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    message: list[str] = []
-    built = freeze_all(networks, "auto", images, message.append)
-    assert {one.form for one in built.values()} == {InferenceForm("float32")}
-    assert len(message) == 1
-    assert "stay in float32" in message[0]
+    assert {model.form for model in freeze_all(networks, "auto", images, lines.append).values()} == {FLOAT32}
+    assert len(lines) == 1
+    assert "stay in float32" in lines[0]
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
     with pytest.raises(UserError, match="one of float32, bfloat16, float16"):
         fastest_precision(torch.device("cpu"))
 
 
-def test_what_counts_as_alike() -> None:
-    assert Agreement(0.999, 0.995).enough
-    assert not Agreement(0.9989, 1.0).enough
-    assert not Agreement(1.0, 0.994).enough
+def test_thresholds_of_agreement() -> None:
+    for cosine, argmax, enough in ((0.999, 0.995, True), (0.9989, 1.0, False), (1.0, 0.994, False)):
+        assert Agreement(cosine, argmax).enough is enough
     network = trained("dense-4")
-    result = agreement(
-        network, FrozenModel(network, InferenceForm("float32")), [torch.rand(2, 3, 32, 32)]
-    )  # rows of maps
+    result = agreement(network, FrozenModel(network, FLOAT32), [torch.rand(2, 3, 32, 32)])  # of maps
     assert result.cosine == pytest.approx(1, abs=1e-4)
-    assert result.argmax == 1
+    assert "same class 100.00%" in str(result)
 
 
-def test_short_runs_are_not_compiled() -> None:
-    network = trained("cnn-4-16")
-    built = freeze_all({"final": network}, "float32", [], pytest.fail)
-    assert compile_if_faster(built, torch.rand(4, 3, 32, 32), {}, 100, pytest.fail) is built
-
-
-def test_a_compiled_form_is_of_one_shape_and_its_answers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    requested: list[int] = []
+def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_batches: list[int] = []
+    sign = 1
 
     def compile(network: nn.Module, **options: object) -> Callable[[Tensor], Features]:
-        def answer(image: Tensor) -> Features:
-            requested.append(len(image))
+        def forward(image: Tensor) -> Features:
+            compiled_batches.append(len(image))
             outputs: Features = network(image)
-            return Features(wrong * outputs.logits, outputs.embedding)
+            return Features(sign * outputs.logits, outputs.embedding)
 
-        return answer
+        return forward
 
     monkeypatch.setattr(torch, "compile", compile)
-    network = trained("cnn-4-16")
-    built, image, wrong = freeze_all({"final": network}, "float32", [], pytest.fail), torch.rand(4, 3, 32, 32), 1
-    both = compile_all(built, image, {"final": network})["final"]
-    assert both.form == InferenceForm("float32", compiled=True)
-    requested.clear()
-    for count in (2, 4, 3, 4):  # whichever comes first, the others go the other way
-        both(torch.rand(count, 3, 32, 32))
-    assert requested == [4, 4]
-    wrong = -1
-    with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher gives other answers"):
-        compile_all(built, image, {"final": network})
-    message: list[str] = []
-    monkeypatch.setattr(frozen, "WORTH", 0.0)
+    network, image, lines = trained("cnn-4-16"), torch.rand(4, 3, 32, 32), list[str]()
+    models = freeze_all({"final": network}, "float32", [], pytest.fail)
+    compiled = compile_all(models, image, {"final": network})["final"]
+    assert compiled.form == InferenceForm("float32", compiled=True)
+    compiled_batches.clear()
+    for count in (2, 4, 3, 4):  # other shapes are not compiled, whichever comes first
+        compiled(torch.rand(count, 3, 32, 32))
+    assert compiled_batches == [4, 4]
+    assert compile_if_faster(models, image, {}, 100, pytest.fail) is models  # a short run
+    sign = -1
+    with pytest.raises(UserError, match="--teacher-compile on: compiled, the final teacher"):
+        compile_all(models, image, {"final": network})
     monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
-    assert compile_if_faster(built, image, {"final": network}, 1, message.append) is built
-    assert "not compiled" in message[-1]
+    assert compile_if_faster(models, image, {"final": network}, 10**9, lines.append) is models
+    assert "not compiled" in lines[-1]
     monkeypatch.setattr(torch, "compile", lambda *words, **options: 1 / 0)
-    with pytest.raises(UserError, match=r"cannot compile the final teacher here \(ZeroDivisionError"):
-        compile_all(built, image, {})
-
-
-def test_networks_that_need_large_images_or_odd_calls_are_folded_or_left() -> None:
-    whole = build("torchvision:alexnet", 10, image_size=64).eval()
-    assert FrozenModel(whole, InferenceForm("float32"), side=64)(torch.rand(2, 3, 64, 64)).logits.shape == (2, 10)
-
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
-
-        def forward(self, x: Tensor) -> Features:
-            embedding = self.norm(input=self.conv(x)).mean(dim=(2, 3))
-            return Features(self.head(embedding), embedding)
-
-    network, image = Network(Odd()).eval(), torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(fold(network)(image).logits, network(image).logits)
+    with pytest.raises(UserError, match=r"cannot compile the final teacher.*\(ZeroDivisionError"):
+        compile_all(models, image, {})
 
 
 @pytest.mark.slow
-def test_compiled_is_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "WORTH", 0.0)
+def test_compiling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "FASTER", 1e9)
-    network = trained("resnet8x4")
-    message: list[str] = []
-    built = freeze_all({"final": network}, "float32", [], pytest.fail)
-    both = compile_if_faster(built, torch.rand(16, 3, 32, 32), {"final": network}, 10**6, message.append)
-    assert both["final"].form.compiled, message
-    for count in (16, 5):  # the last batch of an epoch is smaller and goes the other way
+    network, lines = trained("resnet8x4"), list[str]()
+    models = {"final": FrozenModel(network, FLOAT32)}
+    compiled = compile_if_faster(models, torch.rand(16, 3, 32, 32), {"final": network}, 10**9, lines.append)["final"]
+    assert compiled.form.compiled, lines
+    for count in (16, 5):  # the last batch of an epoch is smaller and not compiled
         image = torch.rand(count, 3, 32, 32)
-        torch.testing.assert_close(both["final"](image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(compiled(image).logits, network(image).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_a_run_writes_its_form_down_and_keeps_it(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_writes_its_precision_into_run_json(
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def session(**asked: str) -> Session:
-        execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "save_every": 1e9} | asked)
-        return Session(tmp_path / "runs", execution=execution, quiet=True)
+    def student(name: str, **execution: str) -> tuple[RunDir, list[str]]:
+        session.execution = CPU.model_copy(update=execution)
+        run = distill(recipe, session, method="kd", seed=1, suite="s", name=name)
+        folder = RunDir(run.folder(session.runs))
+        return folder, [folder.read()[1][key] for key in ("precision", "teacher_precision", "teacher_compile")]
 
-    def saved(run: RunDir) -> dict[str, str]:
-        settings = run.read()[1]
-        return {key: settings[key] for key in ("precision", "teacher_precision", "teacher_compile")}
-
-    first = distill(recipe, session(), method="kd", seed=1, suite="s", name="plain")
-    plain = RunDir(first.folder(tmp_path / "runs"))
-    assert saved(plain) == {"precision": "32-true", "teacher_precision": "float32", "teacher_compile": "off"}
-    second = distill(recipe, session(teacher_precision="bfloat16"), method="kd", seed=1, suite="s", name="half")
-    half = RunDir(second.folder(tmp_path / "runs"))
-    assert saved(half)["teacher_precision"] == "bfloat16"
-    assert second.hash == first.hash  # how a run is computed is no part of what it is
-    assert half.student.read_bytes() != plain.student.read_bytes()
+    plain, settings = student("plain")
+    assert settings == ["32-true", "float32", "off"]
+    half, settings = student("half", teacher_precision="bfloat16")
+    assert settings == ["32-true", "bfloat16", "off"]
+    assert plain.read()[0].hash == half.read()[0].hash  # execution settings are not hashed
+    assert plain.student.read_bytes() != half.student.read_bytes()
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    third = distill(recipe, session(), method="kd", seed=2, suite="s", name="auto")
-    assert saved(RunDir(third.folder(tmp_path / "runs"))) == {
-        "precision": "bf16-mixed", "teacher_precision": "bfloat16", "teacher_compile": "off",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("native", ["bfloat16", "older"])
-def test_stopped_and_resumed_equals_uninterrupted(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: str
-) -> None:
-    """In the device's own precision; a run from before there was a choice goes on in float32."""
-    execution = Execution(accelerator="cpu", threads=1, save_every=1e9)
-    session = Session(tmp_path / "runs", execution=execution, quiet=True)
-    original = loop.Trainer._step
-
-    def step(self: loop.Trainer, batch: Any) -> float:
-        rate = original(self, batch)
-        if self.run.method == "asd" and self.done == 5:
-            signal.raise_signal(signal.SIGTERM)
-        return rate
-
-    if native == "bfloat16":
-        monkeypatch.setenv("ANTISHORTCUT_NATIVE", native)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
-        with pytest.raises(Stopped):
-            distill(recipe, session, method="asd", seed=1, suite="parts")
-    begun = tmp_path / "runs/parts/asd-s1/run.json"
-    if native == "older":
-        text = json.loads(begun.read_text())
-        for field in ("teacher_precision", "teacher_compile", "compile"):
-            del text["execution"][field]
-        del text["sum"]  # it had none either
-        begun.write_text(json.dumps(text))
-        monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    pieces = RunDir(distill(recipe, session, method="asd", seed=1, suite="parts").folder(session.runs))
-    if native == "older":
-        monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float32")
-    whole = RunDir(distill(recipe, session, method="asd", seed=1, suite="whole").folder(session.runs))
-    assert pieces.student.read_bytes() == whole.student.read_bytes()
-    assert pieces.history() == whole.history()
+    assert student("auto")[1] == ["bf16-mixed", "bfloat16", "off"]

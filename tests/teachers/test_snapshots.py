@@ -1,4 +1,4 @@
-"""States kept from a loop of one's own: the right ones, whole, under the names of the bare model."""
+"""Snapshots from any training loop: at the right steps, whole, under the names of the bare model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
-import antishortcut
-from antishortcut.cli import app
+from antishortcut import Snapshots, load_state
 from antishortcut.config.recipe import TeacherSettings
 from antishortcut.errors import UserError
-from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.imported import imported_states
-from antishortcut.teachers.snapshots import KEEP, Snapshots, load_state
+from antishortcut.teachers.snapshots import KEEP
 from antishortcut.teachers.trajectory import Trajectory, snapshot_steps
 
 
 class Counter(nn.Module):
-    """Its only weight says how many steps it has made."""
+    """Its only weight is the number of its steps."""
 
     def __init__(self, step: int = 0) -> None:
         super().__init__()
@@ -43,147 +39,126 @@ def loop(folder: Path, first: int, last: int, total: int = 20, **options: object
 
 
 def listed(folder: Path) -> dict[str, int]:
-    """Which states the manifest lists, and of which step they are."""
+    """The step of every state in the manifest."""
     states = json.loads((folder / "manifest.json").read_text())["states"]
     return {label: entry["step"] for entry in states for label in entry["labels"]}
 
 
-def held(folder: Path) -> dict[str, float]:
-    """What was really in the weights of each listed state."""
+def saved(folder: Path) -> dict[str, float]:
+    """The step of every state by its weights."""
     return {label: float(load_state(folder, label)["weight"][0]) for label in listed(folder)}
 
 
-def test_the_right_states_are_kept(tmp_path: Path) -> None:
-    loop(tmp_path, 1, 20, keep=(5, 15, 50))
-    assert held(tmp_path) == {"5%": 1, "15%": 3, "50%": 10, "100%": 20, "final": 20}
+@pytest.mark.parametrize(
+    ("first", "total", "keep", "expected", "files"),
+    [
+        (1, 20, (5, 15, 50), {"5%": 1, "15%": 3, "50%": 10}, 4),
+        (0, 20, (0, 50), {"0%": 0, "50%": 10}, 3),
+        (1, 20, (0, 50), {"50%": 10}, 2),  # the untrained model was not passed
+        (1, 4, (2, 5, 15, 50), {"2%": 1, "5%": 1, "15%": 1, "50%": 2}, 3),  # one file for a step
+        (1, 1000, ("0.5%", 1, 15.0, "50%"), {"0.5%": 5, "1%": 10, "15%": 150, "50%": 500}, 5),
+    ],
+)
+def test_states_are_saved_at_their_percentage(
+    tmp_path: Path, first: int, total: int, keep: tuple[Any, ...], expected: dict[str, int], files: int
+) -> None:
+    loop(tmp_path, first, total, total, keep=keep)
+    assert saved(tmp_path) == listed(tmp_path) == expected | {"100%": total, "final": total}
     names = {path.name for path in (tmp_path / "snapshots").iterdir()}
-    assert names == {"5%.safetensors", "15%.safetensors", "50%.safetensors", "final.safetensors"}
-    assert float(load_state(str(tmp_path))["weight"][0]) == 20
+    assert "final.safetensors" in names
+    assert len(names) == files
+    assert float(load_state(str(tmp_path))["weight"][0]) == total
 
 
 @pytest.mark.parametrize("total", [1, 7, 100, 1234])
-def test_they_are_those_of_asd_teach(tmp_path: Path, total: int) -> None:
+def test_the_schedule_is_that_of_asd_teach(tmp_path: Path, total: int) -> None:
     assert TeacherSettings.model_fields["keep"].default == KEEP
-    due = Snapshots(tmp_path, total_steps=total).schedule
-    due[total].remove("final")
-    assert due == snapshot_steps(KEEP, 1, total)
+    schedule = Snapshots(tmp_path, total_steps=total).schedule
+    schedule[total].remove("final")
+    assert schedule == snapshot_steps(KEEP, 1, total)
 
 
-def test_the_untrained_model_is_kept_where_asked(tmp_path: Path) -> None:
-    loop(tmp_path / "a", 0, 20, keep=(0, 50))
-    assert held(tmp_path / "a") == {"0%": 0, "50%": 10, "100%": 20, "final": 20}
-    loop(tmp_path / "b", 1, 20, keep=(0, 50))  # never shown
-    assert "0%" not in listed(tmp_path / "b")
-
-
-def test_states_that_fall_together_are_one_file(tmp_path: Path) -> None:
-    loop(tmp_path, 1, 4, total=4, keep=(2, 5, 15, 50))
-    assert held(tmp_path) == {"2%": 1, "5%": 1, "15%": 1, "50%": 2, "100%": 4, "final": 4}
-    assert len(list((tmp_path / "snapshots").iterdir())) == 3
-
-
-def test_a_resumed_loop_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_loop_continues(tmp_path: Path) -> None:
     loop(tmp_path, 1, 7, keep=(15, 30, 50))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "snapshots").iterdir()}
     loop(tmp_path, 8, 20, keep=(15, 30, 50))
-    assert held(tmp_path) == {"15%": 3, "30%": 6, "50%": 10, "100%": 20, "final": 20}
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())  # what is there stays
+    assert saved(tmp_path) == {"15%": 3, "30%": 6, "50%": 10, "100%": 20, "final": 20}
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
-def test_what_is_listed_led_to_the_last(tmp_path: Path) -> None:
-    """A training begun anew, or resumed before a kept state, does not mix with what another way led to."""
+def test_a_loop_that_starts_again_drops_later_states(tmp_path: Path) -> None:
     loop(tmp_path, 1, 20, keep=(15, 50))
     snapshots = Snapshots(tmp_path, total_steps=20, keep=(15, 50))
     for step in range(1, 6):
         snapshots(Counter(100 + step), step)
-    assert held(tmp_path) == {"15%": 103}
+    assert saved(tmp_path) == {"15%": 103}
     with pytest.raises(UserError, match=r"no snapshot 'final': training has not finished .*Snapshots.finish"):
         load_state(tmp_path)
 
 
-def test_trainings_of_other_lengths_are_not_mixed(tmp_path: Path) -> None:
-    """15 % of 20 steps is not 15 % of 100: refused before a step is trained, and nothing is written."""
-    begun = Snapshots(tmp_path, total_steps=100)  # at a time when nothing was there
+def test_a_training_of_another_length_is_refused(tmp_path: Path) -> None:
+    earlier = Snapshots(tmp_path, total_steps=100)
     loop(tmp_path, 1, 20)
-    assert json.loads((tmp_path / "manifest.json").read_text())["total_steps"] == 20
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     match = r"total_steps=20, this one has total_steps=100; pass 20 to resume it, use another folder"
     with pytest.raises(ValueError, match=match):
         Snapshots(tmp_path, total_steps=100)
     with pytest.raises(ValueError, match=match):
-        begun(Counter(2), 2)
+        earlier(Counter(2), 2)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    loop(tmp_path, 4, 6)  # the same length goes on
-    assert held(tmp_path) == {"2%": 1, "5%": 1, "10%": 2, "15%": 3, "20%": 4, "30%": 6}
 
 
-def test_a_loop_that_goes_on_past_its_end(tmp_path: Path) -> None:
+def test_a_loop_past_total_steps_is_warned_once(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"step 21 is past total_steps=20: .* finish\(model\)") as caught:
         snapshots = loop(tmp_path, 1, 25, keep=(15,))
-    assert [Path(warning.filename).name for warning in caught] == ["test_snapshots.py"]  # once, and where it was called
-    assert held(tmp_path) == {"15%": 3, "100%": 20, "final": 20}
+    assert [Path(warning.filename).name for warning in caught] == ["test_snapshots.py"]  # where it was called
+    assert saved(tmp_path) == {"15%": 3, "100%": 20, "final": 20}
     path = snapshots.finish(Counter(25))
     assert path is not None
     assert path.name == "final.safetensors"
     assert snapshots.finish(Counter(25)) is None
-    assert held(tmp_path) == {"15%": 3, "100%": 25, "final": 25}
-    assert [state.labels for state in imported_states(TeacherSettings(name="cnn-8", final=str(tmp_path)))] == [
-        ["15%"], ["100%", "final"],
-    ]  # fmt: skip
-    with pytest.warns(UserWarning, match="step 24 is past"):  # what is repeated after a crash
+    assert saved(tmp_path) == {"15%": 3, "100%": 25, "final": 25}
+    states = imported_states(TeacherSettings(name="cnn-8", final=str(tmp_path)))
+    assert [state.labels for state in states] == [["15%"], ["100%", "final"]]
+    with pytest.warns(UserWarning, match="step 24 is past"):  # repeated after a crash
         loop(tmp_path, 24, 27, keep=(15,)).finish(Counter(27))
-    assert held(tmp_path) == {"15%": 3, "100%": 27, "final": 27}
+    assert saved(tmp_path) == {"15%": 3, "100%": 27, "final": 27}
 
 
-def test_a_loop_that_goes_on_after_it_was_stopped(tmp_path: Path) -> None:
-    """The end that was none is forgotten, the share that was kept with it is not."""
-    loop(tmp_path, 1, 10, keep=(50, 75)).finish(Counter(10))
+def test_finish_saves_the_final_state_of_a_loop_that_stops_early(tmp_path: Path) -> None:
+    snapshots = loop(tmp_path, 1, 10, keep=(50, 75))
+    assert snapshots.finish(Counter(10)) == tmp_path / "snapshots" / "final.safetensors"
+    assert snapshots.finish(Counter(10)) is None
+    assert saved(tmp_path) == {"50%": 10, "final": 10}
+    loop(tmp_path, 11, 15, keep=(50, 75))  # it continues after all
+    assert saved(tmp_path) == {"50%": 10, "75%": 15}
+    assert loop(tmp_path, 16, 20, keep=(50, 75)).finish(Counter(20)) is None
+    assert saved(tmp_path) == {"50%": 10, "75%": 15, "100%": 20, "final": 20}
+    assert Snapshots(tmp_path / "none", total_steps=3).finish(Counter()) is None
 
-    loop(tmp_path, 11, 15, keep=(50, 75))
-    assert held(tmp_path) == {"50%": 10, "75%": 15}
-    loop(tmp_path, 16, 20, keep=(50, 75))
-    assert held(tmp_path) == {"50%": 10, "75%": 15, "100%": 20, "final": 20}
 
-
-def test_one_step_of_many_batches_is_kept_once(tmp_path: Path) -> None:
+def test_a_step_of_many_micro_batches_is_saved_once(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path, total_steps=4, keep=(50,))
-    built = [snapshots(Counter(step), step) for step in (1, 1, 2, 2, 3, 3, 4, 4)]
-    assert [path.name if path else None for path in built] == [
-        None, None, "50%.safetensors", None, None, None, "final.safetensors", None,
-    ]  # fmt: skip
+    files = [snapshots(Counter(step), step) for step in (1, 1, 2, 2, 3, 3, 4, 4)]
+    names = [None, None, "50%.safetensors", None, None, None, "final.safetensors", None]
+    assert [path.name if path else None for path in files] == names
 
 
-def test_a_loop_that_calls_now_and_then_keeps_the_next_state(tmp_path: Path) -> None:
-    snapshots = Snapshots(tmp_path, total_steps=20, keep=(15, 50))
+def test_if_called_every_few_steps_the_next_state_is_saved(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path / "a", total_steps=20, keep=(15, 50))
     for step in range(2, 19, 4):  # 2, 6, 10, …, 18
         snapshots(Counter(step), step)
     with pytest.warns(UserWarning, match="step 22 is past total_steps=20"):
         snapshots(Counter(22), 22)
-    assert listed(tmp_path) == {"15%": 6, "50%": 10, "100%": 22, "final": 22}
+    assert listed(tmp_path / "a") == {"15%": 6, "50%": 10, "100%": 22, "final": 22}
     assert snapshots.finish(Counter(22)) is None
+    snapshots = Snapshots(tmp_path / "b", total_steps=600)  # after every epoch of 100 steps
+    files = [snapshots(nn.Linear(2, 2), step) for step in range(100, 601, 100)]
+    assert [path.stem for path in files if path] == ["15%", "20%", "50%", "75%", "final"]
+    assert Snapshots(tmp_path / "b", total_steps=600)(nn.Linear(2, 2), 401) is None  # 75 % comes at 450
 
 
-def test_a_loop_that_first_calls_late_keeps_the_latest_state_that_was_due(tmp_path: Path) -> None:
-    """Called after every epoch of 100 steps: the share nearest before it, not all that have passed."""
-    snapshots = Snapshots(tmp_path, total_steps=600)
-    saved = [snapshots(nn.Linear(2, 2), step) for step in range(100, 601, 100)]
-    assert [path.stem for path in saved if path] == ["15%", "20%", "50%", "75%", "final"]
-    resumed = Snapshots(tmp_path, total_steps=600)
-    assert resumed(nn.Linear(2, 2), 401) is None  # 50 % was kept at 300, and 75 % is due at 450
-
-
-def test_a_loop_that_stops_early_has_a_final_state(tmp_path: Path) -> None:
-    snapshots = loop(tmp_path, 1, 10, keep=(15, 50))
-    path = snapshots.finish(Counter(10))
-    assert path is not None
-    assert path.name == "final.safetensors"
-    assert snapshots.finish(Counter(10)) is None
-    assert held(tmp_path) == {"15%": 3, "50%": 10, "final": 10}
-    assert loop(tmp_path / "whole", 1, 20).finish(Counter(20)) is None
-    assert Snapshots(tmp_path / "none", total_steps=3).finish(Counter()) is None
-
-
-def test_wrappers_leave_no_trace_and_tied_weights_are_kept(tmp_path: Path) -> None:
+def test_names_of_wrappers_are_removed_and_tied_weights_saved(tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -228,57 +203,29 @@ def test_a_sharded_model_is_refused(tmp_path: Path) -> None:
             Snapshots(tmp_path, total_steps=1)(sharded, 1)
 
 
-def test_killed_while_writing_nothing_is_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop(tmp_path, 1, 5, keep=(15, 50))
-    before = (tmp_path / "manifest.json").read_bytes()
-
-    def killed(handle: int) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", killed)
-        with pytest.raises(KeyboardInterrupt):
-            loop(tmp_path, 6, 10, keep=(15, 50))
-    assert (tmp_path / "manifest.json").read_bytes() == before
-    assert not (tmp_path / "snapshots" / "50%.safetensors").exists()
-    loop(tmp_path, 6, 20, keep=(15, 50))
-    assert held(tmp_path) == {"15%": 3, "50%": 10, "100%": 20, "final": 20}
-    assert not list(tmp_path.rglob("*.part"))
-
-
 @pytest.mark.parametrize("last", range(12))
-def test_killed_while_replacing_all_that_is_listed_is_whole(
+def test_a_kill_at_any_moment_leaves_a_valid_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    """Wherever it happens: as a final state takes the place of another, which was 50 % as well."""
+    """While a final state replaces another one, which was 50 % as well."""
     loop(tmp_path, 1, 10, keep=(15, 50)).finish(Counter(10))
     resumed = loop(tmp_path, 11, 19, keep=(15, 50))
-    left, fsync, replace = [last], os.fsync, os.replace
+    calls, fsync, replace = iter(range(last)), os.fsync, os.replace
 
-    def alive() -> int:
-        if not left[0]:
+    def alive() -> bool:
+        if next(calls, None) is None:
             raise KeyboardInterrupt
-        left[0] -= 1
-        return left[0]
+        return True
 
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(os, "fsync", lambda handle: (alive(), fsync(handle)))
-        patch.setattr(os, "replace", lambda path, place: (alive(), replace(path, place)))
+        patch.setattr(os, "fsync", lambda handle: alive() and fsync(handle))
+        patch.setattr(os, "replace", lambda path, place: alive() and replace(path, place))
         resumed(Counter(20), 20)
-    assert held(tmp_path).items() >= {"15%": 3, "50%": 10}.items()  # each with the checksum that is listed
-    assert held(tmp_path).get("final", 20) in (10, 20)
+    assert saved(tmp_path).items() >= {"15%": 3, "50%": 10}.items()  # with the checksums of the manifest
+    assert saved(tmp_path).get("final", 20) in (10, 20)
     loop(tmp_path, 19, 20, keep=(15, 50))
-    assert held(tmp_path) == {"15%": 3, "50%": 10, "100%": 20, "final": 20}
+    assert saved(tmp_path) == {"15%": 3, "50%": 10, "100%": 20, "final": 20}
     assert not list(tmp_path.rglob("*.part"))
-
-
-def test_percentages_are_read_as_numbers_or_text(tmp_path: Path) -> None:
-    loop(tmp_path, 1, 1000, total=1000, keep=("0.5%", 1, 15.0, "50%"))
-    assert listed(tmp_path) == {"0.5%": 5, "1%": 10, "15%": 150, "50%": 500, "100%": 1000, "final": 1000}
-    states: list[Any] = [15, 15.0, np.int64(15), "15%"]
-    assert {float(load_state(tmp_path, state)["weight"][0]) for state in states} == {150}
-    with pytest.raises(UserError, match=r"no snapshot '16%': did you mean .*'15%'"):
-        load_state(tmp_path, 16)
 
 
 PERCENT = r"is in percent: write 15 for 15 %, or '0.15%'"
@@ -288,15 +235,11 @@ PERCENT = r"is in percent: write 15 for 15 %, or '0.15%'"
     ("arguments", "error", "message"),
     [
         ({"keep": [0.15]}, ValueError, PERCENT),
-        ({"keep": [50, np.float32(0.15)]}, ValueError, "is in percent"),
         ({"keep": ["x"]}, ValueError, "^keep takes percentages"),
         ({"keep": [120]}, ValueError, "between 0 and 100"),
-        ({"keep": [float("nan")]}, ValueError, "^keep "),
-        ({"keep": 15}, TypeError, "^keep must be a list"),
         ({"keep": "15%"}, TypeError, "^keep must be a list"),
         ({"keep": [True]}, TypeError, "^keep takes percentages"),
         ({"total_steps": "20"}, TypeError, "^total_steps must be an integer"),
-        ({"total_steps": 20.5}, TypeError, "^total_steps must be an integer"),
         ({"total_steps": True}, TypeError, "^total_steps must be an integer"),
         ({"total_steps": 0}, ValueError, "^total_steps must be at least 1"),
         ({"step": 3.5}, TypeError, "^step must be an integer"),
@@ -311,25 +254,28 @@ def test_wrong_arguments_are_named(tmp_path: Path, arguments: Any, error: type[E
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_and_damaged_snapshots_are_named(tmp_path: Path) -> None:
+def test_missing_and_damaged_snapshots_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no snapshots"):
         load_state(tmp_path)
     loop(tmp_path, 1, 20)
+    states: list[Any] = [15, 15.0, np.int64(15), "15%"]
+    assert {float(load_state(tmp_path, state)["weight"][0]) for state in states} == {3}
     with pytest.raises(ValueError, match=PERCENT):
         load_state(tmp_path, 0.15)
+    with pytest.raises(UserError, match=r"no snapshot '16%': did you mean .*'15%'"):
+        load_state(tmp_path, 16)
     path = tmp_path / "snapshots" / "15%.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match="missing or damaged"):
-        load_state(tmp_path, "15%")
-    path.unlink()
-    with pytest.raises(UserError, match="missing or damaged"):
-        load_state(tmp_path, "15%")
+    for _ in ("damaged", "missing"):
+        with pytest.raises(UserError, match="missing or damaged"):
+            load_state(tmp_path, "15%")
+        path.unlink(missing_ok=True)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(UserError, match=r"manifest.json is damaged"):
         load_state(tmp_path, "30%")
 
 
-def test_the_folder_is_laid_out_as_that_of_a_teacher(tmp_path: Path) -> None:
+def test_the_folder_has_the_layout_of_a_teacher(tmp_path: Path) -> None:
     loop(tmp_path, 1, 20)
     trajectory = Trajectory(RunDir(tmp_path))
     for state in ("15%", "final"):
@@ -337,29 +283,3 @@ def test_the_folder_is_laid_out_as_that_of_a_teacher(tmp_path: Path) -> None:
     trajectory.entries[-1]["labels"] = ["100%"]  # and the other way round
     trajectory.write()
     assert float(load_state(tmp_path, "final")["weight"][0]) == 20
-
-
-def test_asd_audit_takes_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda figure, folder: None)
-    rng = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for name in ("ape", "bee"):
-            (folder := tmp_path / "own" / split / name).mkdir(parents=True)
-            for number in range(6):
-                Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    snapshots = Snapshots("teacher-states", total_steps=10, keep=(10,))
-    for step in range(1, 11):
-        torch.manual_seed(step)
-        snapshots(build("cnn-2-8", 2, image_size=16), step)
-    states = Path("teacher-states") / "snapshots"
-    words = ["--final", f"{states}/final.safetensors", "--early", f"{states}/10%.safetensors", "--model", "cnn-2-8"]
-    where = ["--data", "folder:own", "--image-size", "16", "--threads", "1", "--json"]
-    result = CliRunner().invoke(app, ["audit", *words, *where], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["early"] == "10%"
-
-
-def test_the_names_are_public() -> None:
-    assert antishortcut.Snapshots is Snapshots
-    assert antishortcut.load_state is load_state

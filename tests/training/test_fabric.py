@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,21 +12,13 @@ import pytest
 
 from antishortcut.config.recipe import Execution
 from antishortcut.training.fabric import STARTER, build_fabric
-
-SECOND = """
-from antishortcut.training import fabric
-from antishortcut.config.recipe import Execution
-
-fabric.GRACE = 0.5
-fabric.make_fabric(Execution(accelerator="cpu", devices=2, precision="32-true", threads=1))
-"""
-
+from tests.processes import free_port
 
 ENDING = """
 import os, sys, threading, weakref
 import torch, torch.distributed as dist
 from antishortcut import cli
-from antishortcut.distributed import told
+from antishortcut.distributed import all_gather_int
 
 store, rank, code, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
@@ -38,7 +28,7 @@ def work(**_):
         if thread != threading.get_native_id():
             os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     for number in range(20):
-        told(number)
+        all_gather_int(number)
     print("done")
     return code
 
@@ -46,115 +36,87 @@ if mode == "world":
     work()
     world = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()
-    assert world() is None, "the world outlives its end"
+    assert world() is None, "the process group outlives its end"
 else:
     cli.app = work
     cli.main()
 """
 
 
-def ended(store: Path, mode: str, code: int) -> list[tuple[int, str, str]]:
-    """How two processes end that share one core: exit code, what they printed, what they complained of."""
-    core = {min(os.sched_getaffinity(0))}
-    words = [sys.executable, "-c", ENDING, f"file://{store}"]
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up with a scheduler of Linux")
+@pytest.mark.parametrize(
+    ("mode", "code"), [pytest.param("command", 0, marks=pytest.mark.slow), ("command", 3), ("world", 0)]
+)
+def test_joined_processes_end_with_their_own_code(tmp_path: Path, mode: str, code: int) -> None:
+    """Two on one core. If a thread of gloo lags, torch would abort a process that is done; and a process group that
+    we kept would outlive dist.destroy_process_group()."""
+    core, words = {min(os.sched_getaffinity(0))}, [sys.executable, "-c", ENDING, f"file://{tmp_path / 'store'}"]
     both = [
         subprocess.Popen(
-            [*words, str(rank), str(code), mode],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*words, str(rank), str(code), mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda: os.sched_setaffinity(0, core),
         )
         for rank in range(2)
-    ]
-    message = [process.communicate(timeout=300) for process in both]
-    return [(process.returncode, *words) for process, words in zip(both, message, strict=True)]
+    ]  # fmt: skip
+    printed = [process.communicate(timeout=300) for process in both]
+    assert [(process.returncode, *text) for process, text in zip(both, printed, strict=True)] == [
+        (code, "done\n", "")
+    ] * 2
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up as Linux does it")
-@pytest.mark.parametrize("code", [0, 3])
-def test_processes_that_were_joined_end_with_their_own_code(tmp_path: Path, code: int) -> None:
-    """A thread of gloo that lags behind would have torch abort a process that is done: most of these, before."""
-    assert ended(tmp_path / "store", "command", code) == [(code, "done\n", "")] * 2
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are held up as Linux does it")
-def test_the_group_of_a_loop_of_ones_own_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    """Kept in a memory of ours, its threads would outlive dist.destroy_process_group()."""
-    assert ended(tmp_path / "store", "world", 0) == [(0, "done\n", "")] * 2
-
-
-def test_others_that_are_started_later_are_not_tied_to_this_one() -> None:
-    """They would take themselves for processes of a run that has ended, and end."""
-    build_fabric(Execution(accelerator="cpu", precision="32-true", threads=1))
+def test_a_fabric_leaves_no_trace_in_the_log_or_the_environment(caplog: pytest.LogCaptureFixture) -> None:
+    """Processes started later would take themselves for processes of a run that has ended."""
+    logger = logging.getLogger("lightning_fabric.utilities.rank_zero")
+    logger.addHandler(caplog.handler)
+    try:
+        build_fabric(Execution(accelerator="cpu", precision="bf16-mixed", threads=1))
+        logger.info("other news")
+        assert set(caplog.messages) == {"other news"}  # and not the precision
+    finally:
+        logger.removeHandler(caplog.handler)
     assert STARTER not in os.environ
 
 
-def test_the_precision_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    built = logging.getLogger("lightning_fabric.utilities.rank_zero")
-    built.addHandler(caplog.handler)
-    try:
-        build_fabric(Execution(accelerator="cpu", precision="bf16-mixed", threads=1))
-        assert not caplog.records
-        built.info("other news")
-        assert set(caplog.messages) == {"other news"}
-    finally:
-        built.removeHandler(caplog.handler)
+MEETING = """
+import os, sys, time
+
+if os.environ.get("LOCAL_RANK") == "1" and len(sys.argv) > 1:
+    os.execvp("sh", ["sh", "-c", sys.argv[1]])
+
+from antishortcut.training import fabric
+from antishortcut.config.recipe import Execution
+
+fabric.POLL, fabric.GRACE = 0.05, 0.5
+fabric.build_fabric(Execution(accelerator="cpu", devices=2, precision="32-true", threads=1))
+"""
 
 
-def test_a_process_whose_first_was_killed_before_they_met_ends() -> None:
-    """Torch looks for the first one for half an hour."""
+def test_a_process_whose_starter_was_killed_before_they_met_ends() -> None:
+    """Torch would look for it for half an hour."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     place = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    place |= {"MASTER_PORT": str(port), STARTER: str(gone.pid)}
-    second = subprocess.run(
-        [sys.executable, "-c", SECOND], env=os.environ | place, capture_output=True, text=True, timeout=60, check=False
-    )
+    place |= {"MASTER_PORT": str(free_port()), STARTER: str(gone.pid)}
+    words = [sys.executable, "-c", MEETING]
+    second = subprocess.run(words, env=os.environ | place, capture_output=True, text=True, timeout=300, check=False)
     assert second.returncode == 2, second.stderr
     assert "asd: another process of this run has ended" in second.stderr
     assert "Traceback" not in second.stderr
 
 
-WATCH = """
-import json, os, subprocess, sys, threading, time
-import torch.distributed as dist
-from antishortcut.training import fabric
-
-fabric.POLL, fabric.GRACE = 0.05, 0.2
-found = []
-for known in (True, False):
-    for ends in json.loads(sys.argv[1]):
-        told, telling = os.pipe()
-        if os.fork() == 0:  # a first process, whose only other one ends so
-            os.dup2(telling, 2)
-            dist.is_initialized = lambda: known
-            children = [subprocess.Popen(ends)]
-            threading.Thread(target=fabric._end_with, args=(children,), daemon=True).start()
-            time.sleep(1)
-            os._exit(7)
-        os.close(telling)
-        code = os.waitstatus_to_exitcode(os.wait()[1])
-        found.append([code, os.read(told, 9999).decode()])
-print(json.dumps(found))
-"""
-
-
-def test_the_first_ends_as_another_did() -> None:
-    """Lightning would kill it at once: a scheduler's signal that was heard before they met ended in 137."""
-    gone = "another process of this run has ended"
+def test_the_first_process_ends_as_another_did(tmp_path: Path) -> None:
+    """Lightning would kill it at once: after a scheduler's signal to the other it would end with 137."""
     ends = {
-        ("true",): (7, ""),  # it goes on
-        ("false",): (2, gone),
-        ("sh", "-c", "exit 143"): (143, "stopped by SIGTERM"),
-        ("sh", "-c", "kill -TERM $$"): (143, "stopped by SIGTERM"),
-        ("sh", "-c", "kill -KILL $$"): (2, gone),
+        "exit 143": (143, "asd: stopped by SIGTERM"),
+        "kill -KILL $$": (2, "asd: another process of this run has ended"),
     }
-    words = [sys.executable, "-c", WATCH, json.dumps(list(ends))]
-    result = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout)
-    for (code, message), (expected, line) in zip(result, [*ends.values()] * 2, strict=True):
-        assert code == expected
-        assert message.startswith(f"asd: {line}") if line else not message
+    script = tmp_path / "meet.py"
+    script.write_text(MEETING)
+    running = [
+        subprocess.Popen([sys.executable, str(script), end], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        for end in ends
+    ]
+    for process, (end, (code, line)) in zip(running, ends.items(), strict=True):
+        message = process.communicate(timeout=300)[1]
+        assert process.returncode == code, (end, message)
+        assert line in message

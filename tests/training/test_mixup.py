@@ -1,4 +1,4 @@
-"""Mixed images: their shares and labels by hand, what refuses them, and that neither parts nor processes matter."""
+"""Mixup and CutMix: ratios and labels by hand, methods that refuse them, the same with micro-batches and processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from scipy import stats
 
-from antishortcut.config.recipe import Execution, OptimSettings, load_recipe
+from antishortcut.config.recipe import OptimSettings, load_recipe
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
 from antishortcut.run_dir import RunDir
@@ -20,10 +20,11 @@ from antishortcut.tasks import Classification
 from antishortcut.training.mixup import draw_mix, mix_batch
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import Batch, Features, NoMixup
+from tests.conftest import CPU
 from tests.methods.test_contract import Setting
-from tests.training.test_two_processes import NETWORK, asd
+from tests.processes import asd
+from tests.training.test_two_processes import NETWORK
 
-SMALL = ["data.options.count=16", "data.options.test_count=8"]
 BOTH = OptimSettings(mixup=0.4, cutmix=1.0)
 
 
@@ -32,7 +33,7 @@ def batch_of(count: int = 5) -> Batch:
     return Batch(torch.rand(count, 3, 8, 12, generator=draw), torch.arange(count) % 3, torch.arange(count) + 10)
 
 
-def test_mixup_by_a_loop() -> None:
+def test_mixup_equals_a_loop() -> None:
     batch, optim = batch_of(), OptimSettings(mixup=0.4)
     result, share = mix_batch(batch, optim, 3, 7), draw_mix(optim, 3, 7, (8, 12)).share
     for row in range(5):
@@ -46,7 +47,7 @@ def test_mixup_by_a_loop() -> None:
     assert torch.equal(result.index, batch.index)
 
 
-def test_cutmix_by_counting_pixels() -> None:
+def test_cutmix_ratio_is_the_share_of_pixels() -> None:
     batch = replace(batch_of(2), image=torch.stack([torch.zeros(3, 8, 12), torch.ones(3, 8, 12)]))
     optim = OptimSettings(cutmix=1.0)
     sizes = set()
@@ -64,7 +65,7 @@ def test_cutmix_by_counting_pixels() -> None:
     assert len(sizes) > 10
 
 
-def test_shares_follow_their_beta_and_both_kinds_come_equally_often() -> None:
+def test_ratios_are_beta_distributed_and_both_kinds_equally_frequent() -> None:
     drawn = [draw_mix(OptimSettings(mixup=0.4), 5, step, (32, 32)).share for step in range(2000)]
     assert stats.kstest(drawn, stats.beta(0.4, 0.4).cdf).pvalue > 0.01
     cut = [draw_mix(BOTH, 5, step, (32, 32)).box is not None for step in range(2000)]
@@ -74,7 +75,7 @@ def test_shares_follow_their_beta_and_both_kinds_come_equally_often() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("mixing", [True, False])
-def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) -> None:
+def test_the_loss_of_mixed_labels_equals_a_loop_in_float64(smoothing: float, mixing: bool) -> None:
     draw = torch.Generator().manual_seed(1)
     batch = batch_of()
     if mixing:
@@ -93,7 +94,7 @@ def test_the_tasks_loss_is_a_loops_in_float64(smoothing: float, mixing: bool) ->
     assert float(result) == pytest.approx(total / 5, abs=1e-10)
 
 
-def test_an_image_mixed_with_nothing_is_itself() -> None:
+def test_a_ratio_of_one_changes_nothing() -> None:
     batch = batch_of()
     logits = torch.randn(5, 3, dtype=torch.float64)
     whole = replace(batch, mixed_label=batch.label.flip(0), mix_ratio=torch.ones(5))
@@ -104,59 +105,55 @@ def test_an_image_mixed_with_nothing_is_itself() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_takes_mixed_images_just_when_it_does_not_look_at_labels(name: str) -> None:
+def test_a_method_allows_mixup_unless_it_uses_labels(name: str) -> None:
     result = []
-    for turn in (0, 1):
+    for shuffled in (False, True):
         setting = Setting(name, "same-width")
-        for step in (0, 1):  # the second time with a memory of the first
+        for step in (0, 1):  # the second with a queue of the first
             torch.manual_seed(step)
-            label = setting.batch.label if turn == 0 else setting.batch.label[torch.randperm(16)]
+            label = setting.batch.label if not shuffled else setting.batch.label[torch.randperm(16)]
             torch.manual_seed(step)
             terms = setting.terms(replace(setting.batch, label=label, index=(setting.batch.index + step) % 200))
         result.append(terms)
     one, two = ({key: value for key, value in each.items() if key != "task"} for each in result)
-    looks = any(not torch.equal(one[key], two[key]) for key in one)
-    assert looks == isinstance(setting.method, NoMixup)
+    uses_labels = any(not torch.equal(one[key], two[key]) for key in one)
+    assert uses_labels == isinstance(setting.method, NoMixup)
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "said"),
+    ("source", "method", "settings", "message"),
     [
-        ("crd", [], r"optim\.mixup: crd cannot learn from mixed images, since it compares"),
-        ("dkd", ["optim.cutmix=1"], r"optim\.mixup and cutmix: dkd cannot"),
+        ("cues", "crd", ["optim.mixup=0.2"], r"optim\.mixup: crd cannot"),
+        ("cues", "dkd", ["optim.mixup=0.2", "optim.cutmix=1"], r"optim\.mixup and cutmix: dkd cannot"),
+        ("cues-seg", "kd", ["optim.mixup=0.2"], "every pixel"),
     ],
 )
-def test_a_method_that_needs_whole_images_is_refused_before_anything_is_trained(
-    tiny: Path, session: Session, method: str, more: list[str], said: str
+def test_a_method_that_needs_whole_images_is_refused_before_training(
+    session: Session, source: str, method: str, settings: list[str], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        distill(load_recipe(str(tiny), ["optim.mixup=0.2", *more]), session, method=method, seed=1, suite="s")
+    small = ["data.options.count=16", "data.options.test_count=8"]
+    with pytest.raises(UserError, match=message):
+        distill(load_recipe(source, [*small, *settings]), session, method=method, seed=1, suite="s")
     assert not session.runs.exists()
 
 
-def test_maps_are_not_mixed(session: Session) -> None:
-    with pytest.raises(UserError, match="a class for every pixel are not mixed"):
-        distill(load_recipe("cues-seg", [*SMALL, "optim.mixup=0.2"]), session, method="kd", seed=1, suite="s")
-
-
-def test_teachers_answers_about_mixed_images_are_not_cached(tiny: Path, session: Session) -> None:
+def test_teacher_outputs_of_mixed_images_are_not_cached(tiny: Path, session: Session) -> None:
     recipe = load_recipe(str(tiny), ["optim.cutmix=1.0", "epochs=1"])
-    settings = {"accelerator": "cpu", "threads": 1}
-    session.execution = Execution.model_validate(settings | {"cache_teachers": "auto"})
+    session.execution = CPU.model_copy(update={"cache_teachers": "auto"})
     run = distill(recipe, session, method="kd", seed=1, suite="auto")
     assert RunDir(run.folder(session.runs)).read()[1]["cache_teachers"] is False
     assert not list(session.runs.glob("teachers/*/cache"))
-    session.execution = Execution.model_validate(settings | {"cache_teachers": True})
-    with pytest.raises(UserError, match="--cache-teachers: teachers are asked about mixed images"):
+    session.execution = CPU.model_copy(update={"cache_teachers": True})
+    with pytest.raises(UserError, match=r"--cache-teachers: .* mixed images"):
         distill(recipe, session, method="kd", seed=1, suite="yes")
     assert not (session.runs / "yes" / "kd-s1").exists()
 
 
-@pytest.mark.parametrize("way", ["parts", pytest.param("processes", marks=pytest.mark.slow)])
-def test_parts_and_processes_do_not_matter(
+@pytest.mark.parametrize("way", ["micro-batches", pytest.param("processes", marks=pytest.mark.slow)])
+def test_micro_batches_and_processes_do_not_change_the_result(
     tmp_path: Path, tiny: Path, session: Session, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """265 images: the last batch, 9, is shared as 5 and 4. Mixed, averaged, for a student without batch statistics."""
+    """265 images: the last batch of 9 is split as 5 and 4. Mixed, averaged, for a student without batch statistics."""
     (tmp_path / "bare.py").write_text(NETWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
     settings = ["data.options.count=265", "student.name=import:bare:net", "optim.lr=0.02", "epochs=1"]
@@ -164,15 +161,15 @@ def test_parts_and_processes_do_not_matter(
     recipe = load_recipe(str(tiny), settings)
     one = RunDir(distill(recipe, session, method="ce", seed=1, suite="one").folder(session.runs))
     other = RunDir(session.runs / "other" / "ce-s1")
-    if way == "parts":
-        session.execution = Execution(accelerator="cpu", threads=1, micro_batches=3)
+    if way == "micro-batches":
+        session.execution = CPU.model_copy(update={"micro_batches": 3})
         distill(recipe, session, method="ce", seed=1, suite="other")
         losses = [[row["loss"] for row in folder.history() if "loss" in row] for folder in (one, other)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     else:
         words = [word for text in settings for word in ("--set", text)]
-        words += ["--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2", "--suite", "other"]
-        asd(tmp_path, "distill", str(tiny), *words, "--runs", str(session.runs))
+        words += ["--method", "ce", "--devices", "2", "--suite", "other", "--runs", str(session.runs)]
+        asd(tmp_path, "distill", str(tiny), *words)
     assert one.result()["raw"] == pytest.approx(other.result()["raw"], abs=0.021)
     weights = load_file(other.student)
     for key, value in load_file(one.student).items():

@@ -1,4 +1,4 @@
-"""A whole run on two real processes (gloo) ends where one process ends, for a student without batch statistics."""
+"""A run on two real processes (gloo) equals a run on one, for a student without batch statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tests.conftest import same_weights
+from tests.processes import asd, free_port
 
 NETWORK = """
 from torch import nn
@@ -27,34 +29,16 @@ def net(num_classes):
 """
 
 
-def asd(here: Path, *words: str) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "antishortcut", *words],
-        cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-# Batches of 32. Of 257 images the last is alone and joins the batch before, shared as 17 and 16; of 250 the last 26 are
-# a batch of their own, of 265 the last 9, as 5 and 4.
+# Batches of 32. Of 257 images the last joins the batch before, split as 17 and 16; of 250 the last 26 are a batch of
+# their own, of 265 the last 9, as 5 and 4.
 @pytest.mark.parametrize("count", [257, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 265))])
-def test_two_processes_end_where_one_does(tmp_path: Path, tiny: Path, count: int) -> None:
+def test_two_processes_equal_one(tmp_path: Path, tiny: Path, count: int) -> None:
     (tmp_path / "bare.py").write_text(NETWORK)
-    common = [
-        "--set",
-        f"data.options.count={count}",
-        "--set",
-        "student.name=import:bare:net",
-        "--set",
-        "optim.lr=0.02",
-    ]
-    common += ["--threads", "1", "--device", "cpu", "--json"]
-    asd(tmp_path, "teach", str(tiny), *common, "--runs", "one")
+    settings = [f"data.options.count={count}", "student.name=import:bare:net", "optim.lr=0.02"]
+    words = [str(tiny), *(word for text in settings for word in ("--set", text))]
+    single = json.loads(asd(tmp_path, "distill", *words, "--runs", "one"))
     shutil.copytree(tmp_path / "one" / "teachers", tmp_path / "two" / "teachers")
-    single = json.loads(asd(tmp_path, "distill", str(tiny), *common, "--runs", "one"))
-    double = json.loads(asd(tmp_path, "distill", str(tiny), *common, "--runs", "two", "--devices", "2"))
+    double = json.loads(asd(tmp_path, "distill", *words, "--runs", "two", "--devices", "2"))
     assert single["hash"] == double["hash"]
     assert single["last"] == pytest.approx(double["last"], abs=0.021)  # every test image counts once
     for name in ("student", "method"):
@@ -80,19 +64,17 @@ os.fsync = slowly
 
 
 @pytest.mark.slow
-def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None:
-    """A disk may be slow: who ended before would have had the first one killed while it writes."""
+def test_no_process_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None:
+    """On a slow disk: one that ended earlier would have the first one killed while it writes."""
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
     words = ["distill", str(tiny), "--method", "ce", "--threads", "1", "--device", "cpu", "--devices", "2"]
+    paths = os.pathsep.join([str(tmp_path / "slow"), os.environ.get("PYTHONPATH", "")])
     run = subprocess.Popen(
         [sys.executable, "-m", "antishortcut", *words, "--set", "epochs=400", "--runs", "runs"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "slow")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
     folder = tmp_path / "runs" / "tiny" / "ce-s1"
     while not (folder / "metrics.jsonl").exists() or len((folder / "metrics.jsonl").read_text().splitlines()) < 10:
         assert run.poll() is None
@@ -105,36 +87,30 @@ def test_none_ends_before_the_state_is_saved(tmp_path: Path, tiny: Path) -> None
 
 
 @pytest.mark.slow
-def test_uneven_shares_in_parts_do_not_wait_for_each_other(tmp_path: Path, tiny: Path) -> None:
-    """265 images: the last batch, 9, is shared as 5 and 4, and both processes cut their share into four parts."""
+def test_uneven_batches_are_accumulated_in_as_many_steps_by_both(tmp_path: Path, tiny: Path) -> None:
+    """265 images: the last batch of 9 is split as 5 and 4, and both processes split theirs into four."""
     words = ["--set", "data.options.count=265", "--set", "optim.accumulate=4", "--set", "epochs=1", "--method", "kd"]
-    built = json.loads(
-        asd(tmp_path, "distill", str(tiny), *words, "--threads", "1", "--device", "cpu", "--devices", "2", "--json")
-    )
-    assert built["steps"] == 9
+    assert json.loads(asd(tmp_path, "distill", str(tiny), *words, "--devices", "2"))["steps"] == 9
 
 
 @pytest.mark.slow
-def test_two_machines_end_where_two_processes_of_one_do(tmp_path: Path, tiny: Path) -> None:
-    """torchrun on each of two machines, as Slurm would start it; here both are this one."""
-    common = ["distill", str(tiny), "--set", "epochs=1", "--threads", "1", "--device", "cpu", "--json"]
+def test_two_machines_equal_two_processes_of_one(tmp_path: Path, tiny: Path) -> None:
+    """torchrun on each of two machines, as Slurm starts it; here both are this one."""
+    common = ["distill", str(tiny), "--set", "epochs=1"]
     here = json.loads(asd(tmp_path, *common, "--runs", "here", "--devices", "2"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     shutil.copytree(tmp_path / "here" / "teachers", tmp_path / "there" / "teachers")
     run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    run += ["--master-addr", "127.0.0.1", "--master-port", port]
-    words = ["-m", "antishortcut", *common, "--runs", "there", "--devices", "1", "--nodes", "2"]
+    run += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    words = ["-m", "antishortcut", *common, "--threads", "1", "--device", "cpu", "--json", "--runs", "there"]
+    words += ["--devices", "1", "--nodes", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     machines = [
         subprocess.Popen([*run, "--node-rank", str(rank), *words], cwd=tmp_path, env=environment, stdout=-1, stderr=-1)
         for rank in range(2)
     ]
-    message = [machine.communicate(timeout=300) for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], message
+    printed = [machine.communicate(timeout=300) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], printed
     there = tmp_path / "there" / "tiny" / "asd-s1"
-    assert json.loads((there / "run.json").read_text())["execution"]["nodes"] == 2
-    assert json.loads((there / "run.json").read_text())["hash"] == here["hash"]
-    one, two = (load_file(tmp_path / runs / "tiny/asd-s1/student.safetensors") for runs in ("here", "there"))
-    assert all(torch.equal(one[key], two[key]) for key in one)
+    written = json.loads((there / "run.json").read_text())
+    assert (written["execution"]["nodes"], written["hash"]) == (2, here["hash"])
+    assert same_weights(tmp_path / "here/tiny/asd-s1/student.safetensors", there / "student.safetensors")
