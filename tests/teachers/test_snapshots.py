@@ -341,7 +341,7 @@ def test_the_folder_is_laid_out_as_that_of_a_teacher(tmp_path: Path) -> None:
 
 def test_asd_audit_takes_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda figure, folder: None)
+    monkeypatch.setattr("antishortcut.report.audit_page.draw_all", lambda figure, folder: None)
     rng = np.random.default_rng(0)
     for split in ("train", "val"):
         for name in ("ape", "bee"):

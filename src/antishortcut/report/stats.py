@@ -81,16 +81,16 @@ def power(difference: float, std: float, count: int, level: float = 0.95) -> flo
     return 1 - (0.0 if math.isnan(high) else high) + (0.0 if math.isnan(low) else low)  # far tails come back as nan
 
 
-def seeds_needed(difference: float, std: float, wanted: float = 0.8, level: float = 0.95) -> int:
+def seeds_needed(difference: float, std: float, target: float = 0.8, level: float = 0.95) -> int:
     """Smallest number of paired seeds that shows a true difference with that power; std is of the differences."""
-    if difference == 0 or not 0 < wanted < 1:
+    if difference == 0 or not 0 < target < 1:
         raise ValueError("no number of seeds shows a difference of zero, or shows anything for certain")
     if std == 0:
         return 2
     low, high = 1, 2  # power grows with n: enough at `high`, not at `low`
-    while power(difference, std, high, level) < wanted:
+    while power(difference, std, high, level) < target:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(difference, std, middle, level) >= wanted else (middle, high)
+        low, high = (low, middle) if power(difference, std, middle, level) >= target else (middle, high)
     return high
