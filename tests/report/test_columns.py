@@ -57,20 +57,6 @@ def test_the_best_of_a_column_is_the_highest_or_the_lowest(suite: tuple[Path, Re
     assert table.best("attack 8/255") == set()  # the same for all: nobody is best
 
 
-def test_the_best_is_of_its_suite(tmp_path: Path) -> None:
-    for suite, name, last in (
-        ("P2", "kd", 0.5),
-        ("P2", "asd", 0.6),
-        ("P10", "kd", 0.8),
-        ("P10", "asd", 0.7),
-        ("P3", "kd", 1),
-    ):
-        student(tmp_path / suite / name, name, 1, last, suite=suite)
-    table = ResultTable(collect(tmp_path))
-    assert list(table.cells) == ["P2/kd", "P2/asd", "P3/kd", "P10/kd", "P10/asd"]  # ten after two
-    assert table.best("last") == {"P2/asd", "P10/kd"}
-
-
 def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, ResultTable]) -> None:
     _, table = suite
     groups = list(dict.fromkeys(split_column(name)[0] for name in table.columns))

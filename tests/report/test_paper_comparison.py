@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from antishortcut.config.recipe import Run, rewind_run, teach_run
+from antishortcut.config.recipe import Run, teach_run
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk_recipe
 from antishortcut.methods import method_options
 from antishortcut.report import build
 from antishortcut.report.paper_comparison import EPOCHS
 from antishortcut.report.paper_pairs import DEFAULTS, DESK, unlike
 from antishortcut.run_dir import RunDir, write_json
-from tests.browser.fake_runs import score
 from tests.report.test_printed_tables import line, made, opened, run, runs
 
 ANGLES = {"shortcut_final": 65.3, "shortcut_early": 38.6, "final_early": 50.0}
@@ -49,9 +48,6 @@ def teacher(root: Path, suite: str = "P1", **more: Any) -> RunDir:
         },
     )  # fmt: skip
     return folder
-
-
-# --- as the paper's, or not ------------------------------------------------------------------------------------------
 
 
 def test_known_settings_are_those_of_the_methods() -> None:
@@ -95,14 +91,6 @@ def test_every_way_in_which_a_run_is_another(tmp_path: Path) -> None:
     assert unlike(single, None) == ""  # learns from none
 
 
-def test_a_rewound_reference_is_the_papers(tmp_path: Path) -> None:
-    recipe = PAIRS["P1"].recipe()
-    rewound = f"{rewind_run(teach_run(recipe, 'f'), 10, 0.05).hash}/final"
-    own = made("P1", "asd").model_copy(update={"name": "asd-rewind", "early": rewound})
-    assert unlike(own.model_copy(update={"roles": {"final": "final", "early": rewound}}), None) == ""
-    assert unlike(own, None) == "T_early 15% instead of rewind"
-
-
 def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) -> None:
     root = runs(tmp_path / "P1", names=("kd",))
     own = made("P1", "asd")
@@ -127,19 +115,13 @@ def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) 
     assert {row["label"] for row in made_["printed"][0]["rows"] if row["method"] == "asd"} == {label}
 
 
-# --- desk scale ------------------------------------------------------------------------------------------------------
-
-
 def test_desk_scale_names_its_networks_and_is_labelled_everywhere(tmp_path: Path) -> None:
     root = runs(tmp_path / "P1-desk", suite="P1-desk")
     teacher(tmp_path, "P1-desk")
     report = build(root)
     _, (side,) = opened(root)
     assert side.title == "P1-desk: resnet14 → resnet8, CIFAR-100"
-    assert (
-        "## Beside the printed numbers: P1-desk: resnet14 → resnet8, CIFAR-100"
-        in (root / "table.md").read_text()
-    )
+    assert "## Beside the printed numbers: P1-desk: resnet14 → resnet8, CIFAR-100" in (root / "table.md").read_text()
     tex = (root / "table.tex").read_text()
     assert f"% P1-desk: {DESK}.\n" in tex
     assert r"}{\footnotesize P1-desk: desk scale, not the paper's size: compare signs against KD only.} \\" in tex
@@ -147,9 +129,6 @@ def test_desk_scale_names_its_networks_and_is_labelled_everywhere(tmp_path: Path
     assert {(one.difference, one.label) for one in side.rows} == {(None, DESK)}
     energy = line([side], "teacher", "shortcut energy, epoch 35")  # at the same share of training
     assert energy.texts()[2:5] == ["0.245 (1)", "0.253", "–"]
-
-
-# --- of the teacher --------------------------------------------------------------------------------------------------
 
 
 def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
@@ -180,23 +159,6 @@ def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
     places = [place for one in side.rows if one.method == "teacher" for place in one.number.places]
     assert (places.count("S-Table 2"), places.count("S-Table 8")) == (14, 8)
     assert "teacher's perturbation, “teacher's sin Θ bound, at least” (no score of ours)" in side.missing
-
-
-def test_a_teacher_below_the_folder_or_with_held_out_images(tmp_path: Path) -> None:
-    school = teacher(tmp_path)
-    run(tmp_path / "P1", "asd", 1, 0.8)
-    assert line(opened(tmp_path)[1], "teacher", "accuracy").difference == pytest.approx(0.09)
-    own = json.loads((school.path / "run.json").read_text())
-    own["run"]["data"]["val_fraction"] = 0.1
-    del own["sum"]  # as somebody who edits it must
-    write_json(school.path / "run.json", own)
-    _, (side,) = opened(tmp_path / "P1")
-    assert "teacher's accuracy (asd evaluate --on clean)" in side.missing
-    score(school, "test", {"accuracy": 0.7})
-    assert line(opened(tmp_path / "P1")[1], "teacher", "accuracy").texts()[2] == "70.00 (1)"
-
-
-# --- what is not compared is named -----------------------------------------------------------------------------------
 
 
 def test_what_is_printed_and_not_measured_is_named(tmp_path: Path) -> None:

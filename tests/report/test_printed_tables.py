@@ -13,7 +13,7 @@ from scipy import stats
 
 from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
+from antishortcut.experiments.paper import MARK, TABLES, desk
 from antishortcut.experiments.printed import find
 from antishortcut.methods import method_options, method_roles
 from antishortcut.report import Report, build
@@ -88,9 +88,6 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     return root, build(root)
 
 
-# --- marks -----------------------------------------------------------------------------------------------------------
-
-
 def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
     """Less error is better: the sign of the difference is turned, the best is the least."""
     marks = paper[1].table.marks
@@ -117,9 +114,6 @@ def test_marks_need_a_difference_and_a_star_two_seeds(tmp_path: Path) -> None:
             run(tmp_path / "equal", name, seed, last)
     marks = opened(tmp_path / "equal")[0].marks("last")
     assert [str(marks[name]) for name in ("asd", "dkd")] == ["", "★▲*"]
-
-
-# --- what a difference is worth --------------------------------------------------------------------------------------
 
 
 def p12(root: Path, names: tuple[str, ...] = ("crd+kd", "asd")) -> Path:
@@ -157,14 +151,6 @@ def test_asd_beside_crd_on_p12(tmp_path: Path) -> None:
     assert line(sides, "asd", "accuracy against crd+kd, highest").texts()[2:5] == ["1.20 (3)", "1.18", "+0.02"]
     assert line(sides, "asd", "accuracy against crd+kd").texts()[5] == "agrees (+*)"
     assert "accuracy, accuracy against crd+kd (of single seeds, where theirs are not ours)" in sides[0].missing
-
-
-def test_a_suite_of_that_name_on_other_data_is_nobodys(tmp_path: Path) -> None:
-    other = PAIRS["P1"].recipe().data.model_copy(update={"name": "cues"})
-    assert opened(runs(tmp_path, data=other))[1] == []
-
-
-# --- beside print ----------------------------------------------------------------------------------------------------
 
 
 def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
@@ -244,20 +230,6 @@ def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) 
     assert {row["measure"] for row in side["rows"]} == {"mCE"}
     assert side["missing"] == ""
     assert {row["score"] for row in paper[1].summary("mce")["differences"]} == {"corruptions mce"}
-
-
-# --- not of the paper's size -----------------------------------------------------------------------------------------
-
-
-def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:
-    folder = run(tmp_path, "asd", 1, 0.9)
-    folder.finish({"set": "val", "last": {"accuracy": 0.9}, "best": {"accuracy": 0.9}, "seconds": 1.0})
-    assert "accuracy (asd evaluate --on clean)" in opened(tmp_path)[1][0].missing
-    score(folder, "test", {"accuracy": 0.8})
-    assert line(opened(tmp_path)[1], "asd", "accuracy").difference == pytest.approx(-0.5)
-
-
-# --- the printed numbers as measures ---------------------------------------------------------------------------------
 
 
 def test_a_number_stands_once_with_all_its_places() -> None:

@@ -199,19 +199,6 @@ def test_seeds_that_differ_in_more_than_the_seed_are_noted(tmp_path: Path) -> No
     assert "The seeds of kd differ in more than the seed: optim.lr." in (tmp_path / "report.html").read_text()
 
 
-def test_numbers_that_are_none_stop_nothing(tmp_path: Path) -> None:
-    folder = student(tmp_path, "kd", 10**30, 0.5)
-    score(folder, "iid", {"accuracy": float("nan"), "shape_bias": None})
-    score(folder, "corruptions", {"mce": 0.9, "words": "x", "relative": 1.1})
-    folder.log({"step": 3, "epoch": 2.0, "terms": {"task": float("inf")}})
-    with folder.metrics.open("a") as file:
-        file.write('[1]\n{"step": 4, "ep')
-    row = make_report(tmp_path)["rows"][0]
-    assert row["corruptions mce"] == 0.9
-    assert not [key for key in row if key.startswith("iid")]
-    assert (tmp_path / "figures" / "losses.png").exists()
-
-
 def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
     (student(tmp_path / "kd-s1", "kd", 1, 0.5).path / "result.json").unlink()
     built = make_report(tmp_path)
@@ -295,10 +282,3 @@ def test_a_teacher_that_is_not_ahead_is_noted_everywhere(tmp_path: Path, last: f
     note = "With 3 seeds we cannot tell whether the teacher beats training from labels"
     texts = [(folder / name).read_text() for name in ("table.md", "report.html")]
     assert all(note in text for text in (*texts, *teacher_notes(report.table.runs), str(list(report.tables(None)))))
-
-
-def test_a_teacher_is_compared_with_students_by_labels_alone(tmp_path: Path) -> None:
-    assert teacher_notes(collect(teacher_and_students(tmp_path / "a", 0.5, {"final": "final"}))) == []
-    folder = teacher_and_students(tmp_path / "b", 0.5)
-    (tmp_path / "b" / "teachers" / TEACHER / "run.json").unlink()
-    assert teacher_notes(collect(folder)) == []

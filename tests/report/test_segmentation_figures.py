@@ -23,14 +23,9 @@ from antishortcut.report.page import make_figures, render
 from antishortcut.report.paper_comparison import compare_with_paper
 from antishortcut.report.reader import PICTURE, Notes
 from antishortcut.report.segmentation_figures import (
-    GAP,
-    LINE,
-    MANY,
-    MARGIN,
     Gallery,
     class_tables,
     draw_page,
-    draw_scenes,
     galleries,
 )
 from antishortcut.report.table import ResultTable
@@ -130,9 +125,6 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report, str]:
     return root, report, (root / "report.html").read_text()
 
 
-# --- the headline, and runs counted in iterations --------------------------------------------------------------------
-
-
 def test_last_and_best_are_the_headline(suite: tuple[Path, Report, str]) -> None:
     root, report, page = suite
     asd = report.summary(None)["rows"][2]
@@ -155,15 +147,6 @@ def test_iterations(suite: tuple[Path, Report, str]) -> None:
     assert "- kd-s3: unfinished, iteration 24 of 24" in (root / "table.md").read_text()
     assert '<progress max="24" value="24.0"' in page
     assert "24 of 24 iterations" in page
-
-
-def test_a_result_without_its_headline_is_damaged(tmp_path: Path) -> None:
-    folder = dense(tmp_path / "kd-s1", "kd", 1, 0.4)
-    folder.finish(folder.result() | {"primary_metric": "dice"})
-    assert [(aside.run, aside.state) for aside in collect(tmp_path).aside] == [("kd-s1", "damaged: KeyError: 'dice'")]
-
-
-# --- the paper's table -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", [True, False])  # as in the suite, or after their methods
@@ -192,9 +175,6 @@ def test_beside_the_printed_numbers(tmp_path: Path, named: bool) -> None:
     assert (side.labels, side.missing) == ((), "teacher's mIoU (the teacher's folder is not here)")
 
 
-# --- classes ---------------------------------------------------------------------------------------------------------
-
-
 def test_classes_are_means_over_seeds(suite: tuple[Path, Report, str]) -> None:
     root, report, page = suite
     (table,) = class_tables(report.table.runs)
@@ -214,22 +194,6 @@ def test_classes_are_means_over_seeds(suite: tuple[Path, Report, str]) -> None:
     assert SCRIPT not in page
     (flat,) = json.loads(json.dumps(report.summary(None), allow_nan=False))["classes"]
     assert flat["classes"][0] == {"class": "background"} | rows["background"].means
-
-
-def test_the_best_of_a_class_is_of_its_suite_and_other_classes_have_their_own_table(tmp_path: Path) -> None:
-    names = many(MANY + 1)[0]
-    for at, (place, name) in enumerate((("a", "kd"), ("a", "asd"), ("b", "kd"), ("b", "asd"), ("c", "kd"))):
-        folder = dense(tmp_path / place / name, name, 1, 0.4, suite=place)
-        held = dict.fromkeys(CLASSES if place == "c" else names, 0.1 * at)
-        score(folder, "test", {"miou": 0.1 * at}, classes=held)  # judged on another set, which has no scores
-    both, other = class_tables(collect(tmp_path))
-    assert (both.folded, other.folded) == (True, False)
-    assert (both.title, other.title) == ("test set of a, b", "test set of c")
-    assert both.rows[4].best == {"a/asd", "b/asd"}
-    assert other.rows[1].best == set()
-
-
-# --- scenes ----------------------------------------------------------------------------------------------------------
 
 
 def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
@@ -253,16 +217,6 @@ def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
     assert 'alt="Scene 2, kd: background, &lt;script&gt;alert(1)&lt;/script&gt;"' in page
     assert page.count('class="mask"') == 16 * 5
     assert page.count('<a href="#scenes">Scenes</a>') == 1
-
-
-def test_the_legend(tmp_path: Path) -> None:
-    pictures(dense(tmp_path / "few", "few", 1, 0.4, suite="few"), guess=1)
-    names, colours = many(21)
-    pictures(dense(tmp_path / "many", "many", 1, 0.4, suite="many"), 20, classes=names, colours=colours)
-    (few, lots), _ = hung(tmp_path)
-    assert few.key([0], few.columns) == dict(zip(CLASSES, COLOURS, strict=True)) | {"no label": "#000000"}  # all
-    assert list(lots.key([0, 1], lots.columns)) == ["class 0", "class 1", "class 20", "no label"]  # what is there
-    assert list(lots.key([2], lots.columns[2:3])) == ["class 0", "class 2"]
 
 
 def test_of_many_rows_a_few_come_first(tmp_path: Path) -> None:
@@ -311,9 +265,6 @@ def test_the_conflict_set_has_a_gallery_of_its_own(tmp_path: Path) -> None:
     assert len(re.findall('<img[^>]* src="data:image/', page)) == 3 * 4 * 5
     names = {path.name for path in (tmp_path / "figures").glob("scenes*")}
     assert names == {"scenes-1.png", "scenes-2-1.png", "scenes-3-1.png"}
-
-
-# --- damage ----------------------------------------------------------------------------------------------------------
 
 
 def elsewhere(path: Path) -> None:
@@ -370,27 +321,6 @@ def test_an_artifact_of_another_form_is_noted_once(tmp_path: Path, change: bytes
     built, notes = hung(tmp_path)
     assert built == []
     assert [name for name, _ in notes] == ["kd/artifacts/scenes.json"]
-
-
-# --- pictures for other documents, and features in the plane ---------------------------------------------------------
-
-
-def test_stills(tmp_path: Path) -> None:
-    pictures(dense(tmp_path / "kd", "kd", 1, 0.4), guess=3, count=6)
-    (gallery,), _ = hung(tmp_path)
-    folder = tmp_path / "figures"
-    draw_scenes([gallery], folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["scenes-1.png", "scenes-2.png"]
-    with Image.open(folder / "scenes-1.png") as image:
-        still = image.convert("RGB")
-    side = WIDE * round(224 / WIDE)
-    high = side * HIGH // WIDE
-    width = still.size[0]
-    rows = [MARGIN + 2 * LINE + at * (high + GAP) + high // 2 for at in range(4)]
-    students = [still.getpixel((width - MARGIN - 5, row)) for row in rows]  # the last column, its right half
-    assert students == [tuple(bytes.fromhex(COLOURS[3][1:]))] * 4
-    left = width - MARGIN - side - GAP - 5
-    assert [still.getpixel((left, row)) for row in rows] == [tuple(bytes.fromhex(c[1:])) for c in COLOURS]  # teacher's
 
 
 def test_features_in_the_plane(tmp_path: Path) -> None:

@@ -59,9 +59,6 @@ def test_what_cannot_be_summed_up_or_paired() -> None:
         paired([1.0], [1.0], level=95)
 
 
-# --- how sure signs and few seeds can be ---------------------------------------------------------------------------
-
-
 def test_signs_by_hand() -> None:
     assert sign_test([3, 2, 1], [0, 0, 0]) == 0.125  # 1 of 8 outcomes: the paper's 3 of 3
     assert sign_test([3, 2, 0, 1], [0, 0, 1, 1]) == 0.5  # 2 of 3, the tie left out: 4 of 8

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from scipy.stats import spearmanr
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
 from antishortcut.errors import UserError
-from antishortcut.report import build, make_report
+from antishortcut.report import make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import ScatterAnalysis
 from antishortcut.report.sweep import Sweep, lines_over, sweep_columns, sweep_figure
@@ -96,16 +94,6 @@ def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
     assert (first["low"], first["high"]) == pytest.approx((mean - half, mean + half), abs=1e-5)
     assert second["x"] == 2.0
     assert panel.data["rules0"] == [{"line": "kd of S", "method": "kd", "value": pytest.approx(0.6), "seeds": 3}]
-
-
-def test_marks_need_two_common_seeds(tmp_path: Path) -> None:
-    for seed, last in ((1, 0.5), (2, 0.6)):
-        kd(tmp_path, seed, last)
-    for strength, seed in ((1.0, 2), (1.0, 3), (2.0, 1), (2.0, 2)):
-        contrast(tmp_path, strength, seed, 0.9 + seed / 100)
-    assert [row.cells["last"].mark for row in swept(tmp_path).rows()] == ["", "", ""]  # 0.41 and 0.32: ±0.57
-    contrast(tmp_path, 1.0, 1, 0.82)  # with seed 2: 0.32, 0.32
-    assert [row.cells["last"].mark for row in swept(tmp_path).rows()] == ["", "▲", ""]
 
 
 def test_rows_that_differ_otherwise_are_not_mixed(tmp_path: Path) -> None:
@@ -286,27 +274,3 @@ def test_the_page_has_both_sections(suite: Path) -> None:
     make_report(plain)
     assert 'id="sweep"' not in (plain / "report.html").read_text()
     assert not (plain / "sweep.md").exists()
-
-
-def test_the_command(suite: Path) -> None:
-    run = CliRunner().invoke
-    text = run(app, ["report", str(suite), "--sweep", "strength", "--scatter", "last,mce"])
-    assert text.exit_code == 0, text.output
-    assert "0.703 ▲" in text.output
-    assert "regret of always choosing kd" in text.output
-    result = json.loads(run(app, ["report", str(suite), "--scatter", "mce,last", "--json"]).stdout)
-    assert (result["scatter"]["x"], result["scatter"]["regret_groups"]) == ("corruptions mce", 3)
-    assert "sweep" not in result
-
-
-def test_many_lines_are_drawn_in_part(tmp_path: Path) -> None:
-    for number in range(25):
-        for strength in (1.0, 2.0):
-            contrast(tmp_path, strength, 1, 0.5, name=f"{number}-{strength}", options={"weight": number / 10})
-    report = build(tmp_path, sweep="strength", scatter="last,best")
-    (sweep, figure), (_, dotted) = report.drawn.sweep[0], report.drawn.scatter[0]
-    assert len(sweep.lines) == 25
-    assert [line.label for line in sweep.lines[:3]] == ["S weight=0", "S weight=0.1", "S weight=0.2"]
-    assert "The first 21 of 25 lines" in figure.note
-    assert len(figure.key) == 21
-    assert list(dotted.key) == ["contrast"]  # fifty names are too many to tell apart

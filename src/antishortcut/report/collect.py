@@ -13,26 +13,8 @@ from typing import Any
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
 from antishortcut.fileio import near_folder
-from antishortcut.report.reader import (
-    MECHANISM,
-    UNREADABLE,
-    WORD,
-    Directions,
-    Histogram,
-    Notes,
-    Scores,
-    Skipped,
-    curve,
-    error_text,
-    history,
-    last_logged,
-    number,
-    read_directions,
-    read_histograms,
-    read_scores,
-    readable,
-    terms,
-)
+from antishortcut.report import reader
+from antishortcut.report.reader import WORD, Notes, Scores, Skipped, number, readable
 from antishortcut.run_dir import RunDir, read_json
 
 BASELINE = "kd"  # the run that all others are compared with
@@ -52,7 +34,7 @@ class Student(Scores):
     run: Run
     eval_split: str  # the set that was scored during training
     primary_metric: str  # the score on it: "last" and "best"
-    histograms: dict[str, dict[str, Histogram]]  # view → measure
+    histograms: dict[str, dict[str, reader.Histogram]]  # view → measure
     seconds: float | None
     execution: dict[str, Any]
     versions: dict[str, Any]
@@ -86,7 +68,7 @@ class Collected:
     progress: tuple[UnfinishedRun, ...]
     aside: tuple[Skipped, ...]  # run folders that are damaged or left out
     notes: tuple[Skipped, ...]  # files that were skipped
-    directions: tuple[Directions, ...]  # of the teachers
+    directions: tuple[reader.Directions, ...]  # of the teachers
     teacher_runs: dict[str, Student]  # hash → teacher of these students, wherever its folder lies
 
     def teacher_of(self, run: Run) -> Run | None:
@@ -143,7 +125,7 @@ def collect(folder: Path) -> Collected:
     ordered = _ordered(list(students.values()))
     _add_changes(ordered)
     teacher_runs = {teacher.place.name: teacher for teacher in teachers}
-    directions: dict[tuple[Path, str], Directions | None] = {}
+    directions: dict[tuple[Path, str], reader.Directions | None] = {}
     for student in ordered:
         run = student.run
         if run.teacher is None or not HASH.fullmatch(run.teacher):
@@ -151,7 +133,7 @@ def collect(folder: Path) -> Collected:
         home = student.place.resolve().parent.parent / "teachers" / run.teacher
         early = run.roles.get("early", run.early)  # the state that the student was compared with
         if (home, early) not in directions:
-            directions[home, early] = read_directions(home, early, notes)
+            directions[home, early] = reader.read_directions(home, early, notes)
         if home.name not in teacher_runs and os.path.isfile(home / "run.json"):
             teacher = _open(RunDir(home), f"teachers/{home.name}", Notes())
             if isinstance(teacher, Student):
@@ -183,7 +165,7 @@ def _add_changes(students: Iterable[Student]) -> None:
     base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
     for s in students:
         reference = base.get((s.run.suite, s.run.seed), {})
-        for name in [name for name in s.values if name.startswith(MECHANISM) and name.endswith(" projection")]:
+        for name in [name for name in s.values if name.startswith(reader.MECHANISM) and name.endswith(" projection")]:
             if s.run.name != BASELINE and reference.get(name):
                 s.values[f"{name}_change"] = s.values[name] / reference[name] - 1
 
@@ -195,30 +177,30 @@ def _open(folder: RunDir, name: str, notes: Notes) -> Student | UnfinishedRun | 
         if not dumped.isprintable() or "\\" in dumped:
             run = Run.model_validate(readable(run.model_dump(mode="json")))
         return _student(folder, name, run, execution, notes) if folder.finished else _unfinished_run(folder, name, run)
-    except UNREADABLE as error:  # a UserError among them
-        message = str(error) if isinstance(error, UserError | OSError) else error_text(error)
+    except reader.UNREADABLE as error:  # a UserError among them
+        message = str(error) if isinstance(error, UserError | OSError) else reader.error_text(error)
         return Skipped(name, readable(f"damaged: {message}"))
 
 
 def _unfinished_run(folder: RunDir, name: str, run: Run) -> UnfinishedRun:
-    rows = history(folder.metrics)
+    rows = reader.history(folder.metrics)
     evaluated = next((row for row in reversed(rows) if "set" in row), {})
     primary_metric = readable(str(evaluated.get("primary_metric", "accuracy")))[:WORD]
     return UnfinishedRun(
         path=name,
         unit="epoch" if run.epochs else "iteration",
-        at=float(f"{last_logged(rows, 'epoch'):.3g}") if run.epochs else last_logged(rows, "step"),
+        at=float(f"{reader.last_logged(rows, 'epoch'):.3g}") if run.epochs else reader.last_logged(rows, "step"),
         whole=run.epochs or run.iterations,
         primary_metric=primary_metric,
-        curve=curve(rows, evaluated.get("set"), primary_metric),
+        curve=reader.curve(rows, evaluated.get("set"), primary_metric),
         when=folder.metrics.stat().st_mtime if rows else None,
     )
 
 
 def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
     result = readable(folder.result())
-    rows = history(folder.metrics)
-    scores = read_scores(folder.path, name, notes)
+    rows = reader.history(folder.metrics)
+    scores = reader.read_scores(folder.path, name, notes)
     primary_metric = str(result.get("primary_metric", "accuracy"))[:WORD]
     for kind in ("last", "best"):
         value = number(result[kind][primary_metric])
@@ -232,12 +214,12 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
         run=run,
         eval_split=str(result["set"]),
         primary_metric=primary_metric,
-        histograms=read_histograms(folder.path, name, notes),
+        histograms=reader.read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=readable(execution),
         versions=dict(readable(read_json(folder.path / "run.json").get("versions", {}))),
-        curve=curve(rows, result["set"], primary_metric),
-        terms=terms(rows, run.epochs or last_logged(rows, "epoch") or 1.0),  # runs counted in iterations log epochs too
+        curve=reader.curve(rows, result["set"], primary_metric),
+        terms=reader.terms(rows, run.epochs or reader.last_logged(rows, "epoch") or 1.0),  # iterations log epochs too
         parameters=number(result.get("parameters")),
         **vars(scores),
     )

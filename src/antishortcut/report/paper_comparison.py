@@ -13,32 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antishortcut.experiments.printed import PRINTED, Printed, of_run
+from antishortcut.report import paper_pairs
 from antishortcut.report.collect import BASELINE, Student
-from antishortcut.report.paper_pairs import (
-    DESK,
-    SIGNS,
-    at_desk,
-    pair_of,
-    recipe_of,
-    row_of,
-    share_of,
-    suite_labels,
-    title_of,
-    unlike_teacher,
-)
+from antishortcut.report.paper_pairs import DESK, SIGNS, at_desk, pair_of, recipe_of, row_of, share_of, unlike_teacher
 from antishortcut.report.reader import Directions
 from antishortcut.report.stats import Summary, sign_test, summary
-from antishortcut.report.table import (
-    HEADLINE,
-    SURE,
-    ResultTable,
-    against,
-    in_pairs,
-    leaves_zero_out,
-    signed,
-    split_column,
-    values_of,
-)
+from antishortcut.report.table import HEADLINE, SURE, ResultTable, against, in_pairs, leaves_zero_out, signed, values_of
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -341,8 +321,8 @@ class _Suite:
         quoted = {why: [f"“{key}”" if "," in key else key for key in keys] for why, keys in self.missing.items()}
         return PaperComparison(
             suite=self.name,
-            title=title_of(self.students[0].run, teacher),
-            labels=tuple(suite_labels(runs).get(self.name, ())),
+            title=paper_pairs.title_of(self.students[0].run, teacher),
+            labels=tuple(paper_pairs.suite_labels(runs).get(self.name, ())),
             rows=tuple(rows),
             notes=tuple(f"{', '.join(places)}: {note}" for note, places in self.notes.items()),
             missing=""
@@ -371,8 +351,8 @@ class _Suite:
             elif column == SECONDS and not any(self._values(row, measure, column) for row in self.groups):
                 self._miss(f"seconds of {BASELINE} on the same machine, without cached teachers", key)
             elif column is None:
-                group = split_column(measure.columns[0])[0].split()[0]
-                evaluation = "clean" if group in ("training", "test", "val") else group
+                group = measure.columns[0].split()[0]
+                evaluation = "clean" if group in ("last", "test", "val") else group
                 self._miss(f"asd evaluate --on {evaluation}", key)
             elif not self.table.selected or column in self.table.selected:
                 each = [(row, number) for row in self.groups for number in self.printed[row].get(key, ())]

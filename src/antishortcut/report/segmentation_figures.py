@@ -17,19 +17,9 @@ from unicodedata import normalize
 from PIL import Image, ImageDraw, ImageFont
 
 from antishortcut.fileio import atomic_write
+from antishortcut.report import reader
 from antishortcut.report.collect import BASELINE, Collected, Student
-from antishortcut.report.reader import (
-    SCENES,
-    UNREADABLE,
-    WORD,
-    Notes,
-    Picture,
-    class_colours,
-    error_text,
-    number,
-    open_picture,
-    read_object,
-)
+from antishortcut.report.reader import SCENES, Notes, Picture
 from antishortcut.report.stats import summary
 from antishortcut.report.table import HEADLINE, ResultTable, best_of_suites
 
@@ -150,9 +140,9 @@ class _SceneReader:
         for at in range(min(scenes.scenes, MOST)):
             name = f"{at:02d}-{role}.{'jpg' if role == 'input' else 'png'}"
             try:
-                shots[at] = open_picture(student.place / "artifacts", f"{scenes.kind}/{name}", self.notes)
-            except UNREADABLE as error:
-                why = "not there" if isinstance(error, FileNotFoundError) else error_text(error)
+                shots[at] = reader.open_picture(student.place / "artifacts", f"{scenes.kind}/{name}", self.notes)
+            except reader.UNREADABLE as error:
+                why = "not there" if isinstance(error, FileNotFoundError) else reader.error_text(error)
                 self.faults.setdefault((f"{student.path}/artifacts/{scenes.kind}", why), []).append(name)
         return shots
 
@@ -163,11 +153,11 @@ class _SceneReader:
 
 def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
     """Of each method the first seed that has scenes; other test sets, suites and teachers are other galleries."""
-    reader = _SceneReader(notes)
+    pictures = _SceneReader(notes)
     groups: dict[tuple[str, str, str], dict[SceneSet, dict[str, tuple[Student, Shots]]]] = {}
     for kind, students in product(KINDS, table.runs.groups.values()):
         for student, scenes in _scene_sets(students, kind, notes):
-            if shots := reader.shots(student, scenes, "student"):
+            if shots := pictures.shots(student, scenes, "student"):
                 run = student.run
                 sets = groups.setdefault((run.suite, run.teacher or "", run.fingerprint), {})
                 sets.setdefault(scenes, {})[student.method] = student, shots
@@ -180,23 +170,23 @@ def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
                 shots = {}
                 for student, _ in methods.values():  # from the first student that has it whole
                     if len(shots) < min(scenes.scenes, MOST):
-                        shots = reader.shots(student, scenes, role) | shots
+                        shots = pictures.shots(student, scenes, role) | shots
                 columns.append(SceneColumn(role, shots))
             for method, more in _method_order(methods, table):
                 student, shots = methods[method]
                 columns.append(SceneColumn(method, shots, method, student.run.seed, more))
             result.append(Gallery(suite, teacher, scenes, columns))
-    reader.note()
+    pictures.note()
     return result
 
 
 def _scene_sets(students: Iterable[Student], kind: str, notes: Notes) -> Iterator[tuple[Student, SceneSet]]:
     def read(student: Student) -> SceneSet | None:
-        saved = read_object(student.place / "artifacts" / f"{kind}.json")
-        count = number(saved["scenes"])
+        saved = reader.read_object(student.place / "artifacts" / f"{kind}.json")
+        count = reader.number(saved["scenes"])
         if count is None or count < 1:
             raise ValueError("it has no scenes")
-        return SceneSet(str(saved["set"])[:WORD], *class_colours(saved), int(count), kind)
+        return SceneSet(str(saved["set"])[: reader.WORD], *reader.class_colours(saved), int(count), kind)
 
     for student in students:
         scenes = notes.attempt(f"{student.path}/artifacts/{kind}.json", partial(read, student), None)
