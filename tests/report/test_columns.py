@@ -150,3 +150,11 @@ def test_nothing_from_outside_is_a_command_in_latex(text: str) -> None:
     )
     left = re.sub(r"\\[&%$#_{}]|\$(\\pm|-|\\uparrow|\\downarrow)\$|\{\[\}|\{\*\}", "", left)
     assert not set(left) & set("\\&%$#_{}~^[*\n")
+
+
+def test_the_best_is_of_its_suite(tmp_path: Path) -> None:
+    for suite, name, last in (("P2", "kd", 0.5), ("P2", "asd", 0.6), ("P10", "kd", 0.8), ("P10", "asd", 0.7)):
+        student(tmp_path / suite / name, name, 1, last, suite=suite)
+    table = ResultTable(collect(tmp_path))
+    assert list(table.cells) == ["P2/kd", "P2/asd", "P10/kd", "P10/asd"]  # ten after two
+    assert table.best("last") == {"P2/asd", "P10/kd"}

@@ -148,6 +148,14 @@ def test_pictures_only_from_inside_only_png_and_not_too_large(runs: Path, tmp_pa
     assert sum("no PNG" in note.state or "too large" in note.state for note in result.notes) == 2
 
 
+def test_damaged_directions_are_noted_and_left_out(runs: Path) -> None:
+    file = runs / "teachers" / TEACHER / "artifacts" / "directions-a1b2.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"angles": {"shortcut_final": {"each": ["x"]}}}))
+    result = collect(runs / "P2")
+    assert result.directions == ()
+    assert [note.run for note in result.notes] == [f"teachers/{TEACHER}/artifacts/directions-a1b2.json"]
+
+
 def test_a_teacher_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     directions(tmp_path / "elsewhere", ["a"] * 8)
     student(tmp_path / "runs" / "P2" / "kd-s1", "kd", 1, 0.5, teacher="../../elsewhere")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antishortcut.config.recipe import Run, teach_run
+from antishortcut.config.recipe import Run, rewind_run, teach_run
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk_recipe
 from antishortcut.methods import method_options
 from antishortcut.report import build
@@ -200,3 +200,18 @@ def test_the_cost_of_asd_over_kd(tmp_path: Path) -> None:
     _, sides = opened(tmp_path / "P1")
     assert line(sides, "asd", "overhead in all, %, from").texts()[2:6] == ["20.0 ± 2.8 (2)", "15.0", "+5.0", "–"]
     assert line(sides, "asd", "overhead in all, %, to").texts()[4] == "0.0"
+
+
+def test_a_rewound_reference_is_the_papers() -> None:
+    rewound = f"{rewind_run(teach_run(PAIRS['P1'].recipe(), 'f'), 10, 0.05).hash}/final"
+    own = made("P1", "asd").model_copy(update={"name": "asd-rewind", "early": rewound})
+    assert unlike(own.model_copy(update={"roles": {"final": "final", "early": rewound}}), None) == ""
+    assert unlike(own, None) == "T_early 15% instead of rewind"
+
+
+def test_several_teachers_are_averaged(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run(tmp_path / "P1", "asd", seed, 0.8, teacher=teacher(tmp_path, seed=seed).path.name)
+    one = line(opened(tmp_path / "P1")[1], "teacher", "accuracy")
+    assert (one.texts()[2], one.difference) == ("80.00 ± 0.00 (2)", None)
+    assert one.label.startswith("not made as the paper's (teacher.seed 1 instead of 0)")

@@ -13,7 +13,7 @@ from scipy import stats
 
 from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.paper import MARK, TABLES, desk
+from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
 from antishortcut.experiments.printed import find
 from antishortcut.methods import method_options, method_roles
 from antishortcut.report import Report, build
@@ -254,3 +254,15 @@ def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
     assert change.ours is not None
     assert change.ours.mean == pytest.approx(50 * (0.21 / 0.26 + 0.22 / 0.27) - 100)
     assert change.texts()[5] == "agrees (−)"
+
+
+def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:
+    folder = run(tmp_path, "asd", 1, 0.9)
+    folder.finish({"set": "val", "last": {"accuracy": 0.9}, "best": {"accuracy": 0.9}, "seconds": 1.0})
+    assert "accuracy (asd evaluate --on clean)" in opened(tmp_path)[1][0].missing
+    score(folder, "test", {"accuracy": 0.8})
+    assert line(opened(tmp_path)[1], "asd", "accuracy").difference == pytest.approx(-0.5)
+
+
+def test_a_suite_with_a_pairs_name_on_other_data_is_not_compared(tmp_path: Path) -> None:
+    assert opened(runs(tmp_path, data=PAIRS["P1"].recipe().data.model_copy(update={"name": "cues"})))[1] == []

@@ -95,3 +95,9 @@ def test_what_no_seeds_can_show() -> None:
             seeds_needed(*wrong)
     with pytest.raises(ValueError, match="two pairs"):
         power(1.0, 1.0, 1)
+
+
+def test_power_of_large_effects_is_a_number() -> None:
+    """Where scipy's far tail of the noncentral t is nan, it counts as zero."""
+    assert power(12.6, 1.0, 5) == pytest.approx(1.0, abs=1e-6)
+    assert seeds_needed(12.6, 1.0) <= 3

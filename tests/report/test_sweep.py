@@ -18,7 +18,7 @@ from antishortcut.report.scatter import ScatterAnalysis
 from antishortcut.report.sweep import Sweep, lines_over, sweep_columns, sweep_figure
 from antishortcut.report.table import ResultTable
 from antishortcut.run_dir import RunDir
-from tests.browser.fake_runs import score
+from tests.browser.fake_runs import HOSTILE, SCRIPT, score
 
 BOTH = {"final": "final", "early": "15%"}
 
@@ -155,7 +155,7 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         ("strenght", "no run here has 'strenght' as a number; did you mean 'strength'?"),
         ("lr", "did you mean 'optim.lr'?"),
@@ -167,10 +167,10 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
         ("epochs", "its values here: 2"),
     ],
 )
-def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, said: str) -> None:
+def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, message: str) -> None:
     for strength in (1.0, 2.0):
         contrast(tmp_path, strength, 1, 0.5, options={"reference": "early"})
-    with pytest.raises(UserError, match=re.escape(said)) as caught:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
         make_report(tmp_path, sweep=key)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "report.html").exists()
@@ -208,8 +208,8 @@ def dots(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scattered(root: Path, wanted: str) -> ScatterAnalysis:
-    return ScatterAnalysis(ResultTable(collect(root)), wanted)
+def scattered(root: Path, columns: str) -> ScatterAnalysis:
+    return ScatterAnalysis(ResultTable(collect(root)), columns)
 
 
 def test_correlation_and_regret_by_hand(dots: Path) -> None:
@@ -238,7 +238,7 @@ def test_where_less_is_better_the_least_is_best(dots: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("columns", "message"),
     [
         ("last", "wants two columns"),
         ("last,last", "wants two columns"),
@@ -247,14 +247,14 @@ def test_where_less_is_better_the_least_is_best(dots: Path) -> None:
         ("last,nobody accuracy", "--scatter: no column"),
     ],
 )
-def test_columns_of_a_scatter(dots: Path, wanted: str, said: str) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
-        scattered(dots, wanted)
+def test_columns_of_a_scatter(dots: Path, columns: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        scattered(dots, columns)
 
 
 def test_the_page_has_both_sections(suite: Path) -> None:
-    made_ = make_report(suite, sweep="strength", scatter="last,mce")
-    assert json.loads(json.dumps(made_, allow_nan=False)) == made_
+    result = make_report(suite, sweep="strength", scatter="last,mce")
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
     page = (suite / "report.html").read_text()
     assert '<section id="sweep"><h2>How scores depend on strength</h2>' in page
     assert '<section id="scatter"><h2>Choosing by last: does it find the best corruptions mce?</h2>' in page
@@ -274,3 +274,13 @@ def test_the_page_has_both_sections(suite: Path) -> None:
     make_report(plain)
     assert 'id="sweep"' not in (plain / "report.html").read_text()
     assert not (plain / "sweep.md").exists()
+
+
+def test_names_in_a_sweep_are_escaped(tmp_path: Path) -> None:
+    for strength in (1.0, 2.0):
+        options = {f"{HOSTILE}.x": strength, "<b>": HOSTILE}
+        folder = made(tmp_path, f"{HOSTILE}{strength}", 1, 0.5, suite=HOSTILE, method=SCRIPT, options=options)
+        score(folder, "a<b>|", {"<i>": strength / 3})
+    make_report(tmp_path, sweep=f"{HOSTILE}.x", scatter="last,a<b>| <i>")
+    for name in ("sweep.md", "scatter.md", "figures/sweep.svg", "figures/scatter.svg", "report.html"):
+        assert not re.search("<(b|i)>|<script>alert", (tmp_path / name).read_text())

@@ -40,10 +40,10 @@ class Choice:
 class ScatterAnalysis:
     """Two columns of all runs. Where less is better a score counts negative: + is always better with better."""
 
-    def __init__(self, table: ResultTable, wanted: str) -> None:
-        columns = select_columns(wanted, table.every, "--scatter") if table.every else []
+    def __init__(self, table: ResultTable, text: str) -> None:
+        columns = select_columns(text, table.every, "--scatter") if table.every else []
         if len(columns) != 2:
-            raise UserError(f'--scatter {wanted!r}: wants two columns, like "iid accuracy,conflict accuracy"')
+            raise UserError(f'--scatter {text!r}: wants two columns, like "iid accuracy,conflict accuracy"')
         self.x, self.y = x, y = columns
         self.students = [s for s in table.runs.students if x in s.values and y in s.values]
         if not self.students:

@@ -370,7 +370,7 @@ class ResultTable:
     def random(self) -> dict[str, float]:
         """Projection → that of a random direction."""
         values = {name: values_of(self.runs.students, chance) for name in self.every if (chance := random_of(name))}
-        return {name: summary(held).mean for name, held in values.items() if held}
+        return {name: summary(each).mean for name, each in values.items() if each}
 
     @cached_property
     def primary_metric(self) -> str:
