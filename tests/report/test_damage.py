@@ -217,7 +217,12 @@ def test_figures_are_drawn_again_only_when_they_change(tmp_path: Path) -> None:
 
 def test_the_bundle_of_scripts_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr("vl_convert.javascript_bundle", lambda code: calls.append(code) or "a</script>b<!--c\r\n")
+
+    def bundle(code: str) -> str:
+        calls.append(code)
+        return "a</script>b<!--c\r\n"
+
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
     for cache, count in (("cache", 1), ("cache", 1), ("file", 2)):  # the last cannot be written
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))

@@ -19,7 +19,7 @@ from antishortcut.methods import method_options, method_roles
 from antishortcut.report import Report, build
 from antishortcut.report.collect import collect
 from antishortcut.report.paper_comparison import ComparisonRow, PaperComparison, compare_with_paper, numbers_of
-from antishortcut.report.table import ResultTable
+from antishortcut.report.table import ResultTable, difference_texts
 from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import score
 
@@ -103,11 +103,11 @@ def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
 def test_marks_need_a_difference_and_a_star_two_seeds(tmp_path: Path) -> None:
     table, _ = opened(runs(tmp_path / "one", seeds=1))
     assert str(table.marks("last")["asd"]) == "▲"
-    (one,) = [d for d in table.differences.each if (d.method, d.column) == ("asd", "last")]
+    (one,) = [d for d in table.differences if (d.method, d.column) == ("asd", "last")]
     assert one.texts(True)[2:] == ["+0.005", "–", "–", "1", "–", "–"]
     table, sides = opened(runs(tmp_path / "none", names=("ce", "asd")))
     assert [str(mark) for mark in table.marks("last").values()] == ["", "★"]
-    assert table.differences.each == ()
+    assert table.differences == []
     assert (line(sides, "asd", "accuracy").agreement, line(sides, "asd", "mCE").agrees) == ("–", None)
     for seed in (1, 2):
         for name, last in (("kd", 0.5), ("asd", 0.5), ("dkd", 0.75)):
@@ -214,7 +214,7 @@ def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -
         assert note in page
         assert note in printed.below
     assert report.summary(None)["printed"] == [side.flat()]
-    for cells in report.table.differences.texts():
+    for cells in difference_texts(report.table.differences)[1]:
         assert f"| {' | '.join(cells)} |" in text
     assert "**0.808 ± 0.003** ▲*" in text
     assert "★▲*" in next(iter(shown.values())).rows[1][3]

@@ -47,7 +47,7 @@ class Report:
             more["sizes"] = [row.flat() for row in sizes.rows]
         return more | {
             "rows": table.rows(),
-            "differences": [one.flat() for one in table.differences.each],
+            "differences": [one.flat() for one in table.differences],
             "printed": [each.flat() for each in compare_with_paper(table)],
             "page": str(runs.folder / "report.html"),
             "runs": len(runs.students),

@@ -30,7 +30,17 @@ from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, re
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
 from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import ResultTable, arrow, better, interval, signed, split_column, view_of, words
+from antishortcut.report.table import (
+    Difference,
+    ResultTable,
+    arrow,
+    difference_texts,
+    interval,
+    signed,
+    split_column,
+    view_of,
+    words,
+)
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -84,10 +94,13 @@ def render(table: ResultTable, drawn: Figures) -> str:
     different, same = notes.settings(runs)
     sets = table.sets()
     comparisons = paper_comparison.compare_with_paper(table)
+    differences: dict[str, dict[str, Difference]] = {}  # by title and column
+    for one in table.differences:
+        differences.setdefault(one.title, {})[one.column] = one
     return render_page(
         "template.html",
         filters={
-            "interval": interval, "signed": signed, "words": words, "arrow": arrow, "better": better,
+            "interval": interval, "signed": signed, "words": words, "arrow": arrow,
             "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
         },
         drawn=drawn.all(),
@@ -100,6 +113,8 @@ def render(table: ResultTable, drawn: Figures) -> str:
         number={method: index for index, method in enumerate(runs.methods)},
         style=style(runs.methods),
         baseline=BASELINE,
+        differences=differences,
+        differences_explanation=difference_texts(table.differences)[2],
         comparisons=comparisons,
         printed_head=paper_comparison.HEAD,
         printed_explanation=paper_comparison.explanation(comparisons),

@@ -26,7 +26,7 @@ def column_title(table: ResultTable, column: str) -> str:
 def difference_figure(table: ResultTable) -> Figure:
     """Paired differences with their intervals: of every set its first score."""
     methods, panels = table.runs.methods, []
-    differences = [one for one in table.differences.each if one.reference == BASELINE]
+    differences = [one for one in table.differences if one.reference == BASELINE]
     columns = [column for column in table.compared() if column in {one.column for one in differences}]
     firsts = {split_column(column)[0]: column for column in reversed(columns)}
     for index, column in enumerate(reversed(firsts.values())):

@@ -230,12 +230,6 @@ class Mark:
     def against(self) -> str:
         return MARKS[self.way] + SURE * self.sure
 
-    @property
-    def words(self) -> str:
-        """For screen readers."""
-        text = {1: f"better than {BASELINE}", -1: f"worse than {BASELINE}", 0: ""}[self.way]
-        return text + ", the interval leaves zero out" * self.sure
-
     def __str__(self) -> str:
         return BEST * self.best + self.against
 
@@ -284,47 +278,21 @@ def _seeds_needed(effect: float) -> int | None:
     return seeds_needed(effect, 1.0, POWER) if effect > 0 else None
 
 
-@dataclass(frozen=True)
-class Differences:
-    """All of a table's, method by method."""
-
-    each: tuple[Difference, ...]
-
-    @property
-    def rows(self) -> dict[str, dict[str, Difference]]:
-        """By title and column."""
-        rows: dict[str, dict[str, Difference]] = {}
-        for one in self.each:
-            rows.setdefault(one.title, {})[one.column] = one
-        return rows
-
-    @property
-    def references(self) -> str:
-        return " and ".join(dict.fromkeys(one.reference for one in self.each))
-
-    @property
-    def tested(self) -> bool:
-        return any(one.p is not None for one in self.each)
-
-    def head(self) -> list[str]:
-        usual = ["method", "score", "difference", "95 % interval", "effect d_z", "pairs", "seeds needed"]
-        return usual + ["sign test p"] * self.tested
-
-    def texts(self) -> list[list[str]]:
-        return [one.texts(self.tested) for one in self.each]
-
-    def explanation(self) -> list[str]:
-        lines = [
-            f"Seeds needed: to show a true difference and spread like those seen here, with a power of {POWER} at the "
-            "5 % level (two-sided paired t test); – where it has no spread to go by."
-        ]
-        if self.tested:
-            printed = find("S-Sec. A.6", CHALLENGER, RIVALS, "p of the one-sided sign test").mean
-            lines.append(
-                f"Sign test: the paper’s own (S-Sec. A.6, which has {printed:g}), one-sided p of being better than "
-                f"{RIVAL} by signs alone. Three seeds cannot give less than 0.125; the interval says more."
-            )
-        return lines
+def difference_texts(differences: Sequence[Difference]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Head, rows and explanation of a table of differences."""
+    tested = any(one.p is not None for one in differences)
+    head = ["method", "score", "difference", "95 % interval", "effect d_z", "pairs", "seeds needed"]
+    notes = [
+        f"Seeds needed: to show a true difference and spread like those seen here, with a power of {POWER} at the "
+        "5 % level (two-sided paired t test); – where it has no spread to go by."
+    ]
+    if tested:
+        printed = find("S-Sec. A.6", CHALLENGER, RIVALS, "p of the one-sided sign test").mean
+        notes.append(
+            f"Sign test: the paper’s own (S-Sec. A.6, which has {printed:g}), one-sided p of being better than "
+            f"{RIVAL} by signs alone. Three seeds cannot give less than 0.125; the interval says more."
+        )
+    return head + ["sign test p"] * tested, [one.texts(tested) for one in differences], notes
 
 
 # --- the table ---
@@ -433,7 +401,7 @@ class ResultTable:
         return against(*pair, column) if pair and better(column) and column != "best" else None
 
     @cached_property
-    def differences(self) -> Differences:
+    def differences(self) -> list[Difference]:
         """Of the shown columns, to the baseline and to CRD."""
         each = []
         for reference, methods in self.pairs.items():
@@ -445,11 +413,16 @@ class ResultTable:
                         each.append(
                             Difference(method, column, value, sign_test(ours, other) if tested else None, reference)
                         )
-        return Differences(tuple(each))
+        return each
+
+    @property
+    def references(self) -> str:
+        """With which methods others are compared."""
+        return " and ".join(dict.fromkeys(one.reference for one in self.differences))
 
     def compared(self) -> list[str]:
         """Of the shown columns, those with a difference."""
-        known = {one.column for one in self.differences.each}
+        known = {one.column for one in self.differences}
         return [column for column in self.columns if column in known]
 
     def best(self, column: str) -> set[str]:
@@ -477,7 +450,7 @@ class ResultTable:
         """Flat rows for the command and for JSON."""
         rows = []
         marks = {name: self.marks(name) for name in self.columns}
-        compared = any(one.reference == BASELINE for one in self.differences.each)
+        compared = any(one.reference == BASELINE for one in self.differences)
         for method, cells in self.cells.items():
             row: dict[str, Any] = {"method": method, "label": self.labels.get(method, ""), "seeds": self.seeds[method]}
             for name in self.columns:
@@ -497,7 +470,7 @@ class ResultTable:
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
         text = f"{best}: best of the column" + " in its suite" * (len(set(self.suites.values())) > 1)
-        if not any(one.reference == BASELINE for one in self.differences.each):
+        if not any(one.reference == BASELINE for one in self.differences):
             return f"{text}."
         return (
             f"{text}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "

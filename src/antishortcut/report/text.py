@@ -17,7 +17,7 @@ from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, ResultTable, arrow, heading, split_column, words
+from antishortcut.report.table import HEADLINE, ResultTable, arrow, difference_texts, heading, split_column, words
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -56,12 +56,13 @@ def _results(table: ResultTable, bold: bool = False) -> tuple[list[str], list[li
 
 def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
-    differences, comparisons = table.differences, paper_comparison.compare_with_paper(table)
-    if differences.each:
-        title, rows = f"difference to {differences.references}, seed by seed", differences.texts()
+    comparisons = paper_comparison.compare_with_paper(table)
+    if table.differences:
+        title = f"difference to {table.references}, seed by seed"
+        head, rows, notes = difference_texts(table.differences)
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
-        yield TextTable(title, differences.head(), rows, differences.explanation())
+        yield TextTable(title, head, rows, notes)
     for each in comparisons:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
         below = each.footnotes() + [paper_comparison.explanation(comparisons)] * last
