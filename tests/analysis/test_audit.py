@@ -372,7 +372,7 @@ def saved(path: Path, model: str, zeroed: int | None = None, classes: int = 2) -
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as files cost a second each; one test draws them."""
-    monkeypatch.setattr("antishortcut.report.audit_page.draw", lambda figure, folder: None)
+    monkeypatch.setattr("antishortcut.report.audit_page.draw_all", lambda figure, folder: None)
 
 
 OWN = ("--data", "folder:own", "--image-size", "16", "--threads", "1")

@@ -100,4 +100,4 @@ def test_the_report_names_machines_where_there_are_several(student: RunDir, sess
     assert held.head()[-2:] == ["runs", "on"]
     rows = [(row[1], row[4], *row[-2:]) for row in held.texts() if row[1] == "student"]
     assert rows == [("student", "3.5 ± 0.71", "2", "one"), ("student", "5", "1", "another")]
-    assert held.told().endswith("Measured on one; another.")
+    assert held.explanation().endswith("Measured on one; another.")

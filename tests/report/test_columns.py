@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.report.collect import collect
-from antishortcut.report.table import Table, arrow, better, chosen, ordered, parts, shown, view_of
+from antishortcut.report.table import (
+    ResultTable,
+    arrow,
+    better,
+    first_columns,
+    ordered,
+    select_columns,
+    split_column,
+    view_of,
+)
 from antishortcut.report.text import tex, write_latex, write_markdown
-from tests.browser.fake_runs import SCRIPT, full, score, student
+from tests.browser.fake_runs import full, score, student
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Table]:
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ResultTable]:
     """Four methods, two seeds, every score there is."""
     place = full(tmp_path_factory.mktemp("runs"))
-    return place, Table.of(collect(place))
+    return place, ResultTable(collect(place))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,7 @@ def test_which_way_is_better(column: str, way: int) -> None:
     assert arrow(column) == {1: "↑", -1: "↓", 0: ""}[way]
 
 
-def test_the_best_of_a_column_is_the_highest_or_the_lowest(suite: tuple[Path, Table]) -> None:
+def test_the_best_of_a_column_is_the_highest_or_the_lowest(suite: tuple[Path, ResultTable]) -> None:
     _, table = suite
     for column in ("conflict accuracy", "corruptions mce", "stylized gap", "groups worst_group"):
         means = {method: cells[column].mean for method, cells in table.cells.items()}
@@ -51,23 +57,9 @@ def test_the_best_of_a_column_is_the_highest_or_the_lowest(suite: tuple[Path, Ta
     assert table.best("attack 8/255") == set()  # the same for all: nobody is best
 
 
-def test_the_best_is_of_its_suite(tmp_path: Path) -> None:
-    for suite, name, last in (
-        ("P2", "kd", 0.5),
-        ("P2", "asd", 0.6),
-        ("P10", "kd", 0.8),
-        ("P10", "asd", 0.7),
-        ("P3", "kd", 1),
-    ):
-        student(tmp_path / suite / name, name, 1, last, suite=suite)
-    table = Table.of(collect(tmp_path))
-    assert list(table.cells) == ["P2/kd", "P2/asd", "P3/kd", "P10/kd", "P10/asd"]  # ten after two
-    assert table.best("last") == {"P2/asd", "P10/kd"}
-
-
-def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, Table]) -> None:
+def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, ResultTable]) -> None:
     _, table = suite
-    groups = list(dict.fromkeys(parts(name)[0] for name in table.columns))
+    groups = list(dict.fromkeys(split_column(name)[0] for name in table.columns))
     assert groups[:2] == ["training", "conflict"]
     assert groups[-3:] == ["groups", "attack", "mechanism aligned"]
     assert [name for name in table.columns if name.startswith("corruptions")] == [
@@ -86,7 +78,7 @@ def test_the_view_is_one_for_all() -> None:
     assert view_of([*names, "mechanism aligned cos_final"]) == "aligned"
     assert view_of(["mechanism odd x"]) == "odd"
     assert view_of(["last"]) is None
-    assert shown(ordered(names)) == ["mechanism raw projection"]
+    assert first_columns(ordered(names)) == ["mechanism raw projection"]
 
 
 def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: Path) -> None:
@@ -102,13 +94,13 @@ def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: P
         pytest.approx(-0.25),
         None,
     ]
-    mean, spread = Table.of(result).texts("asd", name)
+    mean, spread = ResultTable(result).texts("asd", name)
     assert (mean, spread.partition(" (")[2]) == ("−0.225", "2 of 3)")
 
 
 def test_columns_by_whole_name_or_by_end() -> None:
     names = ["last", "conflict accuracy", "iid accuracy", "corruptions mce"]
-    assert chosen(" mce , last,mce", names) == ["corruptions mce", "last"]
+    assert select_columns(" mce , last,mce", names) == ["corruptions mce", "last"]
     for required, text in (
         ("lost", "did you mean 'last'"),
         ("mcee", "did you mean 'mce'"),
@@ -116,27 +108,27 @@ def test_columns_by_whole_name_or_by_end() -> None:
         ("  , ", "names no column"),
     ):
         with pytest.raises(UserError, match=re.escape(text)):
-            chosen(required, names)
+            select_columns(required, names)
 
 
-def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, Table], tmp_path: Path) -> None:
-    place, table = suite
-    short = table.choose("last,conflict accuracy,mce")
+def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, ResultTable], tmp_path: Path) -> None:
+    _, table = suite
+    short = table.select("last,conflict accuracy,mce")
     assert set(short.rows()[0]) == {
         *("method", "label", "seeds", "last", "last ±", "conflict accuracy", "conflict accuracy ±", "corruptions mce"),
         *("last mark", "conflict accuracy mark", "corruptions mce mark"),
         *("corruptions mce ±", "vs kd", "vs kd low", "vs kd high"),
     }
-    write_markdown(collect(place), short, tmp_path / "table.md")
+    write_markdown(short, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
     assert "| method | seeds | last ↑ | conflict accuracy ↑ | corruptions mce ↓ |" in text
     assert "corruptions: generated images." in text
     assert "stylized" not in text
 
 
-def test_latex(suite: tuple[Path, Table], tmp_path: Path) -> None:
+def test_latex(suite: tuple[Path, ResultTable], tmp_path: Path) -> None:
     _, table = suite
-    write_latex(table.choose("last,mce,aligned projection"), tmp_path / "table.tex")
+    write_latex(table.select("last,mce,aligned projection"), tmp_path / "table.tex")
     text = (tmp_path / "table.tex").read_text()
     assert r"\begin{tabular}{lrrrr}" in text
     assert r" &  & \multicolumn{1}{c}{training} & \multicolumn{1}{c}{corruptions (generated)} &" in text
@@ -160,20 +152,9 @@ def test_nothing_from_outside_is_a_command_in_latex(text: str) -> None:
     assert not set(left) & set("\\&%$#_{}~^[*\n")
 
 
-def test_the_command_chooses_columns_and_names_near_ones(suite: tuple[Path, Table], tmp_path: Path) -> None:
-    student(tmp_path / "kd-s1", "kd", 1, 0.5)
-    built = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "best"])
-    assert built.exit_code == 0
-    assert "best" in built.output
-    assert "last" not in (tmp_path / "table.md").read_text().splitlines()[2]
-    wrong = CliRunner().invoke(app, ["report", str(tmp_path), "--columns", "lasst"])
-    assert isinstance(wrong.exception, UserError)
-    assert "did you mean 'last'" in str(wrong.exception)
-
-
-def test_where_images_come_from_stands_beside_their_set(suite: tuple[Path, Table]) -> None:
-    _, table = suite
-    expected: dict[str, Any] = {"corruptions": "generated", "stylized": "generated", "cue-conflict": "official"}
-    assert table.sources == expected | {"imagenet-r": "official"}
-    assert table.source("iid") == ""
-    assert SCRIPT in table.cells
+def test_the_best_is_of_its_suite(tmp_path: Path) -> None:
+    for suite, name, last in (("P2", "kd", 0.5), ("P2", "asd", 0.6), ("P10", "kd", 0.8), ("P10", "asd", 0.7)):
+        student(tmp_path / suite / name, name, 1, last, suite=suite)
+    table = ResultTable(collect(tmp_path))
+    assert list(table.cells) == ["P2/kd", "P2/asd", "P10/kd", "P10/asd"]  # ten after two
+    assert table.best("last") == {"P2/asd", "P10/kd"}

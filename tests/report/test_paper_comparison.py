@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ import pytest
 
 from antishortcut.config.recipe import Run, rewind_run, teach_run
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk_recipe
-from antishortcut.experiments.printed import PRINTED
 from antishortcut.methods import method_options
 from antishortcut.report import build
-from antishortcut.report.paper_comparison import ANGLES as ANGLED
-from antishortcut.report.paper_comparison import DIGITS, EPOCHS, SAID, measure_of, numbers_of, taught_of, why_not
+from antishortcut.report.paper_comparison import EPOCHS
 from antishortcut.report.paper_pairs import DEFAULTS, DESK, unlike
 from antishortcut.run_dir import RunDir, write_json
-from tests.browser.fake_runs import score
 from tests.report.test_printed_tables import line, made, opened, run, runs
 
 ANGLES = {"shortcut_final": 65.3, "shortcut_early": 38.6, "final_early": 50.0}
@@ -52,9 +48,6 @@ def teacher(root: Path, suite: str = "P1", **more: Any) -> RunDir:
         },
     )  # fmt: skip
     return folder
-
-
-# --- as the paper's, or not ------------------------------------------------------------------------------------------
 
 
 def test_known_settings_are_those_of_the_methods() -> None:
@@ -98,14 +91,6 @@ def test_every_way_in_which_a_run_is_another(tmp_path: Path) -> None:
     assert unlike(single, None) == ""  # learns from none
 
 
-def test_a_rewound_reference_is_the_papers(tmp_path: Path) -> None:
-    recipe = PAIRS["P1"].recipe()
-    rewound = f"{rewind_run(teach_run(recipe, 'f'), 10, 0.05).hash}/final"
-    own = made("P1", "asd").model_copy(update={"name": "asd-rewind", "early": rewound})
-    assert unlike(own.model_copy(update={"roles": {"final": "final", "early": rewound}}), None) == ""
-    assert unlike(own, None) == "T_early 15% instead of rewind"
-
-
 def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) -> None:
     root = runs(tmp_path / "P1", names=("kd",))
     own = made("P1", "asd")
@@ -130,9 +115,6 @@ def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) 
     assert {row["label"] for row in made_["printed"][0]["rows"] if row["method"] == "asd"} == {label}
 
 
-# --- desk scale ------------------------------------------------------------------------------------------------------
-
-
 def test_desk_scale_names_its_networks_and_is_labelled_everywhere(tmp_path: Path) -> None:
     root = runs(tmp_path / "P1-desk", suite="P1-desk")
     teacher(tmp_path, "P1-desk")
@@ -144,12 +126,9 @@ def test_desk_scale_names_its_networks_and_is_labelled_everywhere(tmp_path: Path
     assert f"% P1-desk: {DESK}.\n" in tex
     assert r"}{\footnotesize P1-desk: desk scale, not the paper's size: compare signs against KD only.} \\" in tex
     assert {row["label"] for row in report.summary(None)["rows"]} == {DESK}
-    assert {(one.difference, one.label) for one in side.lines} == {(None, DESK)}
+    assert {(one.difference, one.label) for one in side.rows} == {(None, DESK)}
     energy = line([side], "teacher", "shortcut energy, epoch 35")  # at the same share of training
     assert energy.texts()[2:5] == ["0.245 (1)", "0.253", "–"]
-
-
-# --- of the teacher --------------------------------------------------------------------------------------------------
 
 
 def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
@@ -176,47 +155,10 @@ def test_what_the_teachers_folder_holds(tmp_path: Path) -> None:
         "angle between batches, °, B = 256": ["72.0 (1)", "49.2", "+22.8"],
     }
     assert {measure: line([side], "teacher", measure).texts()[2:5] for measure in expected} == expected
-    assert {one.agreement for one in side.lines if one.method == "teacher"} == {"–"}
-    places = [place for one in side.lines if one.method == "teacher" for place in one.number.places]
+    assert {one.agreement for one in side.rows if one.method == "teacher"} == {"–"}
+    places = [place for one in side.rows if one.method == "teacher" for place in one.number.places]
     assert (places.count("S-Table 2"), places.count("S-Table 8")) == (14, 8)
     assert "teacher's perturbation, “teacher's sin Θ bound, at least” (no score of ours)" in side.missing
-
-
-def test_every_teacher_of_the_tables_has_its_accuracy(tmp_path: Path) -> None:
-    for pair in PAIRS:
-        printed = [number for number in PRINTED if (number.row, number.column) == ("teacher", pair)]
-        known = {key for key in taught_of(pair) if key in DIGITS}
-        assert {number.measure for number in printed} <= known | SAID | {"perturbation", "sin Θ bound, at least"}
-        if any(number.place.startswith("Table") for number in printed):
-            assert known & {"accuracy", "mIoU"}
-
-
-def test_several_teachers_are_summed_up_and_others_have_no_difference(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        school = teacher(tmp_path, seed=seed)
-        run(tmp_path / "P1", "asd", seed, 0.8, teacher=school.path.name)
-    _, sides = opened(tmp_path / "P1")
-    one = line(sides, "teacher", "accuracy")
-    assert (one.texts()[2], one.difference) == ("80.00 ± 0.00 (2)", None)
-    assert one.label.startswith("not made as the paper's (teacher.seed 1 instead of 0)")
-    assert line(sides, "teacher", "angle between parts, °").texts()[2] == "31.6 ± 0.0 (2)"
-
-
-def test_a_teacher_below_the_folder_or_with_held_out_images(tmp_path: Path) -> None:
-    school = teacher(tmp_path)
-    run(tmp_path / "P1", "asd", 1, 0.8)
-    assert line(opened(tmp_path)[1], "teacher", "accuracy").difference == pytest.approx(0.09)
-    own = json.loads((school.path / "run.json").read_text())
-    own["run"]["data"]["val_fraction"] = 0.1
-    del own["sum"]  # as somebody who edits it must
-    write_json(school.path / "run.json", own)
-    _, (side,) = opened(tmp_path / "P1")
-    assert "teacher's accuracy (asd evaluate --on clean)" in side.missing
-    score(school, "test", {"accuracy": 0.7})
-    assert line(opened(tmp_path / "P1")[1], "teacher", "accuracy").texts()[2] == "70.00 (1)"
-
-
-# --- what is not compared is named -----------------------------------------------------------------------------------
 
 
 def test_what_is_printed_and_not_measured_is_named(tmp_path: Path) -> None:
@@ -236,16 +178,6 @@ def test_what_is_printed_and_not_measured_is_named(tmp_path: Path) -> None:
     _, (side,) = opened(root)
     assert "“teacher's shortcut energy, epoch 5”, " in side.missing
     assert "(asd evaluate --on mechanism)" in side.missing
-
-
-def test_the_measures_without_a_score_are_few() -> None:
-    """All others that are printed of a row are compared, or named with what would measure them."""
-    keys = {key for job in TABLES["paper"].jobs() for key in numbers_of(job.suite, job.name)}
-    unscored = {key for key in keys if measure_of(key) is None and why_not(key) == "no score of ours"}
-    assert unscored - set(ANGLED) == {
-        "std, times asd's", "L_TC without the temporal negative, nats", "accuracy against crd+kd, unpaired",
-        "accuracy below the true checkpoint's, within", "MB of the queue",
-    }  # fmt: skip
 
 
 def test_the_cost_of_asd_over_kd(tmp_path: Path) -> None:
@@ -270,14 +202,16 @@ def test_the_cost_of_asd_over_kd(tmp_path: Path) -> None:
     assert line(sides, "asd", "overhead in all, %, to").texts()[4] == "0.0"
 
 
-def test_nothing_from_outside_is_markup_in_a_label(tmp_path: Path) -> None:
-    own = made("P1", "asd")
-    run(tmp_path, "asd", 1, 0.8, options=own.options | {"subspace": "<b>|%x\n"})
-    build(tmp_path)
-    assert "<b>" not in (tmp_path / "table.md").read_text()
-    page = (tmp_path / "report.html").read_text()
-    assert "<b>|%x" not in page
-    assert "method.subspace <b>|%x" in html.unescape(page)
-    assert all(
-        part.startswith(("%", "\\")) or "&" in part for part in (tmp_path / "table.tex").read_text().splitlines()
-    )
+def test_a_rewound_reference_is_the_papers() -> None:
+    rewound = f"{rewind_run(teach_run(PAIRS['P1'].recipe(), 'f'), 10, 0.05).hash}/final"
+    own = made("P1", "asd").model_copy(update={"name": "asd-rewind", "early": rewound})
+    assert unlike(own.model_copy(update={"roles": {"final": "final", "early": rewound}}), None) == ""
+    assert unlike(own, None) == "T_early 15% instead of rewind"
+
+
+def test_several_teachers_are_averaged(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run(tmp_path / "P1", "asd", seed, 0.8, teacher=teacher(tmp_path, seed=seed).path.name)
+    one = line(opened(tmp_path / "P1")[1], "teacher", "accuracy")
+    assert (one.texts()[2], one.difference) == ("80.00 ± 0.00 (2)", None)
+    assert one.label.startswith("not made as the paper's (teacher.seed 1 instead of 0)")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import integrate, special, stats
+from scipy import stats
 
 from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
-from antishortcut.experiments.printed import PRINTED, find
+from antishortcut.experiments.printed import find
 from antishortcut.methods import method_options, method_roles
 from antishortcut.report import Report, build
 from antishortcut.report.collect import collect
-from antishortcut.report.paper_comparison import ALSO, MEASURES, Beside, Line, beside, numbers_of
-from antishortcut.report.paper_pairs import DESK
-from antishortcut.report.stats import Paired, power
-from antishortcut.report.table import Difference, Differences, Table, better
+from antishortcut.report.paper_comparison import ComparisonRow, PaperComparison, compare_with_paper, numbers_of
+from antishortcut.report.table import ResultTable, difference_texts
 from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import score
 
@@ -74,14 +71,14 @@ def runs(root: Path, names: tuple[str, ...] = tuple(SHIFTS), seeds: int = 3, **m
     return root
 
 
-def opened(root: Path) -> tuple[Table, list[Beside]]:
+def opened(root: Path) -> tuple[ResultTable, list[PaperComparison]]:
     result = collect(root)
-    table = Table.of(result)
-    return table, beside(result, table)
+    table = ResultTable(result)
+    return table, compare_with_paper(table)
 
 
-def line(sides: list[Beside], method: str, measure: str, at: int = 0) -> Line:
-    return [one for side in sides for one in side.lines if (one.method, one.measure) == (method, measure)][at]
+def line(sides: list[PaperComparison], method: str, measure: str, at: int = 0) -> ComparisonRow:
+    return [one for side in sides for one in side.rows if (one.method, one.measure) == (method, measure)][at]
 
 
 @pytest.fixture(scope="module")
@@ -89,32 +86,6 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     """P1 at the paper's size, four rows and three seeds, and the report on it."""
     root = runs(tmp_path_factory.mktemp("runs") / "P1")
     return root, build(root)
-
-
-# --- marks -----------------------------------------------------------------------------------------------------------
-
-
-def twin(ours: list[float], theirs: list[float], way: int) -> tuple[int, bool]:
-    """The slow twin, by loops: 1 for better, −1 for worse, and whether the paired t interval leaves zero out."""
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    mean = sum(differences) / len(differences)
-    variance = 0.0
-    for difference in differences:
-        variance += (difference - mean) ** 2 / (len(differences) - 1)
-    half = float(stats.t.ppf(0.975, len(differences) - 1)) * math.sqrt(variance / len(differences))
-    return way * int(math.copysign(1, mean)), not mean - half <= 0 <= mean + half
-
-
-def test_marks_are_those_of_the_slow_twin(paper: tuple[Path, Report]) -> None:
-    table, groups = paper[1].table, paper[1].found.groups
-    outputs = set()
-    for column in ("last", "corruptions mce"):
-        for method in ("ce", "asd", "crd+kd"):
-            ours, reference = ([s.values[column] for s in groups[name]] for name in (method, "kd"))
-            mark = table.marks(column)[method]
-            assert (mark.way, mark.sure) == twin(ours, reference, better(column))
-            outputs.add((mark.way, mark.sure))
-    assert outputs == {(1, True), (1, False), (-1, True), (-1, False)}
 
 
 def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
@@ -132,64 +103,17 @@ def test_marks_by_hand(paper: tuple[Path, Report]) -> None:
 def test_marks_need_a_difference_and_a_star_two_seeds(tmp_path: Path) -> None:
     table, _ = opened(runs(tmp_path / "one", seeds=1))
     assert str(table.marks("last")["asd"]) == "▲"
-    (one,) = [d for d in Differences.of(table).each if (d.method, d.column) == ("asd", "last")]
+    (one,) = [d for d in table.differences if (d.method, d.column) == ("asd", "last")]
     assert one.texts(True)[2:] == ["+0.005", "–", "–", "1", "–", "–"]
     table, sides = opened(runs(tmp_path / "none", names=("ce", "asd")))
     assert [str(mark) for mark in table.marks("last").values()] == ["", "★"]
-    assert Differences.of(table).each == ()
+    assert table.differences == []
     assert (line(sides, "asd", "accuracy").agreement, line(sides, "asd", "mCE").agrees) == ("–", None)
     for seed in (1, 2):
         for name, last in (("kd", 0.5), ("asd", 0.5), ("dkd", 0.75)):
             run(tmp_path / "equal", name, seed, last)
     marks = opened(tmp_path / "equal")[0].marks("last")
     assert [str(marks[name]) for name in ("asd", "dkd")] == ["", "★▲*"]
-
-
-# --- what a difference is worth --------------------------------------------------------------------------------------
-
-
-def test_differences_in_json(paper: tuple[Path, Report]) -> None:
-    made = paper[1].summary(None)
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
-    held = {(row["method"], row["score"]): row for row in made["differences"]}
-    row = held["asd", "last"]
-    assert row["difference"] == pytest.approx(0.006)
-    assert row["effect"] == pytest.approx(6.0)
-    assert row["pairs"] == 3
-    assert row["seeds_needed"] == 3
-    assert row["reference"] == "kd"
-    assert "sign_test" not in row
-    assert {row["method"]: row["last mark"] for row in made["rows"]}["asd"] == "★▲*"
-
-
-def far(effect: float, count: int) -> float:
-    """The slow twin of power: the noncentral t as a normal over every spread that χ gives."""
-    bar, free = stats.t.ppf(0.975, count - 1), count - 1
-
-    def at(spread: float) -> float:
-        shown = special.ndtr(effect * count**0.5 - bar * spread) + special.ndtr(-effect * count**0.5 - bar * spread)
-        return float(stats.chi.pdf(spread * free**0.5, free) * free**0.5 * shown)
-
-    return float(integrate.quad(at, 0, 12, limit=400)[0])
-
-
-@pytest.mark.parametrize("effect", [0.9, 5.68, 12.6])
-def test_seeds_of_large_effects(effect: float) -> None:
-    """Where the far tail of the noncentral t is no number, it is nothing, not everything."""
-    for count in (2, 3, 5):
-        assert power(effect, 1.0, count) == pytest.approx(far(effect, count), abs=1e-6)
-    needed = Difference("asd", "last", Paired(-effect, -9.0, 9.0, -effect, 3), None).needed
-    assert needed == next(count for count in range(2, 99) if far(effect, count) >= 0.8)
-
-
-def test_many_seeds_are_capped_for_a_person_only() -> None:
-    def message(effect: float | None) -> tuple[int | None, str]:
-        one = Difference("asd", "last", Paired(0.1, None, None, effect, 3), None)
-        return one.needed, one.seeds
-
-    assert message(0.05) == (3142, ">1000")
-    assert message(1.0) == (10, "10")
-    assert message(0.0) == message(None) == (None, "–")
 
 
 def p12(root: Path, names: tuple[str, ...] = ("crd+kd", "asd")) -> Path:
@@ -214,7 +138,6 @@ def test_asd_beside_crd_on_p12(tmp_path: Path) -> None:
     half = float(stats.t.ppf(0.975, 2)) * spread / math.sqrt(3)
     assert (row["low"], row["high"]) == (pytest.approx(mean - half), pytest.approx(mean + half))
     assert row["effect"] == pytest.approx(mean / spread)
-    assert row["seeds_needed"] == next(count for count in range(2, 99) if far(mean / spread, count) >= 0.8)
     text, page = (root / "table.md").read_text(), html.unescape((root / "report.html").read_text())
     assert "## Difference to crd+kd, seed by seed" in text
     assert "| asd against crd+kd | last | +0.010 |" in text
@@ -228,22 +151,6 @@ def test_asd_beside_crd_on_p12(tmp_path: Path) -> None:
     assert line(sides, "asd", "accuracy against crd+kd, highest").texts()[2:5] == ["1.20 (3)", "1.18", "+0.02"]
     assert line(sides, "asd", "accuracy against crd+kd").texts()[5] == "agrees (+*)"
     assert "accuracy, accuracy against crd+kd (of single seeds, where theirs are not ours)" in sides[0].missing
-
-
-def test_beside_crd_stands_asd_alone_and_the_sign_test_is_for_p12(tmp_path: Path) -> None:
-    both = Differences.of(opened(p12(tmp_path / "P12", ("kd", "crd+kd", "asd")))[0])
-    assert [(one.title, one.p) for one in both.each] == [("asd", None), ("crd+kd", None), ("asd against crd+kd", 0.125)]
-    assert both.references == "kd and crd+kd"
-    other = Differences.of(opened(runs(tmp_path / "P1", names=("crd+kd", "asd")))[0])
-    assert {(one.title, one.p) for one in other.each} == {("asd against crd+kd", None)}
-
-
-def test_a_suite_of_that_name_on_other_data_is_nobodys(tmp_path: Path) -> None:
-    other = PAIRS["P1"].recipe().data.model_copy(update={"name": "cues"})
-    assert opened(runs(tmp_path, data=other))[1] == []
-
-
-# --- beside print ----------------------------------------------------------------------------------------------------
 
 
 def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
@@ -298,7 +205,7 @@ def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -
     assert next(iter(shown)) == str(root)
     printed = shown["beside the printed numbers: P1: ResNet-34 → ResNet-18, CIFAR-100"]
     assert printed.rows == side.texts()
-    assert side.lines
+    assert side.rows
     for cells in side.texts():
         assert f"| {' | '.join(cells)} |" in text
         assert all(f">{cell}</t" in page for cell in cells)
@@ -307,7 +214,7 @@ def test_page_table_terminal_and_json_say_the_same(paper: tuple[Path, Report]) -
         assert note in page
         assert note in printed.below
     assert report.summary(None)["printed"] == [side.flat()]
-    for cells in Differences.of(report.table).texts():
+    for cells in difference_texts(report.table.differences)[1]:
         assert f"| {' | '.join(cells)} |" in text
     assert "**0.808 ± 0.003** ▲*" in text
     assert "★▲*" in next(iter(shown.values())).rows[1][3]
@@ -325,37 +232,6 @@ def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) 
     assert {row["score"] for row in paper[1].summary("mce")["differences"]} == {"corruptions mce"}
 
 
-# --- not of the paper's size -----------------------------------------------------------------------------------------
-
-
-def test_desk_scale_is_labelled_and_compared_by_signs(tmp_path: Path) -> None:
-    root = runs(tmp_path / "P2-desk", suite="P2-desk")
-    report = build(root)
-    message = "desk scale, not the paper's size: compare signs against KD only"
-    assert message == DESK
-    page = html.unescape((root / "report.html").read_text())
-    assert f"<strong>Note.</strong> P2-desk: {message}." in page
-    assert (root / "table.md").read_text().splitlines()[2] == f"**P2-desk: {message}.**"
-    assert f"P2-desk: {message}." in next(report.tables(None, 200)).below
-    (side,) = report.summary(None)["printed"]
-    assert side["labels"] == [message]
-    assert {row["difference"] for row in side["rows"]} == {None}
-    rows = {(row["method"], row["measure"]): row["agrees"] for row in side["rows"]}
-    assert (rows["asd", "accuracy"], rows["ce", "accuracy"], rows["kd", "accuracy"]) == (True, True, None)
-    assert rows["asd", "mCE"] is False  # printed: 94.2 above KD's 93.7
-
-
-def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:
-    folder = run(tmp_path, "asd", 1, 0.9)
-    folder.finish({"set": "val", "last": {"accuracy": 0.9}, "best": {"accuracy": 0.9}, "seconds": 1.0})
-    assert "accuracy (asd evaluate --on clean)" in opened(tmp_path)[1][0].missing
-    score(folder, "test", {"accuracy": 0.8})
-    assert line(opened(tmp_path)[1], "asd", "accuracy").difference == pytest.approx(-0.5)
-
-
-# --- the printed numbers as measures ---------------------------------------------------------------------------------
-
-
 def test_a_number_stands_once_with_all_its_places() -> None:
     first, second = numbers_of("P1", "asd")["accuracy"]
     assert (first.mean, first.std) == (80.5, 0.07)
@@ -364,15 +240,6 @@ def test_a_number_stands_once_with_all_its_places() -> None:
     (cosine,) = numbers_of("P1", "asd")["signed cosine"]  # −0.36 and −0.361
     assert (cosine.mean, cosine.places) == (-0.361, ("Sec. 1", "Figure 2", "Sec. 6.4", "Sec. 7"))
     assert [one.mean for one in numbers_of("P1", "kd")["stylised"]] == [47.4, 48.1]  # S-Table 1 calls it shape
-
-
-def test_every_measure_is_printed_and_every_row_of_the_tables_has_an_accuracy() -> None:
-    printed = {number.measure for number in PRINTED if number.column in PAIRS}
-    assert set(ALSO) <= printed
-    assert set(MEASURES) <= printed
-    for number in PRINTED:
-        if number.place in ("Table 1", "Table 2", "Table 3") and number.row not in ("teacher", "student"):
-            assert numbers_of(number.column, number.row)["accuracy"][0].mean == number.mean
 
 
 def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
@@ -387,3 +254,15 @@ def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
     assert change.ours is not None
     assert change.ours.mean == pytest.approx(50 * (0.21 / 0.26 + 0.22 / 0.27) - 100)
     assert change.texts()[5] == "agrees (−)"
+
+
+def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:
+    folder = run(tmp_path, "asd", 1, 0.9)
+    folder.finish({"set": "val", "last": {"accuracy": 0.9}, "best": {"accuracy": 0.9}, "seconds": 1.0})
+    assert "accuracy (asd evaluate --on clean)" in opened(tmp_path)[1][0].missing
+    score(folder, "test", {"accuracy": 0.8})
+    assert line(opened(tmp_path)[1], "asd", "accuracy").difference == pytest.approx(-0.5)
+
+
+def test_a_suite_with_a_pairs_name_on_other_data_is_not_compared(tmp_path: Path) -> None:
+    assert opened(runs(tmp_path, data=PAIRS["P1"].recipe().data.model_copy(update={"name": "cues"})))[1] == []

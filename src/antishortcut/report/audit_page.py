@@ -1,42 +1,23 @@
-"""audit.json → audit.html and figures/. One file that opens anywhere, offline, and asks nothing of anyone."""
+"""audit.json → audit.html and figures/. One file that opens anywhere, offline, and fetches nothing."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import altair as alt
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from antishortcut.fileio import atomic_write
-from antishortcut.report.charts import (
-    GREY,
-    ONE,
-    PALETTE,
-    RANDOM,
-    Figure,
-    Panel,
-    Rows,
-    base,
-    colour,
-    draw,
-    tooltips,
-    upright,
-)
-from antishortcut.report.direction_reader import Directions, Picture
-from antishortcut.report.page import libraries
-from antishortcut.report.reader import readable
-from antishortcut.report.trajectory_figures import bar_chart, first_to_last, line_chart, trajectory, used
+from antishortcut.report import charts
+from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, draw_all, tooltips
+from antishortcut.report.mechanism_figures import bar_chart, direction_figures, first_to_last, line_chart, used
+from antishortcut.report.page import render_page
+from antishortcut.report.reader import DIRECTION_KINDS, parse_directions, parse_picture, readable
 
-Tree = Mapping[str, Any]
+Audit = Mapping[str, Any]
 ENDS = {"high": "one end", "low": "the opposite end"}
-KINDS = ("displaced", "abandoned")
 COURSE = {  # key in audit.json → word, colour
     "shortcut": ("displaced directions", PALETTE[3]),
     "abandoned": ("abandoned directions", PALETTE[4]),
@@ -46,73 +27,49 @@ COURSE = {  # key in audit.json → word, colour
 STATES = {"early": ("T_early", PALETTE[1]), "final": ("T_final", PALETTE[0])}
 
 
-def write_page(found: Tree, folder: Path) -> None:
+def write_page(audit: Audit, folder: Path) -> None:
     """The page and its figures in `folder`, where the pictures are."""
-    found = readable(found)
-    figures = drawn(found)
-    for figure in figures.values():
-        draw(figure, folder / "figures")
+    audit = readable(audit)
+    figures = drawn(audit)
+    draw_all(figures.values(), folder / "figures")
     with atomic_write(folder / "audit.html") as file:
-        file.write(render(found, figures, folder).encode(errors="replace"))
+        file.write(render(audit, figures, folder).encode(errors="replace"))
 
 
-def drawn(found: Tree) -> dict[str, Figure]:
+def drawn(audit: Audit) -> dict[str, Figure]:
     """The figures there are numbers for, by name."""
-    shared = [figure for figure in trajectory(_directions(found), 0) if figure.name != "energy"]
-    own = [_course(found), _each(found), *([_student(found)] if "student" in found else [])]
+    directions = parse_directions(audit, audit.get("model", ""), audit.get("model", ""))
+    shared = [figure for figure in direction_figures(directions) if figure.name != "energy"]
+    own = [_course(audit), _each(audit), *([_student(audit)] if "student" in audit else [])]
     return {figure.name: figure for figure in (*own, *shared) if figure.panels}
 
 
-def render(found: Tree, figures: Mapping[str, Figure], folder: Path) -> str:
+def render(audit: Audit, figures: Mapping[str, Figure], folder: Path) -> str:
     """Everything from outside is escaped in the template, in text and in JSON alike."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {"share": _share, "degrees": _degrees, "times": _times, "states": _states}
-    scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
-    panels = [panel for figure in figures.values() for panel in figure.panels]
-    charts = {id(panel): number for number, panel in enumerate(panels)}
-    page = SimpleNamespace(
-        found=found,
+    findings: dict[str, list[dict[str, str]]] = {}
+    for finding in audit["findings"]:
+        findings.setdefault(finding["part"], []).append(finding)
+    names = [one[end] for each in audit["directions"].values() for one in each for end in ENDS if end in one]
+    return render_page(
+        "audit.html",
+        filters={"share": _share, "degrees": _degrees, "times": _times, "states": _states},
+        drawn=figures.values(),
+        methods=[],
+        audit=audit,
         figures=figures,
-        chart=lambda panel: charts[id(panel)],
-        data={"methods": [], "charts": [panel.spec() for panel in panels]},
-        told={part: [each for each in found["findings"] if each["part"] == part] for part in _parts(found)},
-        pictures=_pictures(found, folder),
-        kinds=KINDS,
+        findings=findings,
+        pictures={name: parse_picture((folder / name).read_bytes(), "PNG") for name in names},
+        kinds=DIRECTION_KINDS,
         ends=ENDS,
-        scripts=scripts,
-        policy=_policy([str(script) for script in scripts]),
-        made_by=f"antishortcut {version('antishortcut')}",
-    )
-    return environment.get_template("audit.html").render(page=page)
-
-
-def _parts(found: Tree) -> list[str]:
-    return list(dict.fromkeys(each["part"] for each in found["findings"]))
-
-
-def _policy(scripts: list[str]) -> str:
-    """Only the page's own scripts run, known by their hashes; nothing is fetched."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 
-def _pictures(found: Tree, folder: Path) -> dict[str, Picture]:
-    """The strips by their names in audit.json, ready to stand in the page."""
-    names = [one[end] for each in found["directions"].values() for one in each for end in ENDS if end in one]
-    return {name: Picture.of((folder / name).read_bytes()) for name in names}
-
-
-def _course(found: Tree) -> Figure:
+def _course(audit: Audit) -> Figure:
     """Energy in the directions along all states that were given, in their order."""
-    states = [row["state"] for row in found["energy"]]
+    states = [row["state"] for row in audit["energy"]]
     rows: Rows = [
         {"state": row["state"], "what": word, "value": round(row[key], 5)}
-        for row in found["energy"]
+        for row in audit["energy"]
         for key, (word, _) in COURSE.items()
         if row[key] is not None
     ]
@@ -121,23 +78,23 @@ def _course(found: Tree) -> Figure:
     x = alt.X("state:N", sort=states, title="state", axis=axis)
     share = alt.Axis(format="~%", tickCount=5)
     y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]), axis=share)
-    tips = [*tooltips("state:N", "what:N"), alt.Tooltip("value:Q", format=".1%")]
-    random = found["energy_random"]
+    tips = tooltips("state:N", "what:N", value=".1%")
+    random = audit["energy_random"]
     note = (
-        f"Mean share of an image’s energy in the directions of T_early = {found['early']}, in every state given. They "
+        f"Mean share of an image’s energy in the directions of T_early = {audit['early']}, in every state given. They "
         "were chosen for this state, so a peak there is no surprise; the candidates below are judged on other images. "
         f"Red line: random directions ({_share(random)})."
     )
     layers = line_chart("course", x, y, key, tips, random)
-    panel = Panel("energy", 240, layers, {"course": rows} | ONE, told=first_to_last(rows, key, digits=3))
-    return Figure("course", "Energy along the states", note, (panel,) if rows else (), key, wide=True)
+    panel = Panel("energy", 240, layers, {"course": rows} | ONE, alt=first_to_last(rows, key, digits=3))
+    return Figure("course", "Energy along the states", note, [panel] if rows else [], key, wide=True)
 
 
-def _each(found: Tree) -> Figure:
+def _each(audit: Audit) -> Figure:
     """Every direction's energy early against final."""
     panels = []
-    for kind in KINDS:
-        directions = found["directions"][kind]
+    for kind in DIRECTION_KINDS:
+        directions = audit["directions"][kind]
         rows: Rows = [
             {"direction": str(one["number"]), "state": word, "share": one[f"energy_{state}"]}
             for one in directions
@@ -154,75 +111,42 @@ def _each(found: Tree) -> Figure:
         room = alt.Scale(domain=[0, 1.2 * most], nice=False)
         across = alt.X("share:Q", title="share of the energy", scale=room, axis=alt.Axis(format="~%", tickCount=4))
         paint, form = colour(dict(STATES.values()), "state"), ".1%" if most > 0.1 else ".2%"
-        tips = [*tooltips("direction:N", "state:N"), alt.Tooltip("share:Q", format=".2%")]
+        tips = tooltips("direction:N", "state:N", share=".2%")
         layers = bar_chart(start, across, paint, tips, size=13, font=10, dx=4, form=form)
-        layers += (upright(directions[0]["energy_random"], RANDOM),)
-        message = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
+        layers += (charts.upright(directions[0]["energy_random"], RANDOM),)
+        text = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
         title = f"{kind} directions"
-        panels.append(Panel(title, 40 * len(directions) + 20, layers, {f"each_{kind}": rows} | ONE, told=message))
+        panels.append(Panel(title, 40 * len(directions) + 20, layers, {f"each_{kind}": rows} | ONE, alt=text))
     note = "The share of all energy along each direction. Red line: a random direction. The two scales differ."
-    return Figure("directions", "Early against final", note, tuple(panels), dict(STATES.values()), columns=2)
+    return Figure("directions", "Early against final", note, panels, dict(STATES.values()), columns=2)
 
 
-def _student(found: Tree) -> Figure:
+def _student(audit: Audit) -> Figure:
     """The student's projection beside its teacher's states; the paper's two points and random values as they are."""
-    held = found["student"]
+    student, projections = audit["student"], audit["student"]["projections"]
     names = {"raw": "student, raw", "aligned": "student, aligned", "early": "T_early", "final": "T_final"}
-    outputs = [(names[key], held["projections"][key], "here") for key in names if key in held["projections"]]
     rows: Rows = [
-        {"who": who, "projection": each["displaced"], "random": each["random"], "where": where}
-        for who, each, where in outputs
-        if each["displaced"] is not None
+        {"who": who, "projection": each["displaced"], "random": each["random"], "where": "here"}
+        for key, who in names.items()
+        if (each := projections.get(key)) and each["displaced"] is not None
     ]
-    for point in held["paper"] if rows else ():
+    for point in student["paper"] if rows else ():
         who = f"paper, {point['pair'].partition(',')[0]}"
         rows.append({"who": who, "projection": point["projection"], "random": point["random"], "where": "the paper"})
     key = {"here": PALETTE[0], "the paper": GREY}
     start = base("student").encode(y=alt.Y("who:N", sort=None, title=None, axis=alt.Axis(labelLimit=220)))
-    tips = [alt.Tooltip("who:N"), alt.Tooltip("projection:Q", format=".3f"), alt.Tooltip("random:Q", format=".3f")]
+    tips = tooltips("who:N", projection=".3f", random=".3f")
     axis = alt.Axis(tickCount=5, format="~g")
     across = alt.X("projection:Q", title="mean projection", scale=alt.Scale(domain=[0, 1]), axis=axis)
     bars = bar_chart(start, across, colour(key, "where"), tips, size=15, font=11, dx=6, form=".2f")
     tick = start.mark_tick(thickness=3, size=22, color=RANDOM, opacity=1).encode(x="random:Q", tooltip=tips)
-    message = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
+    text = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
     note = (
         "Mean length of the normalised features in the displaced directions. Red: that of a random direction, √(K/D), "
         "which depends on the width."
     )
-    panel = Panel("projection", 34 * len(rows) + 10, (*bars, tick), {"student": rows}, told=message)
-    return Figure("student", "The student’s projection", note, (panel,) if rows else (), key, wide=True)
-
-
-def _directions(found: Tree) -> Directions:
-    """As the report's figures of a teacher take it."""
-    spectrum, boot = found["spectrum"], found["bootstrap"]
-    pairs = {pair: tuple(each["each"]) for pair, each in found["angles"].items() if pair != "random"}
-    gaps = {kind: gap["absolute"] for kind, gap in spectrum["eigengap"].items()}
-    return Directions(
-        teacher=found.get("model", ""),
-        early=found["early"],
-        title=found.get("model", ""),
-        facts={key: float(found[key]) for key in ("count", "width", "K")},
-        angles={pair: each for pair, each in pairs.items() if each},
-        angle_random=found["angles"]["random"],
-        spectrum={kind: tuple(spectrum[kind]) for kind in ("uncentred", "centred") if any(spectrum[kind])},
-        gaps=_there(gaps),
-        bootstrap=_there({key: boot[key] for key in ("mean", "std", "pairs", "parts", "random")}),
-        batches=tuple(_there(row) for row in found["batches"]),
-        batches_random=found["batches_random"],
-        energy=(),
-        energy_random=None,
-        each=(),
-        pooled={kind: states for kind, states in found.get("explained", {}).items() if _whole(states)},
-    )
-
-
-def _there(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _whole(states: Mapping[str, Mapping[str, float | None]]) -> bool:
-    return all(value is not None for shares in states.values() for value in shares.values())
+    panel = Panel("projection", 34 * len(rows) + 10, (*bars, tick), {"student": rows}, alt=text)
+    return Figure("student", "The student’s projection", note, [panel] if rows else [], key, wide=True)
 
 
 def _share(value: float | None, digits: int = 1) -> str:
@@ -238,6 +162,6 @@ def _times(value: float | None) -> str:
 
 
 def _states(text: str) -> Markup:
-    """T_early and T_final as one writes them; all else as it is."""
+    """T_early and T_final with their subscripts."""
     written = str(escape(text)).replace("T_early", "T<sub>early</sub>").replace("T_final", "T<sub>final</sub>")
     return Markup(written)

@@ -18,7 +18,7 @@ import vl_convert
 from antishortcut.fileio import atomic_write, remove_leftovers
 from antishortcut.report.reader import readable
 
-# Okabe & Ito's colours that hold on white and on black: no black, no yellow, a grey. Then they come again, dashed.
+# Okabe & Ito's colours that work on white and on black: no black, no yellow, a grey. Then they come again, dashed.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
 DASHES = ([1, 0], [6, 3], [2, 2])
 CUES = {"shape": "#0072B2", "texture": "#E69F00", "neither": "#8A8A8A"}
@@ -32,23 +32,22 @@ LOOK: dict[str, Any] = {
 ENTRIES = 30  # of a legend, unless it is told to have more
 WORD = 20  # characters: longer words of a legend stand four in a row
 SINGLE = 60  # runs whose single seeds are drawn; more make a page slow and nothing clearer
+BAR = 26  # pixels of a bar with its gap
 Rows = list[dict[str, Any]]
+Layers = tuple[alt.Chart, ...]
 ONE: dict[str, Rows] = {"one": [{"at": 1}]}  # for a mark that is drawn once
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Layers that name their data, and the data by name. Rows that say their `method` go when it is switched off."""
+    """Layers that name their data, and the data by name. Rows with a `method` go when it is switched off."""
 
     title: str
     height: int
-    layers: tuple[alt.Chart, ...]
+    layers: Layers
     data: dict[str, Rows]
-    hover: tuple[alt.Chart, ...] = ()  # only on the page: unseen points by the thousand cost a PNG half a minute
-    told: str = ""  # the numbers in words, for who does not see the chart
-
-    def still(self, width: int) -> dict[str, Any]:
-        return {"layer": _layers(self.layers), "width": width, "height": self.height, "title": self.title}
+    hover: Layers = ()  # only on the page: thousands of invisible points make a PNG take half a minute
+    alt: str = ""  # the numbers in words
 
     def spec(self) -> dict[str, Any]:
         """Vega-Lite for the page, as wide as its place there; the page has one legend for all its charts."""
@@ -65,7 +64,7 @@ class Figure:
     name: str  # of its files
     title: str
     note: str
-    panels: tuple[Panel, ...]
+    panels: Sequence[Panel]
     key: Mapping[str, str] = field(default_factory=dict)  # word → colour, where colours do not mean methods
     method: str | None = None  # the only one it is about
     folded: bool = False  # behind a line that opens it
@@ -75,7 +74,7 @@ class Figure:
 
 
 def _layers(charts: Iterable[alt.Chart]) -> list[dict[str, Any]]:
-    """Put side by side by hand and unchecked: altair's own way takes seconds for a page. A test draws each."""
+    """Layered by hand and unchecked: altair's own way takes seconds for a page. A test draws each."""
     result = (chart.to_dict(validate=False) for chart in charts)
     return [{key: value for key, value in layer.items() if key not in ("$schema", "config")} for layer in result]
 
@@ -83,43 +82,38 @@ def _layers(charts: Iterable[alt.Chart]) -> list[dict[str, Any]]:
 def style(methods: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
     """Colour and dashes of each method, the same in every chart."""
     return {
-        method: (PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)])
-        for number, method in enumerate(methods)
+        method: (PALETTE[index % len(PALETTE)], DASHES[index // len(PALETTE) % len(DASHES)])
+        for index, method in enumerate(methods)
     }
 
 
-def draw(figure: Figure, folder: Path) -> None:
-    draw_all([figure], folder)
-
-
 def draw_all(figures: Iterable[Figure], folder: Path) -> None:
-    """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn anew only if something changed."""
+    """figures/<name>.svg and .png: the panels side by side, with a legend. Drawn again only if something changed."""
     remove_leftovers(folder)
     due = []
     for figure in figures:
-        spec = readable(_whole(figure))  # a letter that XML has no place for would end the process
+        spec = readable(_whole(figure))  # a character that XML does not allow would end the process
         content = json.dumps([spec, version("vl-convert-python")]).encode()
         mark = f"<!-- {hashlib.sha256(content).hexdigest()} -->\n".encode()
-        if not _drawn(folder / figure.name, mark):
-            due.append((folder / figure.name, spec, mark))
-    with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one makes a picture of the last
-        drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, spec, _ in due])
-        for (place, _, mark), svg in zip(due, drawings, strict=True):
-            with atomic_write(place.with_name(place.name + ".png")) as file:
+        svg_path, png_path = (folder / f"{figure.name}.{ending}" for ending in ("svg", "png"))
+        if not (png_path.is_file() and svg_path.is_file() and svg_path.read_bytes().endswith(mark)):
+            due.append((svg_path, png_path, spec, mark))
+    with ThreadPoolExecutor(1) as pool:  # one thread draws the next while this one converts the last
+        drawings = pool.map(vl_convert.vegalite_to_svg, [spec for _, _, spec, _ in due])
+        for (svg_path, png_path, _, mark), svg in zip(due, drawings, strict=True):
+            with atomic_write(png_path) as file:
                 file.write(vl_convert.svg_to_png(svg, scale=2))
-            with atomic_write(place.with_name(place.name + ".svg")) as file:  # last: its mark says that both are there
+            with atomic_write(svg_path) as file:  # last: its mark says that both are there
                 file.write(svg.encode() + b"\n" + mark)
-
-
-def _drawn(place: Path, mark: bytes) -> bool:
-    drawing, picture = (place.with_name(place.name + ending) for ending in (".svg", ".png"))
-    return picture.is_file() and drawing.is_file() and drawing.read_bytes().endswith(mark)
 
 
 def _whole(figure: Figure) -> dict[str, Any]:
     width = 560 if len(figure.panels) == 1 or figure.wide else 260
     legend = {"orient": "bottom", "columns": 6, "symbolType": "stroke", "symbolStrokeWidth": 3, "labelFontSize": 12}
-    panels = [panel.still(width) for panel in figure.panels]
+    panels: Rows = [
+        {"layer": _layers(panel.layers), "width": width, "height": panel.height, "title": panel.title}
+        for panel in figure.panels
+    ]
     if figure.key and "line" not in {layer["mark"]["type"] for panel in panels for layer in panel["layer"]}:
         legend |= {"symbolType": "square", "symbolStrokeWidth": 0}  # of filled marks; a stroke would not be seen
     legend |= {"symbolLimit": len(figure.key)} if len(figure.key) > ENTRIES else {}
@@ -135,6 +129,9 @@ def _whole(figure: Figure) -> dict[str, Any]:
     }
 
 
+# --- marks ---
+
+
 def means(points: Rows) -> Rows:
     """One row for those that differ in their value alone: its mean over seeds, and how many they are."""
     if not points:
@@ -144,13 +141,22 @@ def means(points: Rows) -> Rows:
     return groups.agg(pl.col("value").mean().round(5), pl.len().alias("seeds")).to_dicts()
 
 
-def base(data: str) -> alt.Chart:
+def mean_texts(rows: Rows) -> str:
+    """Means of methods in words, for the alt text of a chart."""
+    values = [{"method": row["method"], "value": row["value"]} for row in rows]
+    return ", ".join(f"{row['method']} {row['value']:.3f}" for row in means(values))
+
+
+def base(data: str) -> Any:
+    """A chart of named data; Any, as altair is not typed here."""
     return alt.Chart(alt.NamedData(name=data))
 
 
-def tooltips(*fields: str) -> list[alt.Tooltip]:
-    """Spelled out: altair looks a bare string up among thousands of schemas."""
-    return [alt.Tooltip(field) for field in fields]
+def tooltips(*fields: str, **formats: str) -> list[alt.Tooltip]:
+    """Spelled out: altair looks a bare string up among thousands of schemas. `formats`: number → its format."""
+    return [alt.Tooltip(field) for field in fields] + [
+        alt.Tooltip(f"{name}:Q", format=form) for name, form in formats.items()
+    ]
 
 
 def colour(names: Mapping[str, str], field: str = "method") -> alt.Color:
@@ -163,7 +169,7 @@ def method_colour(methods: Sequence[str]) -> alt.Color:
     return colour({method: paint for method, (paint, _) in style(methods).items()})
 
 
-def axes(data: str, x: str, title: str, *, zero: bool = False) -> alt.Chart:
+def axes(data: str, x: str, title: str, *, zero: bool = False) -> Any:
     """x, named as its field, against `value`."""
     across = alt.X(f"{x}:Q", title=x, axis=alt.Axis(format="~f", grid=False, tickCount=6))
     up = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=alt.Axis(tickCount=5))
@@ -176,8 +182,8 @@ def lines(
     """A line per method over the field x, and its numbers where a pointer is near. Rows have method, x and value."""
     start = axes(data, x, title, zero=zero).encode(color=method_colour(methods))
     dashes = alt.Scale(domain=list(methods), range=[dash for _, dash in style(methods).values()])
-    lone = len({row[x] for row in rows}) == 1  # no line goes through one point
-    drawn = start.mark_line(strokeWidth=2.2, point=lone, interpolate="step" if step else "linear").encode(
+    single = len({row[x] for row in rows}) == 1  # no line goes through one point
+    drawn = start.mark_line(strokeWidth=2.2, point=single, interpolate="step" if step else "linear").encode(
         strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None)
     )
     near = alt.selection_point(
@@ -190,7 +196,7 @@ def lines(
     return drawn, dots.add_params(near)
 
 
-def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> tuple[alt.Chart, ...]:
+def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> Layers:
     """A bar per method from zero to 1, its mean in figures, and a dot per seed, or their deviation when they are many.
 
     Rows have method, seed and value. Marks are clipped: a score of 1e9 would make a picture as wide as that.
@@ -212,16 +218,20 @@ def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> tuple[alt
     return bar, text, dots.encode(x=alt.X("value:Q"), tooltip=tips)
 
 
-def upright(value: float, paint: str = GREY) -> alt.Chart:
+def dots(methods: Sequence[str], data: str, field: str, order: list[str], title: str) -> Any:
+    """A row per word of a field, a dot per method."""
+    y = alt.Y(f"{field}:N", sort=order or None, title=None, axis=alt.Axis(grid=True, labelLimit=220))
+    x = alt.X("value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6, format="~g"))
+    tips = tooltips("method:N", f"{field}:N", "seeds:Q", value=".3f")
+    start = base(data).mark_point(size=70, filled=True, opacity=0.9)
+    return start.encode(y=y, x=x, color=method_colour(methods), tooltip=tips)
+
+
+def upright(value: float, paint: str = GREY) -> Any:
     """A dashed line at one value of x. Its panel has ONE among its data."""
-    return _rule(paint).encode(x=alt.XDatum(value))
+    return base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4).encode(x=alt.XDatum(value))
 
 
-def level(value: float, paint: str = RANDOM) -> alt.Chart:
+def level(value: float, paint: str = RANDOM) -> Any:
     """A dashed line at one value of y. Its panel has ONE among its data."""
-    return _rule(paint).encode(y=alt.YDatum(value))
-
-
-def _rule(paint: str) -> alt.Chart:
-    rule: alt.Chart = base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4)
-    return rule
+    return base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4).encode(y=alt.YDatum(value))

@@ -1,175 +1,319 @@
-"""Figures of the mechanism: where students' features lie between the early and the final teacher."""
+"""Figures of the mechanism: where students' features lie between the early and the final teacher, and how the teacher
+moved from one to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import altair as alt
 
-from antishortcut.report.charts import ONE, RANDOM, Figure, Panel, Rows, bars, base, colour, lines, upright
-from antishortcut.report.collect import BASELINE, FIRST, Found, Student
-from antishortcut.report.reader import MECHANISM, Embedding, Histogram, Notes, read_embedding
-from antishortcut.report.robustness import BAR, seeds, told
+from antishortcut.report import charts
+from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, tooltips, upright
+from antishortcut.report.collect import BASELINE, FIRST, Collected, Student
+from antishortcut.report.reader import MECHANISM, Directions, Embedding, Histogram, Notes, read_embedding
+from antishortcut.report.score_figures import bar_panels
 from antishortcut.report.stats import summary
-from antishortcut.report.table import PROJECTIONS, VIEWS, Table, parts, view_of, words
+from antishortcut.report.table import VIEWS, ResultTable, split_column, view_of, words
 
-MEASURED = {
+HISTOGRAMS = {
     "cos_final": "cosine to T_final",
     "cos_early": "cosine to T_early",
     "signed_cosine": "signed cosine to the displacement",
 }
-THRESHOLD = {"signed_cosine": -0.1}  # ε_diag of the paper
+THRESHOLD = -0.1  # of the signed cosine, ε_diag of the paper
+VIEW_NOTES = {
+    "aligned": "Student features after a linear map onto the teacher’s, fitted on training images: one ruler for all "
+    "methods and widths.",
+    "raw": "Student features as they are; only possible where student and teacher are equally wide.",
+    "projector": "Student features through the method’s own projector; only methods that have one.",
+}
 CLASS_COLOURS = (
     "#4E79A7", "#F28E2B", "#E15759", "#76B7B2", "#59A14F", "#EDC948", "#B07AA1", "#FF9DA7", "#9C755F", "#BAB0AC",
 )  # fmt: skip
+PAIRS = {
+    "shortcut_final": "shortcut and T_final",
+    "shortcut_early": "shortcut and T_early",
+    "final_early": "T_final and T_early",
+}
 
 
-def mechanism(found: Found, table: Table) -> list[Figure]:
-    methods = list(found.groups)
-    views = dict.fromkeys(view for s in found.students for view in s.histograms)
-    known = sorted(views, key=lambda view: (VIEWS.index(view) if view in VIEWS else len(VIEWS), view))
-    drawn = [_histograms(found, view, number, methods) for number, view in enumerate(known)]
-    return [_projections(found, table, methods), *drawn]
+def mechanism_figures(table: ResultTable) -> list[Figure]:
+    views = dict.fromkeys(view for s in table.runs.students for view in s.histograms)
+    order = sorted(views, key=lambda view: (VIEWS.index(view) if view in VIEWS else len(VIEWS), view))
+    return [_projections(table), *(_histograms(table.runs, view, index) for index, view in enumerate(order))]
 
 
-def _projections(found: Found, table: Table, methods: list[str]) -> Figure:
+def _projections(table: ResultTable) -> Figure:
     """In the view of the first table; the other views have their tables."""
     view = view_of(table.every)
     panels: list[Panel] = []
-    for column in table.every:
-        group, score = parts(column)
-        if score not in PROJECTIONS or group != f"{MECHANISM} {view}":
-            continue
-        rows = seeds(found, partial(_value, column))
-        name = f"projection{len(panels)}"
-        layers = bars(methods, name, rows, "mean length of the projection")
+    for score in ("projection", "robust_projection"):
+        column = f"{MECHANISM} {view} {score}"
         chance = table.random.get(column)
-        title = words(score) + ("" if chance is None else f" (random {chance:.3f})")
-        if chance is not None:
-            layers += (upright(chance, RANDOM),)
-        panels.append(Panel(title, BAR * len(methods), layers, {name: rows} | ONE, told=told(rows)))
+        title = words(split_column(column)[1]) + ("" if chance is None else f" (random {chance:.3f})")
+        for panel in bar_panels(
+            table.runs, f"projection{len(panels)}-", {column: title}, "mean length of the projection"
+        ):
+            line = () if chance is None else (upright(chance, RANDOM),)
+            panels.append(replace(panel, layers=panel.layers + line, data=panel.data | ONE))
     note = (
         "How much of a feature's direction lies in a few directions of the teacher's space: the shortcut directions "
         "(in which early and final teacher differ most) and the robust ones (the strongest of the final teacher). "
         "The red line is a random direction."
     )
-    title = f"Projection on the teacher’s directions, {view} features"
-    return Figure("projections", title, note, tuple(panels), columns=2)
+    return Figure("projections", f"Projection on the teacher’s directions, {view} features", note, panels, columns=2)
 
 
-def _value(column: str, student: Student) -> float | None:
-    return student.values.get(column)
-
-
-def _histograms(found: Found, view: str, number: int, methods: list[str]) -> Figure:
+def _histograms(runs: Collected, view: str, index: int) -> Figure:
     panels: list[Panel] = []
-    for what, title in MEASURED.items():
-        held = [(s.method, s.histograms.get(view, {}).get(what)) for s in found.students]
-        rows = _shares([(method, each) for method, each in held if each])
-        if rows:
+    for measure, title in HISTOGRAMS.items():
+        each = [(s.method, s.histograms[view][measure]) for s in runs.students if measure in s.histograms.get(view, {})]
+        if rows := _shares(each):
             name = f"histogram{len(panels)}"
-            line, hover = lines(methods, name, rows, "cosine", "share of images", zero=True, step=True)
-            marks = (upright(THRESHOLD[what]),) if what in THRESHOLD else ()
-            text = "Mean: " + _means(rows)
+            line, hover = charts.lines(runs.methods, name, rows, "cosine", "share of images", zero=True, step=True)
+            marks = (upright(THRESHOLD),) if measure == "signed_cosine" else ()
+            centres: dict[str, float] = {}
+            for row in rows:
+                centres[row["method"]] = centres.get(row["method"], 0.0) + row["cosine"] * row["value"]
+            text = "Mean: " + ", ".join(f"{method} {value:.2f}" for method, value in centres.items())
             panels.append(Panel(title, 180, (*marks, line), {name: rows} | ONE, (hover,), text))
     note = (
-        f"{_view(view)} Each line is a method, mean over seeds. The signed cosine asks whether a student’s feature "
-        "points the way the teacher came from (positive) or away from it (negative); the grey line is the paper’s "
-        "−0.1."
+        f"{VIEW_NOTES.get(view, f'Student features in the view {view}.')} Each line is a method, mean over seeds. The "
+        "signed cosine asks whether a student’s feature points the way the teacher came from (positive) or away from "
+        "it (negative); the grey line is the paper’s −0.1."
     )
-    name = f"alignment-{view if view in VIEWS else number}"
-    return Figure(name, f"Alignment, {view} features", note, tuple(panels), folded=number > 0)
+    name = f"alignment-{view if view in VIEWS else index}"
+    return Figure(name, f"Alignment, {view} features", note, panels, folded=index > 0)
 
 
-def _view(view: str) -> str:
-    known = {
-        "aligned": "Student features after a linear map onto the teacher’s, fitted on training images: one ruler "
-        "for all "
-        "methods and widths.",
-        "raw": "Student features as they are; only possible where student and teacher are equally wide.",
-        "projector": "Student features through the method’s own projector; only methods that have one.",
-    }
-    return known.get(view, f"Student features in the view {view}.")
-
-
-def _shares(held: Sequence[tuple[str, Histogram]]) -> Rows:
+def _shares(histograms: Sequence[tuple[str, Histogram]]) -> Rows:
     """Mean share per bin and method; runs with other bins than the first are left out."""
     points: dict[tuple[str, float], list[float]] = {}
-    for method, histogram in held:
-        if histogram.edges == held[0][1].edges:
+    for method, histogram in histograms:
+        if histogram.edges == histograms[0][1].edges:
             for low, high, share in zip(histogram.edges, histogram.edges[1:], histogram.shares, strict=False):
                 points.setdefault((method, round((low + high) / 2, 6)), []).append(share)
     return [
-        {"method": method, "cosine": at, "value": round(summary(x).mean, 6), "seeds": len(x)}
-        for (method, at), x in points.items()
+        {"method": method, "cosine": centre, "value": round(summary(x).mean, 6), "seeds": len(x)}
+        for (method, centre), x in points.items()
     ]
 
 
-def _means(rows: Rows) -> str:
-    result: dict[str, float] = {}
-    for row in rows:
-        result[row["method"]] = result.get(row["method"], 0.0) + row["cosine"] * row["value"]
-    return ", ".join(f"{method} {value:.2f}" for method, value in result.items())
-
-
-def embeddings(found: Found, notes: Notes) -> list[Figure]:
+def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
     """Teacher beside student, for the first seed of each method that has an embedding; one of them unfolded.
 
     Of locations in images those of kd and asd are, which S-Figure 1 shows.
     """
     figures = []
-    for number, students in enumerate(found.groups.values()):
+    for index, students in enumerate(runs.groups.values()):
         for student in students:
-            held = read_embedding(student.place, student.path, notes)
-            if held is not None:
-                figures.append(_planes(student, held, f"embedding-{number}"))
+            embedding = read_embedding(student.place, student.path, notes)
+            if embedding is not None:
+                figures.append(_planes(student, embedding, f"embedding-{index}"))
                 break
-    plain = {s.method for s in found.students if s.run.name in FIRST}
-    shown = next((figure for figure in figures if figure.method not in plain), figures[0] if figures else None)
-    return [replace(figure, opened=figure.opened or figure is shown) for figure in figures]
+    plain = {s.method for s in runs.students if s.run.name in FIRST}
+    first = next((figure for figure in figures if figure.method not in plain), figures[0] if figures else None)
+    return [replace(figure, opened=figure.opened or figure is first) for figure in figures]
 
 
-def _planes(student: Student, held: Embedding, name: str) -> Figure:
-    key = _paint(held)
-    things = "locations in the images" if held.colours else "images"
+def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
+    classes = set(embedding.label)
+    if classes <= embedding.colours.keys():
+        key = {word: paint for word, paint in embedding.colours.items() if word in classes}
+    else:
+        key = {word: CLASS_COLOURS[index % len(CLASS_COLOURS)] for index, word in enumerate(sorted(classes))}
+    things = "locations in the images" if embedding.colours else "images"
+    mute = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
     panels: list[Panel] = []
-    for who, points in (("teacher", held.teacher), (student.method, held.student)):
+    for title, points in (("teacher", embedding.teacher), (student.method, embedding.student)):
         data = f"plane{len(panels)}"
         rows: Rows = [
             {"class": label, "x": round(x, 3), "y": round(y, 3)}
-            for label, (x, y) in zip(held.label, points, strict=True)
+            for label, (x, y) in zip(embedding.label, points, strict=True)
         ]
-        text = f"{len(rows)} {things} of {len(key)} classes"
-        panels.append(Panel(who, 320, _cloud(data, key), {data: rows}, told=text))
-    note = (
-        f"{held.method} of the features of the same {things}, seed {student.run.seed}. What lies close together was "
-        "close before; distances between far groups mean little."
-    )
-    title = f"Teacher beside {student.method}"
-    opened = bool(held.colours) and student.run.name in (BASELINE, "asd")
-    return Figure(name, title, note, tuple(panels), key, student.method, folded=True, opened=opened, columns=2)
-
-
-def _paint(held: Embedding) -> dict[str, str]:
-    """Class → colour: as in its masks, in their order, or by name."""
-    there = set(held.label)
-    if there <= held.colours.keys():
-        return {word: paint for word, paint in held.colours.items() if word in there}
-    return {word: CLASS_COLOURS[at % len(CLASS_COLOURS)] for at, word in enumerate(sorted(there))}
-
-
-def _cloud(data: str, key: dict[str, str]) -> tuple[alt.Chart, ...]:
-    mute = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
-    plain = alt.Scale(zero=False, nice=False, padding=8)
-    return (
-        base(data)
-        .mark_point(size=22, filled=True, opacity=0.75)
-        .encode(
-            x=alt.X("x:Q", title=None, axis=mute, scale=plain),
-            y=alt.Y("y:Q", title=None, axis=mute, scale=plain),
+        chart = base(data).mark_point(size=22, filled=True, opacity=0.75).encode(
+            x=alt.X("x:Q", title=None, axis=mute, scale=scale),
+            y=alt.Y("y:Q", title=None, axis=mute, scale=scale),
             color=colour(key, "class"),
             tooltip=alt.Tooltip("class:N"),
-        ),
+        )  # fmt: skip
+        panels.append(Panel(title, 320, (chart,), {data: rows}, alt=f"{len(rows)} {things} of {len(key)} classes"))
+    note = (
+        f"{embedding.method} of the features of the same {things}, seed {student.run.seed}. What lies close together "
+        "was close before; distances between far groups mean little."
     )
+    opened = bool(embedding.colours) and student.run.name in (BASELINE, "asd")
+    title = f"Teacher beside {student.method}"
+    return Figure(name, title, note, panels, key, student.method, folded=True, opened=opened, columns=2)
+
+
+# --- a teacher's directions ---
+
+
+def direction_figures(directions: Directions, index: int = 0) -> list[Figure]:
+    """Explained variance, energy, angles, spectrum and steadiness of one teacher's directions."""
+    drawn = [draw(directions) for draw in (_explained, _energy, _angles, _spectrum, _steadiness)]
+    suffix = "" if index == 0 else f"-{index + 1}"
+    return [replace(figure, name=figure.name + suffix) for figure in drawn if figure.panels]
+
+
+def line_chart(
+    data: str, x: alt.X, y: alt.Y, key: Mapping[str, str], tips: list[alt.Tooltip], random: float | None
+) -> charts.Layers:
+    """A line for every word of `key` in the field `what`, and a red one where random directions stand."""
+    lines = base(data).mark_line(point=True, strokeWidth=2.2).encode(x=x, y=y, color=colour(key, "what"), tooltip=tips)
+    return (lines,) if random is None else (lines, charts.level(random))
+
+
+def bar_chart(
+    start: alt.Chart, x: alt.X, paint: alt.Color, tips: list[alt.Tooltip], size: int, font: int, dx: int, form: str
+) -> charts.Layers:
+    """Bars with their values in figures behind them."""
+    value = str(x.shorthand)
+    text = start.mark_text(align="left", dx=dx, fontSize=font).encode(x=alt.X(value), text=alt.Text(value, format=form))
+    return start.mark_bar(size=size).encode(x=x, color=paint, tooltip=tips), text
+
+
+def used(key: Mapping[str, str], rows: Rows) -> dict[str, str]:
+    """Of a legend, the words that there are rows of."""
+    return {what: paint for what, paint in key.items() if any(row["what"] == what for row in rows)}
+
+
+def first_to_last(rows: Rows, key: Iterable[str], digits: int) -> str:
+    """Every line in words."""
+    ends = {what: [row["value"] for row in rows if row["what"] == what] for what in key}
+    return "; ".join(f"{what} from {e[0]:.{digits}f} to {e[-1]:.{digits}f}" for what, e in ends.items())
+
+
+def _angles(directions: Directions) -> Figure:
+    angles = {PAIRS.get(pair, pair): degrees for pair, degrees in directions.angles.items()}
+    rows: Rows = [{"pair": pair, "angle": round(angle, 2)} for pair, degrees in angles.items() for angle in degrees]
+    axis = alt.Axis(labelLimit=180)
+    start = base("angles").encode(y=alt.Y("pair:N", sort=list(PAIRS.values()), title=None, axis=axis))
+    scale, axis = alt.Scale(domain=[0, 90]), alt.Axis(values=[0, 15, 30, 45, 60, 75, 90])
+    across = alt.X("angle:Q", title="degrees", scale=scale, axis=axis)
+    tips = [alt.Tooltip("pair:N"), alt.Tooltip("mean(angle):Q", format=".1f", title="mean")]
+    layers: charts.Layers = (
+        start.mark_point(size=70, filled=True, color=PALETTE[0], opacity=0.7).encode(
+            x=across, tooltip=tooltips("pair:N", "angle:Q")
+        ),
+        start.mark_tick(thickness=3, size=22, color=PALETTE[3]).encode(x=alt.X("mean(angle):Q"), tooltip=tips),
+    )
+    means, chance = ", ".join(f"{pair} {summary(a).mean:.1f}°" for pair, a in angles.items()), ""
+    if directions.angle_random is not None:
+        layers += (upright(directions.angle_random, RANDOM),)
+        chance = f" Random directions would stand at {directions.angle_random:.1f}° (red line)."
+    note = (
+        "How far apart the leading directions are: 0° is the same, 90° at right angles. Dots: principal angles; "
+        f"tick: their mean ({means}).{chance}"
+    )
+    panel = Panel("principal angles", 40 * len(angles) + 20, layers, {"angles": rows} | ONE, alt=means)
+    return Figure("angles", "Angles between directions", note, [panel] if rows else [], wide=True)
+
+
+def _spectrum(directions: Directions) -> Figure:
+    k = int(directions.facts.get("K", 0))
+    panels = []
+    for kind, values in directions.spectrum.items():
+        rows: Rows = [
+            {"direction": index, "eigenvalue": value, "used": "yes" if index <= k else "no"}
+            for index, value in enumerate(values, 1)
+        ]
+        name = f"spectrum_{kind}"
+        chart = base(name).mark_bar().encode(
+            x=alt.X("direction:O", axis=alt.Axis(labelAngle=0, labelOverlap=True, title="direction")),
+            y=alt.Y("eigenvalue:Q", axis=alt.Axis(tickCount=5)),
+            color=colour({"yes": PALETTE[0], "no": GREY}, "used").legend(None),
+            tooltip=tooltips("direction:O", eigenvalue=".4g"),
+        )  # fmt: skip
+        gap = f", eigengap {directions.gaps[kind]:.3g}" if kind in directions.gaps else ""
+        if gap and values[0] > 0:
+            gap += f", {directions.gaps[kind] / values[0]:.1%} of the largest".replace("%", " %")
+        text = ", ".join(f"{value:.3g}" for value in values[:8])
+        panels.append(Panel(f"{kind}{gap}", 180, (chart,), {name: rows}, alt=f"Largest: {text}"))
+    note = (
+        "How much the features move along each direction between early and final teacher. Coloured: the "
+        f"{k or 'first'} that count as shortcut directions. A small gap behind them means that another sample of "
+        "images could choose others."
+    )
+    return Figure("spectrum", "Spectrum of the displacement", note, panels, columns=2)
+
+
+def _energy(directions: Directions) -> Figure:
+    names = {"shortcut": PALETTE[3], "robust": PALETTE[0], "accuracy": GREY}
+    rows: Rows = [
+        {"epoch": row["epoch"], "what": what, "value": round(row[what], 5)}
+        for row in directions.energy
+        for what in names
+        if what in row
+    ]
+    key, random = used(names, rows), directions.energy_random
+    x = alt.X("epoch:Q", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6))
+    y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]))
+    layers = line_chart("energy", x, y, key, tooltips("what:N", "epoch:Q", value=".3f"), random)
+    chance = "" if random is None else f" Red line: random directions ({random:.3f})."
+    note = (
+        "Share of the teacher’s features that lies in the shortcut directions and in the robust ones as it trains, "
+        f"and its accuracy where it was measured.{chance}"
+    )
+    text = first_to_last(rows, key, digits=2)
+    panel = Panel("energy over the trajectory", 220, layers, {"energy": rows} | ONE, alt=text)
+    return Figure("energy", "Energy as the teacher trains", note, [panel] if rows else [], key, wide=True)
+
+
+def _steadiness(directions: Directions) -> Figure:
+    names = {
+        "to_whole": "to those of all images",
+        "between": "between two batches",
+        "reference": "1/√batch from the first",
+    }
+    rows: Rows = [
+        {"batch": row["batch"], "what": what, "angle": round(row[key], 2)}
+        for row in directions.batches
+        for key, what in names.items()
+        if key in row
+    ]
+    colours = used(dict(zip(names.values(), (PALETTE[0], PALETTE[1], GREY), strict=True)), rows)
+    ticks = alt.Axis(grid=False, values=sorted({row["batch"] for row in rows}), format="~d")
+    x = alt.X("batch:Q", title="images in a batch", scale=alt.Scale(type="log", base=2), axis=ticks)
+    y = alt.Y("angle:Q", title="mean angle, degrees", scale=alt.Scale(domain=[0, 90]))
+    tips = tooltips("what:N", "batch:Q", "angle:Q")
+    layers = line_chart("batches", x, y, colours, tips, directions.batches_random)
+    note = "How far the directions of a batch lie from those of all images and of another batch."
+    boot = directions.bootstrap
+    if "mean" in boot:
+        sets = f" of {boot['parts']:.0f} disjoint parts of the training set" if "parts" in boot else ""
+        spread = f" ± {boot['std']:.1f}°" if "std" in boot else ""
+        pairs = f" over {boot['pairs']:.0f} pairs" if "pairs" in boot else ""
+        chance = f"; random directions: {boot['random']:.1f}°" if "random" in boot else ""
+        note += f" Between directions{sets}: {boot['mean']:.1f}°{spread}{pairs}{chance}."
+    panel = Panel("steadiness", 220, layers, {"batches": rows} | ONE, alt="The note has the numbers.")
+    return Figure("steadiness", "How steady the directions are", note, [panel] if rows else [], colours, wide=True)
+
+
+def _explained(directions: Directions) -> Figure:
+    key = {cue: charts.CUES[cue] for cue in ("texture", "shape")}
+    panels = []
+    for kind, states in directions.pooled.items():
+        rows: Rows = [
+            {"state": f"T_{state}", "cue": cue, "share": round(share, 3) + 0.0}  # no −0
+            for state, shares in states.items()
+            for cue, share in shares.items()
+        ]
+        name = f"explained_{kind}"
+        y = alt.Y("state:N", title=None, sort=["T_early", "T_final"])
+        start = base(name).encode(y=y, yOffset=alt.YOffset("cue:N", sort=list(key)))
+        axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~%")
+        across = alt.X("share:Q", title="share of variance", scale=alt.Scale(domain=[0, 1.15]), axis=axis)
+        tips = tooltips("state:N", "cue:N", share=".1%")
+        layers = bar_chart(start, across, colour(key, "cue"), tips, size=17, font=11, dx=4, form=".0%")
+        text = ", ".join(f"{row['state']} {row['cue']} {row['share']:.0%}" for row in rows)
+        panels.append(Panel(f"{kind} directions", 110, layers, {name: rows}, alt=text))
+    note = (
+        "These images are made, so texture and shape of each are known: the share of the variance along the "
+        "directions that each explains, in the early and in the final teacher. Displaced: the directions in which "
+        "the two differ most. Abandoned: of those, the ones the final teacher hardly uses."
+    )
+    return Figure("explained", "What the directions carry", note, panels, key, columns=2)

@@ -7,25 +7,23 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from antishortcut.report.collect import Found, Student
-from antishortcut.report.paper_pairs import labels
+from antishortcut.report.collect import Collected, Student
 from antishortcut.report.stats import paired
-from antishortcut.report.table import interval, signed, words
+from antishortcut.report.table import ResultTable, interval, signed, words
 
 ROUNDING = {  # execution settings that change last digits, and their defaults
     "precision": "32-true",
     "teacher_precision": "float32",
     "teacher_compile": "off",
     "compile": False,
-    "micro_batches": 1,  # more than last digits, where batch norm or a method looks at the images of a part together
+    "micro_batches": 1,  # changes more than last digits where batch norm or a method sees only a micro-batch
 }
-ASIDE = {"name", "seed"}  # differ between runs by design
 Fields = list[tuple[str, str]]
 
 
-def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
+def settings(runs: Collected) -> tuple[dict[str, dict[str, str]], Fields]:
     """Settings in which methods differ (field → method → value), and those all share."""
-    methods = {method: _counted(_settings(students)) for method, students in found.groups.items()}
+    methods = {method: _counted(_settings(students)) for method, students in runs.groups.items()}
     different, same = {}, []
     for field in dict.fromkeys(field for counts in methods.values() for field in counts):
         values = {method: ", ".join(counts.get(field, ["–"])) for method, counts in methods.items()}
@@ -37,7 +35,7 @@ def settings(found: Found) -> tuple[dict[str, dict[str, str]], Fields]:
 
 
 def _settings(students: Iterable[Student]) -> list[dict[str, Any]]:
-    return [student.run.model_dump(mode="json", exclude=ASIDE) for student in students]
+    return [student.run.model_dump(mode="json", exclude={"name", "seed"}) for student in students]
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
@@ -64,77 +62,66 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(value if len(counts) == 1 else f"{value} ({count} runs)" for value, count in counts.items())
 
 
-def warnings(found: Found) -> list[str]:
+def warnings(table: ResultTable) -> list[str]:
     """What a reader must know before comparing."""
-    notes = [f"{suite}: {label}." for suite, message in labels(found).items() for label in message]
-    few = found.drawn.groups
-    if len(few) < len(found.groups):
+    runs, result = table.runs, list(table.suite_labels)
+    few = runs.drawn.groups
+    if len(few) < len(runs.groups):
         suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))
-        notes.append(
-            f"Charts show {len(few)} of {len(found.groups)} methods, those of {suites}; the tables show all. "
+        result.append(
+            f"Charts show {len(few)} of {len(runs.groups)} methods, those of {suites}; the tables show all. "
             "A report on one suite’s folder draws that suite."
         )
     mixed: dict[str, list[str]] = {}  # settings → methods whose seeds differ in them
-    for method, students in found.groups.items():
+    for method, students in runs.groups.items():
         fields = [field for field, counts in _counted(_settings(students)).items() if len(counts) > 1]
         mixed.setdefault(", ".join(fields), []).append(method)
-    notes += [
+    result += [
         f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."
         for fields, methods in mixed.items()
         if fields
     ]
-    headlines: dict[str, dict[str, None]] = {}  # score → suites
-    for student in found.students:
-        headlines.setdefault(words(student.primary_metric), {})[student.run.suite] = None
-    if len(headlines) > 1:
-        scores = "; ".join(f"{score} ({', '.join(held)})" for score, held in headlines.items())
-        notes.append(f"Runs were judged by different scores, which last and best are: {scores}.")
-    if different := _computed_differently(found):
-        notes.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
-    judges = sorted({student.eval_split for student in found.students})
-    if len(judges) > 1:
-        notes.append(f"Runs were judged on different sets during training: {', '.join(judges)}.")
-    for kind, message in (("sources", "come from different places"), ("marks", "are not the same")):
-        outputs: dict[tuple[str, str], set[str]] = {}
-        for student in found.students:
-            for name, value in getattr(student, kind).items():
-                outputs.setdefault((student.run.suite, name), set()).add(value)
-        sets = sorted({name for (_, name), values in outputs.items() if len(values) > 1})
-        if sets:
-            notes.append(f"The images of {', '.join(sets)} {message} for all runs: their numbers do not compare.")
-    return notes
-
-
-def _computed_differently(found: Found) -> list[str]:
-    """Settings of ROUNDING that differ; those of the teacher count only in runs that have one."""
+    metrics: dict[str, dict[str, None]] = {}  # score → suites
+    for student in runs.students:
+        metrics.setdefault(words(student.primary_metric), {})[student.run.suite] = None
+    if len(metrics) > 1:
+        scores = "; ".join(f"{score} ({', '.join(suites)})" for score, suites in metrics.items())
+        result.append(f"Runs were judged by different scores, which last and best are: {scores}.")
     different = []
-    for field, default in ROUNDING.items():
-        runs = [s for s in found.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
-        counts = Counter(str(s.execution.get(field, default)) for s in runs)
+    for field, default in ROUNDING.items():  # those of the teacher count only in runs that have one
+        own = [s for s in runs.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
+        counts = Counter(str(s.execution.get(field, default)) for s in own)
         different += [f"{field} {_listed(counts)}"] * (len(counts) > 1)
-    return different
+    if different:
+        result.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
+    splits = sorted({student.eval_split for student in runs.students})
+    if len(splits) > 1:
+        result.append(f"Runs were judged on different sets during training: {', '.join(splits)}.")
+    for kind, text in (("sources", "come from different places"), ("marks", "are not the same")):
+        values: dict[tuple[str, str], set[str]] = {}
+        for student in runs.students:
+            for name, value in getattr(student, kind).items():
+                values.setdefault((student.run.suite, name), set()).add(value)
+        if sets := sorted({name for (_, name), each in values.items() if len(each) > 1}):
+            result.append(f"The images of {', '.join(sets)} {text} for all runs: their numbers do not compare.")
+    return result
 
 
-def subtitle(found: Found) -> str:
+def subtitle(runs: Collected) -> str:
     """What was compared, in a line."""
-    runs = [student.run for student in found.students]
-    pieces = [
-        " / ".join(dict.fromkeys(names))
-        for names in ((r.model.name for r in runs), (r.data.name for r in runs), (r.length for r in runs))
-    ]
-    count, methods = len(runs), len(found.groups)
-    pieces += [f"{methods} method{'s' * (methods != 1)}", f"{count} finished run{'s' * (count != 1)}"]
-    return " · ".join(part for part in pieces if part)
+    each = [student.run for student in runs.students]
+    names = ((r.model.name for r in each), (r.data.name for r in each), (r.length for r in each))
+    texts = [" / ".join(dict.fromkeys(values)) for values in names]
+    for count, word in ((len(runs.groups), "method"), (len(each), "finished run")):
+        texts.append(f"{count} {word}{'s' * (count != 1)}")
+    return " · ".join(text for text in texts if text)
 
 
-# --- Whether the teacher is better than students trained on labels alone ---
-
-
-def informed(found: Found) -> list[str]:
-    """A line for every suite that has both, judged on the same set."""
+def teacher_notes(runs: Collected) -> list[str]:
+    """Whether the teacher is better than students trained on labels: a line for every suite that has both."""
     suites: dict[str, list[tuple[Student, Student]]] = {}  # suite → (teacher, student)
-    for student in found.students:
-        teacher = found.taught.get(student.run.teacher or "")
+    for student in runs.students:
+        teacher = runs.teacher_runs.get(student.run.teacher or "")
         if teacher is None or student.run.roles:
             continue
         if (teacher.eval_split, teacher.primary_metric) == (student.eval_split, student.primary_metric):
@@ -147,8 +134,9 @@ def informed(found: Found) -> list[str]:
         ahead, first = paired(above, below), pairs[0][1]
         teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
         line = (
-            f"{suite}: the {teachers} {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, students by labels "
-            f"alone {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval {interval(ahead)}."
+            f"{suite}: the {teachers} {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, students "
+            f"trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
+            f"{interval(ahead)}."
         )
         if ahead.low is not None and ahead.low <= 0:
             line += (

@@ -1,4 +1,4 @@
-"""The page: one HTML file that opens anywhere, offline, and asks nothing of anyone."""
+"""The page: one HTML file that opens anywhere, offline, and fetches nothing. And all figures that it shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import hashlib
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -19,36 +21,150 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from antishortcut.fileio import atomic_write
-from antishortcut.report.charts import style
-from antishortcut.report.collect import BASELINE, Curve, Found
-from antishortcut.report.figures import Drawn
+from antishortcut.report import notes, paper_comparison, score_figures
+from antishortcut.report.charts import Figure, style
+from antishortcut.report.collect import BASELINE, Curve
+from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
-from antishortcut.report.notes import informed, settings, subtitle, tally, warnings
-from antishortcut.report.paper_comparison import HEAD, beside, told
-from antishortcut.report.reader import MECHANISM, readable
-from antishortcut.report.robustness import corruption_table
-from antishortcut.report.scatter import PICKS
-from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import Differences, Table, arrow, better, interval, legend, parts, signed, view_of, words
+from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
+from antishortcut.report.scatter import PICKS, ScatterAnalysis
+from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
+from antishortcut.report.sweep import Sweep
+from antishortcut.report.table import (
+    Difference,
+    ResultTable,
+    arrow,
+    difference_texts,
+    interval,
+    signed,
+    split_column,
+    view_of,
+    words,
+)
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
-def render(found: Found, table: Table, drawn: Drawn) -> str:
-    """The page. Everything from outside is escaped in the template, in text and in JSON alike."""
+@dataclass
+class Figures:
+    """By the part of the page they stand in; only those with data."""
+
+    differences: list[Figure]
+    leaning: list[Figure]
+    corrupted: list[Figure]
+    scenes: list[Gallery]
+    mechanism: list[Figure]
+    embeddings: list[Figure]
+    teachers: list[tuple[Directions, list[Figure]]]
+    training: list[Figure]
+    notes: list[Skipped]  # on what could not be drawn
+    sweep: list[tuple[Sweep, Figure]] = field(default_factory=list)  # these two when asked for
+    scatter: list[tuple[ScatterAnalysis, Figure]] = field(default_factory=list)
+
+    def all(self) -> list[Figure]:
+        """In the order of the page."""
+        teachers = [figure for _, figures in self.teachers for figure in figures]
+        requested = [figure for _, figure in (*self.sweep, *self.scatter)]
+        students = [self.differences, requested, self.leaning, self.corrupted, self.mechanism, self.embeddings]
+        return [figure for figures in (*students, teachers, self.training) for figure in figures]
+
+
+def make_figures(table: ResultTable) -> Figures:
+    def filled(figures: Iterable[Figure]) -> list[Figure]:
+        return [figure for figure in figures if figure.panels]
+
+    skipped = Notes()
+    return Figures(
+        differences=filled([score_figures.difference_figure(table)]),
+        leaning=filled(score_figures.leaning_figures(table)),
+        corrupted=filled(score_figures.corruption_figures(table)),
+        scenes=galleries(table, skipped),
+        mechanism=filled(mechanism_figures(table)),
+        embeddings=embedding_figures(table.runs, skipped),
+        teachers=[(each, direction_figures(each, index)) for index, each in enumerate(table.runs.directions)],
+        training=filled(score_figures.training_figures(table.runs)),
+        notes=skipped.skipped,
+    )
+
+
+def render(table: ResultTable, drawn: Figures) -> str:
+    """The report's page."""
+    runs = table.runs
+    different, same = notes.settings(runs)
+    sets = table.sets()
+    comparisons = paper_comparison.compare_with_paper(table)
+    differences: dict[str, dict[str, Difference]] = {}  # by title and column
+    for one in table.differences:
+        differences.setdefault(one.title, {})[one.column] = one
+    return render_page(
+        "template.html",
+        filters={
+            "interval": interval, "signed": signed, "words": words, "arrow": arrow,
+            "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
+        },
+        drawn=drawn.all(),
+        methods=runs.methods,
+        title=readable(runs.folder.resolve().name),
+        subtitle=notes.subtitle(runs),
+        runs=runs,
+        table=table,
+        figures=drawn,
+        number={method: index for index, method in enumerate(runs.methods)},
+        style=style(runs.methods),
+        baseline=BASELINE,
+        differences=differences,
+        differences_explanation=difference_texts(table.differences)[2],
+        comparisons=comparisons,
+        printed_head=paper_comparison.HEAD,
+        printed_explanation=paper_comparison.explanation(comparisons),
+        heads=lambda columns: _heads(table, columns),
+        picks=PICKS,
+        sets={name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
+        views={name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
+        view=view_of(table.every),
+        classes=class_tables(runs),
+        progress_metric=" / ".join(dict.fromkeys(words(one.primary_metric) for one in runs.progress)),
+        errors=score_figures.corruption_table(runs),
+        references=sorted({(name, run) for s in runs.students for name, run in s.references.items()}),
+        sizes=size_table(runs),
+        notes=[*notes.warnings(table), *notes.teacher_notes(runs)],
+        skipped=(*runs.aside, *runs.notes, *drawn.notes),
+        different=different,
+        same=same,
+        execution=notes.tally(s.execution for s in runs.students),
+        versions=notes.tally(s.versions for s in runs.students),
+    )  # fmt: skip
+
+
+def render_page(
+    template: str,
+    filters: Mapping[str, Callable[..., Any]],
+    drawn: Iterable[Figure],
+    methods: list[str],
+    **context: Any,
+) -> str:
+    """A template with its charts. Everything from outside is escaped in it, in text and in JSON alike."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {
-        "interval": interval, "signed": signed, "words": words, "arrow": arrow, "better": better,
-        "score": lambda column: parts(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
-    }  # fmt: skip
+    environment.filters |= filters
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
-    page = SimpleNamespace(**_context(found, table, drawn), scripts=scripts, policy=policy(scripts))
-    return environment.get_template("template.html").render(page=page)
+    panels = [panel for figure in drawn for panel in figure.panels]
+    index = {id(panel): number for number, panel in enumerate(panels)}
+    page = SimpleNamespace(
+        chart=lambda panel: index[id(panel)],
+        data={"methods": methods, "charts": [panel.spec() for panel in panels]},
+        methods=methods,
+        scripts=scripts,
+        policy=_policy(scripts),
+        made_by=f"antishortcut {version('antishortcut')}",
+        **context,
+    )
+    return environment.get_template(template).render(page=page)
 
 
-def policy(scripts: list[Markup]) -> str:
+def _policy(scripts: list[Markup]) -> str:
     """Only the page's own scripts run, known by their hashes; nothing is fetched.
 
     The charts' expressions go through Vega's interpreter, so 'unsafe-eval' is not needed. Vega writes styles inline.
@@ -60,56 +176,27 @@ def policy(scripts: list[Markup]) -> str:
     )
 
 
-def _context(found: Found, table: Table, drawn: Drawn) -> dict[str, Any]:
-    methods = list(found.groups)
-    different, same = settings(found)
-    corruptions, errors = corruption_table(found)
-    charts = {id(panel): number for number, panel in enumerate(p for f in drawn.all() for p in f.panels)}
-    sets = table.sets()
-    sides = beside(found, table)
-    classes = class_tables(found)
-    return {
-        "title": readable(found.folder.resolve().name),
-        "subtitle": subtitle(found),
-        "found": found,
-        "table": table,
-        "drawn": drawn,
-        "chart": lambda panel: charts[id(panel)],
-        "data": {"methods": methods, "charts": [p.spec() for f in drawn.all() for p in f.panels]},
-        "methods": methods,
-        "number": {method: index for index, method in enumerate(methods)},
-        "style": style(methods),
-        "baseline": BASELINE,
-        "legend": legend(bool(table.differences), len(set(table.suites.values()))),
-        "differences": Differences.of(table),
-        "sides": sides,
-        "printed_head": HEAD,
-        "printed_told": told(sides),
-        "heads": heads,
-        "picks": PICKS,
-        "sets": {name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
-        "views": {name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
-        "view": view_of(table.every),
-        "classes": classes,
-        "judged": " / ".join(dict.fromkeys(words(one.primary_metric) for one in found.progress)),
-        "corruptions": corruptions,
-        "errors": errors,
-        "references": sorted({(name, run) for s in found.students for name, run in s.references.items()}),
-        "sizes": size_table(found),
-        "notes": [*warnings(found), *informed(found)],
-        "skipped": (*found.aside, *found.notes, *drawn.notes),
-        "different": different,
-        "same": same,
-        "execution": tally(s.execution for s in found.students),
-        "versions": tally(s.versions for s in found.students),
-        "made_by": f"antishortcut {version('antishortcut')}",
-    }
+@lru_cache(maxsize=1)
+def libraries() -> str:
+    """Vega's script, fit to stand inside an HTML page."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache")))
+    cached = home / "antishortcut" / f"vega-{version('vl-convert-python')}.js"
+    try:
+        return cached.read_bytes().decode()  # read_text would change its line ends, and so its hash
+    except (OSError, ValueError):
+        bundle = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    try:
+        with atomic_write(cached) as file:
+            file.write(bundle.encode())
+    except OSError:
+        pass  # without a cache every report bundles again
+    return bundle
 
 
-def heads(table: Table, columns: list[str]) -> list[tuple[str, str, int]]:
-    """Columns that follow each other under one set: its name, how its images came about, how many."""
-    grouped = ((name, len(list(held))) for name, held in groupby(columns, key=lambda column: parts(column)[0]))
-    return [(name, table.source(name), count) for name, count in grouped]
+def _heads(table: ResultTable, columns: list[str]) -> list[tuple[str, str, int]]:
+    """Columns that follow each other under one set: its name, where its images come from, how many."""
+    grouped = [(name, len(list(each))) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
+    return [(name, table.sources.get(name, ""), count) for name, count in grouped]
 
 
 def _sections(main: Markup) -> list[tuple[str, Markup]]:
@@ -132,25 +219,3 @@ def _spark(curve: Curve) -> str:
 
 def _clock(seconds: float | None) -> str:
     return "–" if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
-
-
-# --- Vega ---
-
-SNIPPET = "window.vegaEmbed = vegaEmbed;"
-
-
-@lru_cache(maxsize=1)
-def libraries() -> str:
-    """The script, fit to stand inside an HTML page."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache")))
-    cached = home / "antishortcut" / f"vega-{version('vl-convert-python')}.js"
-    try:
-        return cached.read_bytes().decode()  # read_text would change its line ends, and so its hash
-    except (OSError, ValueError):
-        bundle = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    try:
-        with atomic_write(cached) as file:
-            file.write(bundle.encode())
-    except OSError:
-        pass  # without a cache every report bundles anew
-    return bundle

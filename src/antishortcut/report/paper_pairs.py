@@ -1,4 +1,4 @@
-"""Whose runs are the paper's, and whether they were made as the paper's were."""
+"""Which runs belong to the paper's tables, and in what they differ from the paper's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
-from antishortcut.report.collect import Found, Student
+from antishortcut.report.collect import Collected, Student
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"
-FREE = {"accumulate"}  # of the optimiser: in how many parts a batch is computed has no effect
 PRINTED_AS = {"afdcd": "af-dcd", "ufd": "ufd-kd"}
 # settings of the paper's methods where nothing else is said, for reading runs without torch; a test compares
 _KD: dict[str, Value] = {"kd": 1.0, "kd_temperature": 4.0, "task_weight": 1.0}  # beside a method that is added to KD
@@ -41,8 +40,8 @@ DEFAULTS: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
-class Made(NamedTuple):
-    """How a row of the paper's is made."""
+class PaperRun(NamedTuple):
+    """How a row of the paper's is trained."""
 
     recipe: Recipe
     method: str
@@ -51,11 +50,9 @@ class Made(NamedTuple):
 
 
 def pair_of(run: Run) -> str | None:
-    """The pair that a run belongs to by its suite and its data, at either scale; P2 on other data is nobody's."""
+    """The paper's pair that a run belongs to by its suite and its data, at either scale."""
     name = run.suite.removesuffix(MARK)
-    if name not in PAIRS:
-        return None
-    return name if _recipe(name).data.name == run.data.name else None
+    return name if name in PAIRS and recipe_of(name).data.name == run.data.name else None
 
 
 def at_desk(run: Run) -> bool:
@@ -68,105 +65,96 @@ def row_of(run: Run) -> str:
 
 
 def title_of(run: Run, teacher: Run | None) -> str:
-    """P1: ResNet-34 → ResNet-18, CIFAR-100; other networks than the paper's by the names they have here."""
-    pair, recipe = PAIRS[run.suite.removesuffix(MARK)], _recipe(run.suite)
-    plain = {} if at_desk(run) else {recipe.teacher.name: pair.teacher, recipe.student.name: pair.student}
-    large = teacher.model.name if teacher else recipe.teacher.name
-    small = run.model.name
-    return f"{run.suite}: {plain.get(large, large)} → {plain.get(small, small)}, {pair.data}"
+    """P1: ResNet-34 → ResNet-18, CIFAR-100; networks other than the paper's by their names here."""
+    pair, recipe = PAIRS[run.suite.removesuffix(MARK)], recipe_of(run.suite)
+    printed = {} if at_desk(run) else {recipe.teacher.name: pair.teacher, recipe.student.name: pair.student}
+    large, small = teacher.model.name if teacher else recipe.teacher.name, run.model.name
+    return f"{run.suite}: {printed.get(large, large)} → {printed.get(small, small)}, {pair.data}"
 
 
 def unlike(run: Run, teacher: Run | None) -> str:
-    """In what a run or its teacher is not as the paper's row of that name, in words; empty where all is.
+    """In what a run or its teacher differs from the paper's row of that name; empty where in nothing.
 
-    At desk scale: not as that row cut down. `teacher` is None where its folder is not here.
+    At desk scale: from that row cut down. `teacher` is None where its folder is not here.
     """
-    built = _rows(run.suite).get(row_of(run)) or _freely(run)
-    school = teach_run(built.recipe, run.fingerprint)
+    known = _paper_runs(run.suite).get(row_of(run)) or _other_row(run)
+    paper_teacher = teach_run(known.recipe, run.fingerprint)
     reference = distill_run(
-        built.recipe, run.fingerprint, method=built.method, options=built.options, seed=run.seed, roles={},
-        teacher=school.hash, early=built.early, suite=run.suite, name=run.name,
+        known.recipe, run.fingerprint, method=known.method, options=known.options, seed=run.seed, roles={},
+        teacher=paper_teacher.hash, early=known.early, suite=run.suite, name=run.name,
     )  # fmt: skip
-    own, known = _course(run), _course(reference)
-    own |= {f"method.{key}": value for key, value in run.options.items()}
-    known |= {f"method.{key}": built.options.get(key) for key in run.options}
-    changed = [_instead(key, own[key], known[key]) for key in own if own[key] != known[key]]
-    changed += _other_early(run, built, school)
-    if run.teacher is not None and run.roles and run.teacher != school.hash:
-        changed += _differing(teacher, school) if teacher else ["another teacher, whose folder is not here"]
+    ours, paper = _settings(run), _settings(reference)
+    ours |= {f"method.{key}": value for key, value in run.options.items()}
+    paper |= {f"method.{key}": known.options.get(key) for key in run.options}
+    if run.roles:
+        expected, settings = known.early, known.recipe.teacher
+        if expected == "rewind":
+            expected = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+        early, epochs = run.roles.get("early", run.early), known.recipe.epochs
+        same = share_of(early, epochs) == share_of(expected, epochs)
+        ours["T_early"], paper["T_early"] = early, early if same else known.early
+    changed = _changed(ours, paper)
+    if run.teacher is not None and run.roles and run.teacher != paper_teacher.hash:
+        other = unlike_teacher(run, teacher, known.recipe) if teacher else "another teacher, whose folder is not here"
+        changed += [other] if other else []
     return ", ".join(changed)
 
 
-def unlike_teacher(run: Run, teacher: Run) -> str:
-    """The same of the teacher alone; for any student of the suite."""
-    recipe = _recipe(run.suite)
-    return ", ".join(_differing(teacher, teach_run(recipe, run.fingerprint)))
+def unlike_teacher(run: Run, teacher: Run, recipe: Recipe | None = None) -> str:
+    """The same of a student's teacher."""
+    reference = teach_run(recipe or recipe_of(run.suite), run.fingerprint)
+    sides = [
+        {f"teacher.{key}": value for key, value in _settings(each).items()}
+        | {f"teacher.{key}": getattr(each, key) for key in ("kind", "seed", "fingerprint")}
+        for each in (teacher, reference)
+    ]
+    return ", ".join(_changed(*sides))
 
 
-def row_labels(found: Found) -> dict[str, str]:
-    """Method of a pair → in what its runs are not the paper's, as a label; those made as the paper's have none."""
-    rest = {method: _others(found, group) for method, group in found.groups.items()}
-    return {method: "; ".join(each) for method, each in rest.items() if each}
+def _settings(run: Run) -> dict[str, Any]:
+    """What decides a run besides its seed, its method's options and its teacher."""
+    fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
+    sections = {
+        "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
+        "data": run.data.model_dump(),
+        "optim": run.optim.model_dump(exclude={"accumulate"}),  # has no effect on the result
+        "task": run.task.model_dump(),
+    }
+    return fields | {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
-def labels(found: Found) -> dict[str, list[str]]:
-    """Suite of a pair → what must be said before its numbers are read; a suite made as the paper's has nothing."""
-    suites: dict[str, dict[str, list[str]]] = {}  # suite → what is other → rows
-    for group in found.groups.values():
-        for other in _others(found, group):
-            suites.setdefault(group[0].run.suite, {}).setdefault(other, []).append(group[0].run.name)
+def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
+    def text(value: Any) -> Any:
+        return "none" if value is None else value
+
+    return [f"{key} {text(ours[key])} instead of {text(paper[key])}" for key in ours if ours[key] != paper[key]]
+
+
+def row_labels(runs: Collected) -> dict[str, str]:
+    """Method of a pair → in what its runs are not the paper's."""
+    labels = {method: _labels(runs, group) for method, group in runs.groups.items()}
+    return {method: "; ".join(each) for method, each in labels.items() if each}
+
+
+def suite_labels(runs: Collected) -> dict[str, list[str]]:
+    """Suite of a pair → what a reader must know before reading its numbers."""
+    suites: dict[str, dict[str, list[str]]] = {}  # suite → label → rows
+    for group in runs.groups.values():
+        for label in _labels(runs, group):
+            suites.setdefault(group[0].run.suite, {}).setdefault(label, []).append(group[0].run.name)
     return {
-        suite: [other if other == DESK else f"{', '.join(names)}: {other}" for other, names in rest.items()]
-        for suite, rest in suites.items()
+        suite: [label if label == DESK else f"{', '.join(names)}: {label}" for label, names in labels.items()]
+        for suite, labels in suites.items()
     }
 
 
-def _others(found: Found, group: list[Student]) -> list[str]:
-    """What is other in the runs of a row."""
+def _labels(runs: Collected, group: list[Student]) -> list[str]:
     run = group[0].run
     if pair_of(run) is None:
         return []
-    each = dict.fromkeys(unlike(s.run, found.school(s.run)) for s in group)
+    each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
     size = "the desk suite's" if at_desk(run) else "the paper's"
     return [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
-
-
-def _instead(key: str, ours: Any, theirs: Any) -> str:
-    ours, theirs = ("none" if value is None else value for value in (ours, theirs))
-    return f"{key} {ours} instead of {theirs}"
-
-
-def _course(run: Run) -> dict[str, Any]:
-    """What decides a run besides its seed, its method's options and its teacher."""
-    fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
-    pieces = {
-        "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
-        "data": run.data.model_dump(),
-        "optim": run.optim.model_dump(exclude=FREE),
-        "task": run.task.model_dump(),
-    }
-    return fields | {f"{part}.{key}": value for part, held in pieces.items() for key, value in held.items()}
-
-
-def _other_early(run: Run, made: Made, school: Run) -> list[str]:
-    """T_early that is learned from, or with which a student that has a teacher is compared."""
-    if not run.roles:
-        return []
-    required, teacher = made.early, made.recipe.teacher
-    if required == "rewind":
-        required = f"{rewind_run(school, teacher.rewind_epochs, teacher.rewind_lr).hash}/final"
-    early = run.roles.get("early", run.early)
-    same = share_of(early, made.recipe.epochs) == share_of(required, made.recipe.epochs)
-    return [] if same else [_instead("T_early", early, made.early)]
-
-
-def _differing(teacher: Run, school: Run) -> list[str]:
-    """Of the teacher, which is known by its hash otherwise."""
-    ours, reference = (
-        _course(each) | {"kind": each.kind, "seed": each.seed, "fingerprint": each.fingerprint}
-        for each in (teacher, school)
-    )
-    return [_instead(f"teacher.{key}", ours[key], reference[key]) for key in ours if ours[key] != reference[key]]
 
 
 def share_of(state: str, epochs: int) -> float | str:
@@ -178,35 +166,30 @@ def share_of(state: str, epochs: int) -> float | str:
         return state
 
 
-def early_of(suite: str) -> tuple[str, int]:
-    """T_early of a pair's recipe and the epochs it counts by."""
-    recipe = _recipe(suite)
-    return recipe.teacher.early, recipe.epochs
-
-
 @cache
-def _rows(suite: str) -> dict[str, Made]:
+def _paper_runs(suite: str) -> dict[str, PaperRun]:
     """The paper's rows of a pair at the suite's scale, by name."""
-    name, result = suite.removesuffix(MARK), {}
+    name = suite.removesuffix(MARK)
+    rows: dict[str, PaperRun] = {}
     for job in TABLES["paper"].jobs():
-        if job.suite == name and job.name not in result:
+        if job.suite == name and job.name not in rows:
             own = desk(job) if suite.endswith(MARK) else job
             options = DEFAULTS[own.method] | own.recipe.methods.get(own.method, {}) | own.options
-            result[own.name] = Made(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
-    return result
+            rows[own.name] = PaperRun(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
+    return rows
 
 
-def _freely(run: Run) -> Made:
-    """A row that the paper has not: its pair's recipe, with the batch and the method that it has here."""
-    recipe = _recipe(run.suite)
+def _other_row(run: Run) -> PaperRun:
+    """A row that the paper does not have: its pair's recipe, with the batch and the method of the run."""
+    recipe = recipe_of(run.suite)
     teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
     optim = recipe.optim.model_copy(update={"batch": run.optim.batch})
     recipe = recipe.model_copy(update={"optim": optim, "teacher": teacher})
-    return Made(recipe, run.method, run.options, run.roles.get("early", run.early))
+    return PaperRun(recipe, run.method, run.options, run.roles.get("early", run.early))
 
 
 @cache
-def _recipe(suite: str) -> Recipe:
+def recipe_of(suite: str) -> Recipe:
     """Of a pair, at the suite's scale."""
     recipe = PAIRS[suite.removesuffix(MARK)].recipe()
     return desk_recipe(recipe) if suite.endswith(MARK) else recipe

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.report.charts import GREY, Figure, Panel, Rows, base, colour, style
-from antishortcut.report.collect import BASELINE, DRAWN, Found, Student, natural
+from antishortcut.report.charts import GREY, Figure, Layers, Panel, Rows, base, colour, style
+from antishortcut.report.collect import BASELINE, DRAWN, Collected, Student, natural
 from antishortcut.report.notes import flat
 from antishortcut.report.reader import number
-from antishortcut.report.robustness import titled
+from antishortcut.report.score_figures import column_title
 from antishortcut.report.stats import Summary, paired, summary
-from antishortcut.report.table import MARKS, Table, against, arrow, better, mark, parts, values_of, words
+from antishortcut.report.table import MARKS, Mark, ResultTable, against, arrow, better, values_of
 
 IGNORED = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
 OPTIONS = "options."  # of the method; a person may leave it out
@@ -28,33 +28,17 @@ Fields = dict[str, Any]  # dotted name → value
 
 
 @dataclass(frozen=True)
-class Point:
-    """The seeds of one suite at one value of the setting."""
-
-    value: float
-    students: tuple[Student, ...]
-
-    @property
-    def suite(self) -> str:
-        return self.students[0].run.suite
-
-    @property
-    def method(self) -> str:
-        return self.students[0].method
-
-
-@dataclass(frozen=True)
-class Line:
-    """Two values of the setting or more, from the smallest."""
+class SweepLine:
+    """Values of the setting from the smallest, and at each the seeds of one suite."""
 
     label: str
     suite: str | None  # None where every value has a suite of its own
     fields: Fields  # what its runs share
-    points: tuple[Point, ...]
+    points: tuple[tuple[float, list[Student]], ...]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """Mean ± deviation over seeds, and whether it is surely better or worse than the baseline."""
 
     score: Summary
@@ -73,69 +57,63 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Of the table: a line at a value, or the baseline of a suite."""
+class SweepRow:
+    """A line at a value, or the baseline of a suite."""
 
     label: str
     value: float | None  # None for the baseline
     method: str
-    cells: dict[str, Cell]
+    cells: dict[str, SweepCell]
 
     @property
     def at(self) -> str:
         return BASELINE if self.value is None else f"{self.value:g}"
 
 
-@dataclass(frozen=True)
 class Sweep:
     """Lines over a setting, and the baseline of each suite."""
 
-    key: str
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
-    base: dict[str, tuple[Student, ...]]  # suite → its baseline
-
-    @classmethod
-    def of(cls, found: Found, key: str, columns: Sequence[str]) -> Sweep:
-        base: dict[str, tuple[Student, ...]] = {}
-        for s in found.students:
+    def __init__(self, runs: Collected, key: str, columns: Sequence[str]) -> None:
+        self.key, self.columns = key, list(columns)
+        self.lines = lines_over(key, runs.students)
+        self.base: dict[str, list[Student]] = {}  # suite → its baseline
+        for s in runs.students:
             if s.run.name == BASELINE:
-                base[s.run.suite] = (*base.get(s.run.suite, ()), s)
-        return cls(key, tuple(columns), tuple(lines_over(key, found.students)), base)
+                self.base.setdefault(s.run.suite, []).append(s)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SweepRow]:
         """Line by line, the baseline before the first line of its suite."""
-        rows: list[Row] = []
-        for at, line in enumerate(self.lines):
-            if line.suite in self.base and all(line.suite != before.suite for before in self.lines[:at]):
+        rows: list[SweepRow] = []
+        suites: set[str | None] = set()
+        for line in self.lines:
+            if line.suite in self.base and line.suite not in suites:
                 base = self.base[line.suite]
-                rows.append(Row(line.suite, None, base[0].method, self._cells(base)))
-            rows += [Row(line.label, p.value, p.method, self._cells(p.students)) for p in line.points]
+                rows.append(SweepRow(line.suite, None, base[0].method, self._cells(base)))
+            suites.add(line.suite)
+            rows += [SweepRow(line.label, value, group[0].method, self._cells(group)) for value, group in line.points]
         return rows
 
-    def _cells(self, students: Sequence[Student]) -> dict[str, Cell]:
+    def _cells(self, students: Sequence[Student]) -> dict[str, SweepCell]:
         base = self.base.get(students[0].run.suite, ())
         cells = {}
         for column in self.columns:
             if values := values_of(students, column):
-                difference = mark(column, against(students, base, column), best=False)
-                cells[column] = Cell(summary(values), MARKS[difference.way if difference.sure else 0])
+                mark = Mark.of(column, against(students, base, column))
+                cells[column] = SweepCell(summary(values), MARKS[mark.way if mark.sure else 0])
         return cells
 
     def head(self) -> list[str]:
         return ["line", self.key, *(f"{column} {arrow(column)}".strip() for column in self.columns)]
 
     def texts(self) -> list[list[str]]:
-        """The table as words."""
         return [[row.label, row.at, *(str(row.cells.get(c, "–")) for c in self.columns)] for row in self.rows()]
 
     def brief(self) -> list[list[str]]:
-        """The same for a terminal, means and marks alone."""
+        """The same for a terminal, means and marks only."""
         cells = [(row, [row.cells.get(column) for column in self.columns]) for row in self.rows()]
         return [[row.label, row.at, *(f"{c.mean} {c.mark}".rstrip() if c else "–" for c in cs)] for row, cs in cells]
 
-    def told(self) -> str:
-        """How to read the marks."""
+    def explanation(self) -> str:
         return (
             f"Mean ± standard deviation (seeds). ▲ better, ▼ worse than {BASELINE} of the suite: the 95 % interval of "
             "the difference, seed by seed over the seeds in common, leaves zero out (Student’s t, not corrected for "
@@ -143,7 +121,7 @@ class Sweep:
         )
 
     def flat(self) -> dict[str, Any]:
-        """The table as numbers, for JSON."""
+        """For JSON."""
         rows = []
         for row in self.rows():
             tree: dict[str, Any] = {"line": row.label, "value": BASELINE if row.value is None else row.value}
@@ -151,18 +129,18 @@ class Sweep:
                 tree |= {column: cell.score.mean, f"{column} ±": cell.score.std, f"{column} seeds": cell.score.count}
                 tree |= {f"{column} mark": cell.mark}
             rows.append(tree)
-        return {"setting": self.key, "columns": list(self.columns), "rows": rows}
+        return {"setting": self.key, "columns": self.columns, "rows": rows}
 
 
-def usual(table: Table) -> list[str]:
-    """Of the first table, the columns in which more is better; `best` was chosen by looking."""
+def sweep_columns(table: ResultTable) -> list[str]:
+    """Of the first table, the columns in which higher is better; `best` was selected on the same data."""
     return [column for column in table.columns if better(column) > 0 and column != "best"]
 
 
-# --- runs → lines ----------------------------------------------------------------------------------------------------
+# --- runs → lines ---
 
 
-def lines_over(key: str, students: Sequence[Student]) -> list[Line]:
+def lines_over(key: str, students: Sequence[Student]) -> list[SweepLine]:
     """All lines with two values or more, suite by suite."""
     settings = [_settings(s) for s in students]
     field = _field(key, settings)
@@ -208,30 +186,29 @@ def _field(key: str, settings: Sequence[Fields]) -> str:
     raise UserError(f"--sweep: no run here has {key!r} as a number{hint}")
 
 
-def _split(fields: Fields, runs: list[tuple[float, Student]]) -> Iterator[Line]:
+def _split(fields: Fields, runs: list[tuple[float, Student]]) -> Iterator[SweepLine]:
     """Runs with equal settings, apart by suite unless every value has a suite of its own."""
     teachers = dict.fromkeys(str(s.run.teacher) for _, s in runs)
     first: dict[tuple[str, float, int], Student] = {}  # a second one is the same run by another name
     for value, s in runs:
         one = first.setdefault((s.run.suite, value, s.run.seed), s)
-        if one.run.hash != s.run.hash and len(teachers) > 1:  # or learns from another teacher
+        if one.run.hash != s.run.hash and len(teachers) > 1:  # or has another teacher
             for teacher in teachers:
-                of_teacher = [(x, each) for x, each in runs if str(each.run.teacher) == teacher]
-                yield from _split(fields | {"teacher": teacher}, of_teacher)
+                own = [(x, each) for x, each in runs if str(each.run.teacher) == teacher]
+                yield from _split(fields | {"teacher": teacher}, own)
             return
-    groups: dict[tuple[str, float], list[Student]] = {}
+    suites: dict[str, dict[float, list[Student]]] = {}
     for (suite, value, _), s in first.items():
-        groups.setdefault((suite, value), []).append(s)
-    points = sorted((Point(value, tuple(group)) for (_, value), group in groups.items()), key=lambda p: p.value)
-    suites = dict.fromkeys(point.suite for point in points)
-    if len(suites) == len(points) == len({point.value for point in points}) > 1:
-        yield Line("", None, fields, tuple(points))
+        suites.setdefault(suite, {}).setdefault(value, []).append(s)
+    points = sorted(((value, group) for each in suites.values() for value, group in each.items()), key=lambda p: p[0])
+    if len(suites) == len(points) == len({value for value, _ in points}) > 1:
+        yield SweepLine("", None, fields, tuple(points))
         return
-    for suite in suites:
-        yield Line("", suite, fields, tuple(point for point in points if point.suite == suite))
+    for suite in dict.fromkeys(group[0].run.suite for _, group in points):
+        yield SweepLine("", suite, fields, tuple(p for p in points if p[1][0].run.suite == suite))
 
 
-def _labelled(lines: list[Line]) -> list[Line]:
+def _labelled(lines: list[SweepLine]) -> list[SweepLine]:
     """By suite; named by it, the method where there are several, and settings where these do not tell lines apart."""
     methods = list(dict.fromkeys(line.fields["method"] for line in lines))
     alike: dict[tuple[str | None, str], list[Fields]] = {}
@@ -239,13 +216,13 @@ def _labelled(lines: list[Line]) -> list[Line]:
         alike.setdefault((line.suite, line.fields["method"]), []).append(line.fields)
     differ = {group: _differing(fields) for group, fields in alike.items()}
 
-    def order(line: Line) -> Any:
+    def order(line: SweepLine) -> Any:
         method = line.fields["method"]
         values = [line.fields.get(name) for name in differ[line.suite, method]]
         ranks = [(0, value, "") if isinstance(value, float) else (1, 0.0, str(value)) for value in values]
         return natural(line.suite or ""), methods.index(method), ranks
 
-    labelled: dict[str, Line] = {}
+    labelled: dict[str, SweepLine] = {}
     for line in sorted(lines, key=order):
         method = line.fields["method"]
         label = [] if line.suite is None else [line.suite]
@@ -257,22 +234,20 @@ def _labelled(lines: list[Line]) -> list[Line]:
 
 
 def _differing(several: list[Fields]) -> list[str]:
-    """Names of settings that are not the same in all; the data's fingerprint only where nothing else tells."""
+    """Names of settings that are not the same in all; the data's fingerprint only where nothing else differs."""
     names = dict.fromkeys(name for fields in several for name in fields)
     differ = [name for name in names if len({repr(fields.get(name)) for fields in several}) > 1]
     return [name for name in differ if name != "fingerprint"] or differ
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)[:WORD]
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:WORD]
 
 
-# --- the figure ------------------------------------------------------------------------------------------------------
+# --- the figure ---
 
 
-def sweep_figure(sweep: Sweep, table: Table) -> Figure:
+def sweep_figure(sweep: Sweep, table: ResultTable) -> Figure:
     """Scores over the setting, a panel per score and a line per group of runs; the baseline is a dashed rule."""
     lines = sweep.lines[:DRAWN]
     looks = style(line.label for line in lines)
@@ -282,22 +257,20 @@ def sweep_figure(sweep: Sweep, table: Table) -> Figure:
             single = sum(each.suite == line.suite for each in lines) == 1
             rules[line.suite] = f"{BASELINE} of {line.suite}"
             looks[rules[line.suite]] = (looks[line.label][0] if single else GREY, RULE)
-    values = sorted({point.value for line in lines for point in line.points})
+    values = sorted({value for line in lines for value, _ in line.points})
     panels = []
     for index, column in enumerate(sweep.columns):
-        means = _means(lines, column, values)
-        if means:
+        if means := _means(lines, column, values):
             dashed: Rows = [
                 {"line": word, "method": sweep.base[suite][0].method, "value": summary(seeds).mean, "seeds": len(seeds)}
                 for suite, word in rules.items()
                 if (seeds := values_of(sweep.base[suite], column))
             ]
-            layers, data = _drawing(str(index), _across(sweep.key, values), looks, means, dashed, better(column) > 0)
-            message = "; ".join(f"{row['line']} at {row['x']:g}: {row['value']:.3f}" for row in means)
-            message += "".join(f"; {row['line']}: {row['value']:.3f}" for row in dashed)
-            group, score = parts(column)
-            title = score if group == "training" else f"{titled(table, group)}, {words(score)}"
-            panels.append(Panel(f"{title} {arrow(column)}".rstrip(), 200, layers, data, told=message))
+            layers, data = _layers(str(index), _axis(sweep.key, values), looks, means, dashed, better(column) > 0)
+            text = "; ".join(f"{row['line']} at {row['x']:g}: {row['value']:.3f}" for row in means)
+            text += "".join(f"; {row['line']}: {row['value']:.3f}" for row in dashed)
+            title = f"{column_title(table, column)} {arrow(column)}".rstrip()
+            panels.append(Panel(title, 200, layers, data, alt=text))
     few = "" if len(lines) == len(sweep.lines) else f" The first {len(lines)} of {len(sweep.lines)} lines are drawn."
     note = (
         f"A line joins runs that differ in nothing but {sweep.key}, the seed and the name: mean over seeds and its "
@@ -305,72 +278,70 @@ def sweep_figure(sweep: Sweep, table: Table) -> Figure:
         f"apart. Dashed: {BASELINE} of the suite, in its line’s colour, or grey where the suite has several lines.{few}"
     )
     key = {f"{word} (dashed)" if dash is RULE else word: paint for word, (paint, dash) in looks.items()}
-    return Figure("sweep", f"How scores depend on {sweep.key}", note, tuple(panels), key)
+    return Figure("sweep", f"How scores depend on {sweep.key}", note, panels, key)
 
 
 def _logarithmic(values: Sequence[float]) -> bool:
     return values[0] > 0 and values[-1] / values[0] >= WIDE
 
 
-def _means(lines: Sequence[Line], column: str, values: Sequence[float]) -> Rows:
+def _means(lines: Sequence[SweepLine], column: str, values: Sequence[float]) -> Rows:
     """A row per line and value: mean, interval, and where it stands on the axis."""
     first, last = values[0], values[-1]
     step = min(APART, ALL_APART / len(lines))
     rows: Rows = []
     for index, line in enumerate(lines):
         shift = (index - (len(lines) - 1) / 2) * step
-        for point in line.points:
-            seeds = values_of(point.students, column)
-            if not seeds:
-                continue
-            at = point.value * (last / first) ** shift if _logarithmic(values) else point.value + shift * (last - first)
-            mean = paired(seeds, [0.0] * len(seeds))  # with its interval
-            row = {"line": line.label, "method": point.method, "x": point.value, "at": at, "seeds": mean.count}
-            ends = {} if mean.low is None else {"low": mean.low, "high": mean.high}
-            rows.append(row | {"value": mean.difference} | ends)
+        for value, group in line.points:
+            if seeds := values_of(group, column):
+                at = value * (last / first) ** shift if _logarithmic(values) else value + shift * (last - first)
+                mean = paired(seeds, [0.0] * len(seeds))  # with its interval
+                row = {"line": line.label, "method": group[0].method, "x": value, "at": at, "seeds": mean.count}
+                ends = {} if mean.low is None else {"low": mean.low, "high": mean.high}
+                rows.append(row | {"value": mean.difference} | ends)
     return rows
 
 
-def _across(key: str, values: list[float]) -> alt.X:
+def _axis(key: str, values: list[float]) -> alt.X:
     ticks: dict[str, Any] = {"values": values} if len(values) <= TICKS else {"tickCount": 6}
     kind: dict[str, Any] = {"type": "log"} if _logarithmic(values) else {"zero": False}
     axis = alt.Axis(format=".4~g", grid=False, labelOverlap="greedy", **ticks)
     return alt.X("at:Q", title=key, scale=alt.Scale(nice=False, padding=14, **kind), axis=axis)
 
 
-def _drawing(
-    name: str, across: alt.X, looks: Mapping[str, tuple[str, list[int]]], means: Rows, dashed: Rows, share: bool
-) -> tuple[tuple[alt.Chart, ...], dict[str, Rows]]:
+def _layers(
+    name: str, across: alt.X, looks: dict[str, tuple[str, list[int]]], means: Rows, dashed: Rows, share: bool
+) -> tuple[Layers, dict[str, Rows]]:
     """Rules, whiskers, lines and dots, from the back to the front, and their data."""
-    data = {f"sweep{name}": means}
+    sure = [row for row in means if "low" in row]
+    data = {f"sweep{name}": means, f"whiskers{name}": sure, f"rules{name}": dashed}
     paint = colour({word: paint for word, (paint, _) in looks.items()}, "line")
     scale = alt.Scale(domain=list(looks), range=[dash for _, dash in looks.values()])
     dash = alt.StrokeDash("line:N", scale=scale, title=None)
-    room = _room(means, dashed, share)
+    room = _scale(means, dashed, share)
     up = alt.Y("value:Q", title=None, scale=room, axis=alt.Axis(tickCount=5, format="~g"))
-    tips = [alt.Tooltip("line:N"), alt.Tooltip("x:Q", title="at"), alt.Tooltip("value:Q", format=".3f")]
+    line, at = alt.Tooltip("line:N"), alt.Tooltip("x:Q", title="at")
+    tips = [alt.Tooltip("value:Q", format=".3f"), alt.Tooltip("seeds:Q")]
     start = base(f"sweep{name}").encode(x=across, y=up, color=paint)
-    layers = [
+    rule = base(f"rules{name}").mark_rule(strokeWidth=1.5)
+    whisker = base(f"whiskers{name}").mark_rule(strokeWidth=1.5, strokeOpacity=0.6, clip=True)
+    low = alt.Y("low:Q", title=None, scale=room)
+    layers = {
+        f"rules{name}": rule.encode(y=up, color=paint, strokeDash=dash, tooltip=[line, *tips]),
+        f"whiskers{name}": whisker.encode(x=across, y=low, y2=alt.Y2("high"), color=paint),
+    }
+    behind = [layer for key, layer in layers.items() if data[key]]
+    front = [
         start.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
-        start.mark_point(size=45, filled=True, opacity=1).encode(tooltip=[*tips, alt.Tooltip("seeds:Q")]),
+        start.mark_point(size=45, filled=True, opacity=1).encode(tooltip=[line, at, *tips]),
     ]
-    if sure := [row for row in means if "low" in row]:
-        data[f"whiskers{name}"] = sure
-        whisker = base(f"whiskers{name}").mark_rule(strokeWidth=1.5, strokeOpacity=0.6, clip=True)
-        low = alt.Y("low:Q", title=None, scale=room)
-        layers.insert(0, whisker.encode(x=across, y=low, y2=alt.Y2("high"), color=paint))
-    if dashed:
-        data[f"rules{name}"] = dashed
-        rule = base(f"rules{name}").mark_rule(strokeWidth=1.5)
-        tips = [tips[0], tips[2], alt.Tooltip("seeds:Q")]
-        layers.insert(0, rule.encode(y=up, color=paint, strokeDash=dash, tooltip=tips))
-    return tuple(layers), data
+    return (*behind, *front), {key: rows for key, rows in data.items() if rows}
 
 
-def _room(means: Rows, dashed: Rows, share: bool) -> alt.Scale:
-    """As high as the means and as much again for their intervals, which with two seeds would fill a wall.
+def _scale(means: Rows, dashed: Rows, share: bool) -> alt.Scale:
+    """As high as the means and as much again for their intervals, which are huge with two seeds.
 
-    A share, like an accuracy, has no room below 0 and above 1.
+    A share, like an accuracy, stays between 0 and 1.
     """
     heights = [row["value"] for row in (*means, *dashed)]
     low, high = min(heights), max(heights)

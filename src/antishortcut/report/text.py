@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from antishortcut.errors import printable
 from antishortcut.fileio import atomic_write
-from antishortcut.report.collect import Found
-from antishortcut.report.figures import Drawn
+from antishortcut.report import paper_comparison
 from antishortcut.report.model_cost import size_table
-from antishortcut.report.notes import informed
-from antishortcut.report.paper_comparison import HEAD, beside, told
+from antishortcut.report.notes import teacher_notes
+from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, Differences, Table, arrow, legend, opening, parts, words
+from antishortcut.report.table import HEADLINE, ResultTable, arrow, difference_texts, heading, split_column, words
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -31,7 +30,7 @@ BORDER = 3  # characters beside the text of a column at a terminal
 LINES = 24  # of differences at a terminal; of more, only those of the headline
 
 
-class Shown(NamedTuple):
+class TextTable(NamedTuple):
     """A table and the lines that explain it."""
 
     title: str
@@ -40,60 +39,62 @@ class Shown(NamedTuple):
     below: Sequence[str]
 
 
-def _results(table: Table, bold: bool = False) -> tuple[list[str], list[list[str]]]:
+def _results(table: ResultTable, bold: bool = False) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the first table; the best of a column is bold or has its mark."""
-    marks = {name: table.marks(name) for name in table.columns}
-    rows = []
-    for method in table.cells:
-        row = [method, str(table.seeds[method])]
-        for name in table.columns:
-            text, mark = " ".join(table.texts(method, name)).strip(), marks[name][method]
+    columns = []
+    for name in table.columns:
+        cells = []
+        for method, mark in table.marks(name).items():
+            text = " ".join(table.texts(method, name)).strip()
             cell = f"**{text}** {mark.against}" if bold and mark.best else f"{text} {mark.against if bold else mark}"
-            row.append(cell.rstrip())
-        rows.append(row)
-    return ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)], rows
+            cells.append(cell.rstrip())
+        columns.append(cells)
+    head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
+    seeds = [str(table.seeds[method]) for method in table.cells]
+    return head, [list(row) for row in zip(table.cells, seeds, *columns, strict=True)]
 
 
-def _more(found: Found, table: Table, brief: bool = False) -> Iterator[Shown]:
+def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
-    differences, sides = Differences.of(table), beside(found, table)
-    if differences.each:
-        title, rows = f"difference to {differences.references}, seed by seed", differences.texts()
+    comparisons = paper_comparison.compare_with_paper(table)
+    if table.differences:
+        title = f"difference to {table.references}, seed by seed"
+        head, rows, notes = difference_texts(table.differences)
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
-        yield Shown(title, differences.head(), rows, differences.told())
-    for number, side in enumerate(sides, start=1):
-        last = number == len(sides) and any(each.lines for each in sides)
-        below = side.footnotes() + [told(sides)] * last
-        yield Shown(f"beside the printed numbers: {side.title}", HEAD, side.texts(), below)
-    sizes = size_table(found)
+        yield TextTable(title, head, rows, notes)
+    for each in comparisons:
+        last = each is comparisons[-1] and any(one.rows for one in comparisons)
+        below = each.footnotes() + [paper_comparison.explanation(comparisons)] * last
+        yield TextTable(f"beside the printed numbers: {each.title}", paper_comparison.HEAD, each.texts(), below)
+    sizes = size_table(table.runs)
     if sizes and (sizes.machines or not brief):
-        yield Shown("size and latency", sizes.head(), sizes.texts(), [sizes.told()])
+        yield TextTable("size and latency", sizes.head(), sizes.texts(), [sizes.explanation()])
 
 
-def _notes(found: Found, table: Table) -> list[str]:
+def _notes(table: ResultTable) -> list[str]:
     """Below the first table: random directions, where images come from, whether the teacher was ahead of labels."""
-    notes = [
+    random = [
         f"{name}: a random direction has {table.random[name]:.3f}." for name in table.columns if name in table.random
     ]
-    sets = dict.fromkeys(parts(name)[0] for name in table.columns)
-    return [*notes, *(f"{name}: {table.source(name)} images." for name in sets if table.source(name)), *informed(found)]
+    sets = dict.fromkeys(split_column(name)[0] for name in table.columns)
+    sources = [f"{name}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
+    return [*random, *sources, *teacher_notes(table.runs)]
 
 
-def terminal_tables(found: Found, table: Table, width: int | None = None) -> Iterator[Shown]:
-    """For a terminal; `width` is its own where it is not given."""
+def terminal_tables(table: ResultTable, width: int | None = None) -> Iterator[TextTable]:
+    """For a terminal of that width, by default the current one."""
     if width is None:
         from rich.console import Console
 
         width = Console().width
-    evaluated = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
-    marks = legend(bool(table.differences), len(set(table.suites.values())))
+    metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
+    notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
     *first, last = fit(*_results(table), width)
-    yield from (Shown(str(found.folder), *grid, []) for grid in first)
-    yield Shown(
-        str(found.folder), *last, [*table.told, *evaluated, marks, *_notes(found, table)] if table.cells else []
-    )
-    yield from _more(found, table, brief=True)
+    title = str(table.runs.folder)
+    yield from (TextTable(title, head, rows, []) for head, rows in first)
+    yield TextTable(title, *last, notes)
+    yield from _more(table, brief=True)
 
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
@@ -114,52 +115,56 @@ def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[s
 
 
 def _wide(column: Sequence[str]) -> int:
-    """Characters a column needs: a cell in one line, its title in a line per word if it must be."""
+    """Characters a column needs: a cell in one line, its title in a line per word if necessary."""
     return max(len(text) for text in (*column[0].split(), *column[1:], " "))
 
 
-def write_markdown(found: Found, table: Table, path: Path) -> None:
-    """The tables as Markdown, the best of a column in bold."""
-    lines = [f"# {plain(found.folder.resolve().name)}", ""]
-    lines += [line for label in table.told for line in (f"**{plain(label)}**", "")]
-    if table.cells:
-        marks = legend(bool(table.differences), len(set(table.suites.values())), best="**bold**", sure=r"\*")
-        score = "" if table.primary_metric == "accuracy" else f"{table.primary_metric} "
-        lines += grid(*_results(table, bold=True))
-        lines += [f"Mean ± standard deviation over seeds (ddof 1); last: {score}after the last epoch; {marks}"]
-        lines += [plain(note) for note in _notes(found, table)]
-    else:
-        lines += ["No finished student yet."]
-    for shown in _more(found, table):
-        lines += ["", f"## {plain(opening(shown.title))}", "", *(grid(shown.head, shown.rows) if shown.rows else [])]
-        lines += [line for note in shown.below for line in (plain(note), "")]
-    states = [(p.path, p.state) for p in found.progress]
-    states += [(each.run, each.state) for each in (*found.aside, *found.notes)]
-    if states:
-        lines += ["", "## Not in the table", "", *(f"- {plain(run)}: {plain(state)}" for run, state in states)]
-    _write(path, lines)
+# --- files ---
 
 
-def write_texts(found: Found, table: Table, drawn: Drawn) -> None:
+def write_texts(table: ResultTable, drawn: Figures) -> None:
     """All files of text into the reported folder."""
-    folder = found.folder
-    write_markdown(found, table, folder / "table.md")
+    folder = table.runs.folder
+    write_markdown(table, folder / "table.md")
     write_latex(table, folder / "table.tex")
-    if classes := class_tables(found):
+    if classes := class_tables(table.runs):
         lines = ["# IoU of every class", ""]
         for each in classes:
             lines += [f"## {plain(each.title)}", "", *grid(["class", *each.methods], each.texts())]
-            lines += [each.told("**bold**"), ""]
+            lines += [each.explanation("**bold**"), ""]
         _write(folder / "classes.md", lines)
     for sweep, _ in drawn.sweep:
-        lines = [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts()), sweep.told()]
-        _write(folder / "sweep.md", lines)
+        lines = [f"# How scores depend on {plain(sweep.key)}", "", *grid(sweep.head(), sweep.texts())]
+        _write(folder / "sweep.md", [*lines, sweep.explanation()])
     for scatter, _ in drawn.scatter:
         lines = [f"# Choosing by {plain(scatter.x)}: does it find the best {plain(scatter.y)}?", ""]
-        lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.told()), ""]
+        lines += [*grid(["", "value", "over"], scatter.numbers()), plain(scatter.explanation()), ""]
         if scatter.choices:
             lines += ["## The choice in each suite and seed", "", *grid(PICKS, scatter.picks())]
         _write(folder / "scatter.md", lines)
+
+
+def write_markdown(table: ResultTable, path: Path) -> None:
+    """The tables as Markdown, the best of a column in bold."""
+    runs = table.runs
+    lines = [f"# {plain(runs.folder.resolve().name)}", ""]
+    lines += [line for label in table.suite_labels for line in (f"**{plain(label)}**", "")]
+    if table.cells:
+        score = "" if table.primary_metric == "accuracy" else f"{table.primary_metric} "
+        marks = table.legend(best="**bold**", sure=r"\*")
+        lines += grid(*_results(table, bold=True))
+        lines += [f"Mean ± standard deviation over seeds (ddof 1); last: {score}after the last epoch; {marks}"]
+        lines += [plain(note) for note in _notes(table)]
+    else:
+        lines += ["No finished student yet."]
+    for more in _more(table):
+        lines += ["", f"## {plain(heading(more.title))}", "", *(grid(more.head, more.rows) if more.rows else [])]
+        lines += [line for note in more.below for line in (plain(note), "")]
+    states = [(each.path, each.state) for each in runs.progress]
+    states += [(each.run, each.state) for each in (*runs.aside, *runs.notes)]
+    if states:
+        lines += ["", "## Not in the table", "", *(f"- {plain(run)}: {plain(state)}" for run, state in states)]
+    _write(path, lines)
 
 
 def _write(path: Path, lines: list[str]) -> None:
@@ -178,48 +183,43 @@ def plain(text: str) -> str:
     return text.replace("[", "&#91;").replace("`", "&#96;").replace("|", "\\|")
 
 
-def write_latex(table: Table, path: Path) -> None:
+def write_latex(table: ResultTable, path: Path) -> None:
     """The first table for a paper: booktabs, columns under the set they belong to, the best in bold."""
     heads, rules, at = ["", ""], [], 3
-    for group, columns in groupby(table.columns, key=lambda name: parts(name)[0]):
+    for group, columns in groupby(table.columns, key=lambda name: split_column(name)[0]):
         count = len(list(columns))
-        source = (
-            table.primary_metric if group == "training" and table.primary_metric != "accuracy" else table.source(group)
-        )
-        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(f'{group} ({source})' if source else group)}}}")
+        metric = table.primary_metric if group == "training" and table.primary_metric != "accuracy" else ""
+        title = f"{group} ({metric})" if metric else table.titled(group)
+        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(title)}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
         at += count
-    names = ["method", "seeds", *(f"{words(parts(name)[1])} {arrow(name)}".strip() for name in table.columns)]
+    names = ["method", "seeds", *(f"{words(split_column(name)[1])} {arrow(name)}".strip() for name in table.columns)]
+    best = {name: table.best(name) for name in table.columns}
+    body = []
+    for method in table.cells:
+        cells = [tex(method), str(table.seeds[method])]
+        for name in table.columns:
+            mean, spread = (tex(text) for text in table.texts(method, name))
+            bold = rf"\textbf{{{mean}}}" if method in best[name] else mean
+            cells.append(bold + (rf" {{\scriptsize {spread}}}" if spread else ""))
+        body.append(cells)
     note = rf"\multicolumn{{{2 + len(table.columns)}}}{{p{{0.9\linewidth}}}}"
     lines = [
         r"% Made by asd report. Needs \usepackage{booktabs} and, before TeX Live 2018, \usepackage[utf8]{inputenc}.",
-        *(f"% {label}" for label in table.told),
+        *(f"% {label}" for label in table.suite_labels),
         rf"\begin{{tabular}}{{l{'r' * (1 + len(table.columns))}}}",
         r"\toprule",
         *([" & ".join(heads) + r" \\", " ".join(rules)] if table.columns else []),
         " & ".join(tex(name) for name in names) + r" \\",
         r"\midrule",
-        *(" & ".join(_latex_row(table, method)) + r" \\" for method in table.cells),
-        *([r"\midrule"] if table.told else []),
-        *(rf"{note}{{\footnotesize {tex(label)}}} \\" for label in table.told),
+        *(" & ".join(cells) + r" \\" for cells in body),
+        *([r"\midrule"] if table.suite_labels else []),
+        *(rf"{note}{{\footnotesize {tex(label)}}} \\" for label in table.suite_labels),
         r"\bottomrule",
         r"\end{tabular}",
-        *(
-            f"% {name}: a random direction has {table.random[name]:.3f}"
-            for name in table.columns
-            if name in table.random
-        ),
+        *(f"% {n}: a random direction has {table.random[n]:.3f}" for n in table.columns if n in table.random),
     ]
     _write(path, [" ".join(line.split()) if line.startswith("%") else line for line in lines])
-
-
-def _latex_row(table: Table, method: str) -> list[str]:
-    cells = [tex(method), str(table.seeds[method])]
-    for name in table.columns:
-        mean, spread = (tex(text) for text in table.texts(method, name))
-        bold = rf"\textbf{{{mean}}}" if method in table.best(name) else mean
-        cells.append(bold + (rf" {{\scriptsize {spread}}}" if spread else ""))
-    return cells
 
 
 def tex(text: str) -> str:

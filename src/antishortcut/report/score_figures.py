@@ -1,0 +1,321 @@
+"""Figures of scores: differences, test sets, shape or texture, groups, an attack, corruptions, and the training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import altair as alt
+import polars as pl
+
+from antishortcut.report import charts
+from antishortcut.report.charts import BAR, ONE, Figure, Panel, Rows, base, mean_texts, means, tooltips
+from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.reader import CORRUPTIONS, SEVERITIES
+from antishortcut.report.table import CORRUPTION_KINDS, ResultTable, better, heading, split_column, words
+
+MOST_GROUPS = 24  # groups of images drawn; the worst when there are more
+
+
+def column_title(table: ResultTable, column: str) -> str:
+    group, score = split_column(column)
+    return score if group == "training" else f"{table.titled(group)}, {words(score)}"
+
+
+def difference_figure(table: ResultTable) -> Figure:
+    """Paired differences with their intervals: of every set its first score."""
+    methods, panels = table.runs.methods, []
+    differences = [one for one in table.differences if one.reference == BASELINE]
+    columns = [column for column in table.compared() if column in {one.column for one in differences}]
+    firsts = {split_column(column)[0]: column for column in reversed(columns)}
+    for index, column in enumerate(reversed(firsts.values())):
+        values = {one.method: one.value for one in differences if one.column == column}
+        rows: Rows = [
+            {"method": method, "difference": value.difference, "pairs": value.count}
+            | ({} if value.low is None else {"low": value.low, "high": value.high})
+            for method, value in values.items()
+        ]
+        start = base(f"difference{index}").encode(
+            y=alt.Y("method:N", sort=methods, title=None), color=charts.method_colour(methods).legend(None)
+        )
+        wide = any("low" in row for row in rows)
+        tips = tooltips("method:N", **dict.fromkeys(("difference", "low", "high")[: 3 if wide else 1], "+.3f"))
+        across = alt.X("difference:Q", title=None, axis=alt.Axis(tickCount=5, format="+~g", grid=True))
+        whisker = start.mark_rule(strokeWidth=3, opacity=0.55).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high"))
+        dot = start.mark_point(size=90, filled=True, opacity=1).encode(x=across, tooltip=tips)
+        layers = (charts.upright(0.0), *([whisker] if wide else []), dot)
+        title = f"{column_title(table, column)}: {'right' if better(column) > 0 else 'left'} is better"
+        text = ", ".join(f"{row['method']} {row['difference']:+.3f}" for row in rows)
+        height = BAR * len(table.pairs[BASELINE])
+        panels.append(Panel(title, height, layers, {f"difference{index}": rows} | ONE, alt=text))
+    note = (
+        f"Mean difference to {BASELINE} seed by seed, and its 95 % interval where there are two pairs or more; of "
+        "every set its first score. The grey line is no difference."
+    )
+    return Figure("differences", f"Difference to {BASELINE}, drawn", note, panels)
+
+
+def bar_panels(runs: Collected, name: str, titles: Mapping[str, str], score: str) -> list[Panel]:
+    """A panel of bars for each column that exists, with its title."""
+    panels: list[Panel] = []
+    for column, title in titles.items():
+        rows: Rows = [
+            {"method": s.method, "seed": str(s.run.seed), "value": s.values[column]}
+            for s in runs.students
+            if column in s.values
+        ]
+        if rows:
+            data = f"{name}{len(panels)}"
+            layers = charts.bars(runs.methods, data, rows, score)
+            panels.append(Panel(title, BAR * len(runs.methods), layers, {data: rows}, alt=mean_texts(rows)))
+    return panels
+
+
+def leaning_figures(table: ResultTable) -> list[Figure]:
+    """What students lean on."""
+    return [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+
+
+def _sets(table: ResultTable) -> list[Figure]:
+    """mIoU, where there are masks, and accuracy of each set; without any, the score of the training."""
+
+    def figure(name: str, score: str, titles: Mapping[str, str]) -> Figure:
+        note = "Bars: mean over seeds; dots: single seeds, or a line of ± one standard deviation when they are many."
+        return Figure(name, f"{heading(score)} by test set", note, bar_panels(table.runs, "scores", titles, score))
+
+    columns = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
+    dense = {split_column(name)[0] for name in columns["miou"]}
+    pixels = bool(dense) and {split_column(name)[0] for name in columns["accuracy"]} <= dense
+    figures = []
+    for score, names in columns.items():
+        titles = {name: table.titled(split_column(name)[0]) for name in names}
+        label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, titles)] if titles else []
+    return figures or [figure("scores", table.primary_metric, {"last": eval_splits(table.runs.students)})]
+
+
+def _decisions(table: ResultTable) -> Figure:
+    """Images whose shape is of one class and whose texture of another: which one decides."""
+    methods, panels, dense = table.runs.methods, list[Panel](), set[bool]()
+    order = "indexof(['shape', 'texture', 'neither'], datum['decided by'])"
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
+    for group in dict.fromkeys(split_column(name)[0] for name in table.every):
+        rows: Rows = []
+        for method, cells in table.cells.items():
+            shares = {
+                cue: cells[f"{group} by_{cue}"].mean for cue in ("shape", "texture") if f"{group} by_{cue}" in cells
+            }
+            if len(shares) == 2:
+                shares["neither"] = max(0.0, 1 - sum(shares.values()))
+                rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in shares.items()]
+        if rows:
+            masks = f"{group} miou" in table.every
+            dense.add(masks)
+            title, scale = f"share of {'pixels' if masks else 'images'}", alt.Scale(domain=[0, 1])
+            name = f"decisions{len(panels)}"
+            chart = base(name).mark_bar(size=17).transform_calculate(order=order).encode(
+                y=alt.Y("method:N", sort=methods, title=None),
+                x=alt.X("share:Q", stack="zero", title=title, scale=scale, axis=axis),
+                color=charts.colour(charts.CUES, "decided by"),
+                order=alt.Order("order:Q"),
+                tooltip=tooltips("method:N", "decided by:N", share=".3f"),
+            )  # fmt: skip
+            text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
+            panels.append(Panel(table.titled(group), BAR * len(methods), (chart,), {name: rows}, alt=text))
+    things = "Images, and pixels of masks," if len(dense) == 2 else "Pixels" if True in dense else "Images"
+    note = (
+        f"{things} whose shape belongs to one class and whose texture to another: the share that was called by its "
+        "shape, by its texture, and by neither; mean over seeds."
+    )
+    return Figure("decisions", "Shape or texture", note, panels, charts.CUES)
+
+
+def _groups(runs: Collected) -> Figure:
+    rows = means(
+        [{"method": s.method, "group": name, "value": x} for s in runs.students for name, x in s.groups.items()]
+    )
+    lowest: dict[str, float] = {}
+    for row in rows:
+        lowest[row["group"]] = min(row["value"], lowest.get(row["group"], 1.0))
+    order = sorted(lowest, key=lambda group: (lowest[group], group))[:MOST_GROUPS]
+    rows = [row for row in rows if row["group"] in order]
+    few = "" if len(lowest) <= MOST_GROUPS else f" The {MOST_GROUPS} worst of {len(lowest)} groups."
+    note = (
+        "Accuracy on images of one class that share a second fact, the worst group first; mean over seeds. In "
+        f"brackets: how many images there are, and few images say little.{few}"
+    )
+    worst = {row["method"]: row for row in sorted(rows, key=lambda row: -row["value"])}
+    text = "Worst group: " + ", ".join(f"{m} {row['value']:.3f} on {row['group']}" for m, row in worst.items())
+    layer = charts.dots(runs.methods, "groups", "group", order, "accuracy")
+    panel = Panel("groups", 20 * len(order) + 20, (layer,), {"groups": rows}, alt=text)
+    return Figure("groups", "Groups of images", note, [panel] if rows else [], wide=True)
+
+
+def _attack(runs: Collected) -> Figure:
+    points: Rows = []
+    for s in runs.students:
+        for name, value in s.values.items():
+            if match := re.fullmatch(r"attack (?:clean|([0-9.]{1,8})/255)", name):
+                points.append({"method": s.method, "radius": float(match[1] or 0), "value": value})
+    rows = means(sorted(points, key=lambda row: float(row["radius"])))
+    note = (
+        "Accuracy when every pixel may be moved by up to radius/255 against the model (projected gradient descent), "
+        "mean over seeds. The method does not aim at this: it shows where its claim ends."
+    )
+    line, hover = charts.lines(runs.methods, "attack", rows, "radius", "accuracy", zero=True)
+    panel = Panel("attack", 200, (line,), {"attack": rows}, (hover,))
+    return Figure("attack", "Under attack", note, [panel] if rows else [], wide=True)
+
+
+# --- corruptions: by kind, by severity, one by one ---
+
+
+def corruption_figures(table: ResultTable) -> list[Figure]:
+    titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"} | {
+        f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS
+    }
+    note = (
+        "Share of wrong answers at the strongest severity, less is better. Bars: mean over seeds; dots: single seeds. "
+        "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
+    )
+    title = f"Error on {table.titled(CORRUPTIONS, 'corrupted images')}, by kind"
+    kinds = Figure("corruptions", title, note, bar_panels(table.runs, "kinds", titles, "error"))
+    return [kinds, _severities(table.runs), _each_corruption(table.runs)]
+
+
+def _severities(runs: Collected) -> Figure:
+    """Mean error over the corruptions of a kind, severity by severity; 0 is the clean set."""
+    every = list(dict.fromkeys(corruption for s in runs.students for corruption in s.errors))
+    kinds = {"all": every} | {kind: [c for c in members if c in every] for kind, members in CORRUPTION_KINDS.items()}
+    panels: list[Panel] = []
+    for kind, members in kinds.items():
+        points: Rows = []
+        for s in runs.students:
+            errors = [s.errors[c] for c in members if c in s.errors]
+            if len(errors) == len(members) > 0:
+                if (clean := s.values.get(f"{CORRUPTIONS} clean_error")) is not None:
+                    points.append({"method": s.method, "severity": 0, "value": clean})
+                points += [
+                    {"method": s.method, "severity": severity, "value": fmean(each)}
+                    for severity, each in enumerate(zip(*errors, strict=True), start=1)
+                ]
+        if rows := means(points):
+            name = f"severity{len(panels)}"
+            line, hover = charts.lines(runs.methods, name, rows, "severity", "error", zero=True)
+            ends = mean_texts([row for row in rows if row["severity"] == SEVERITIES])
+            panels.append(Panel(kind, 180, (line,), {name: rows}, (hover,), f"At severity {SEVERITIES}: {ends}"))
+    note = (
+        "Mean error over the corruptions of a kind as they get stronger, mean over seeds; severity 0 is the clean set."
+    )
+    return Figure("severities", "Error as corruptions get stronger", note, panels)
+
+
+def _each_corruption(runs: Collected) -> Figure:
+    """Severity 5, corruption by corruption; against the baseline seed by seed where it is there."""
+    base_errors = {(s.run.suite, s.run.seed): s.errors for s in runs.students if s.run.name == BASELINE and s.errors}
+    paired = [
+        s for s in runs.students if s.run.name != BASELINE and (s.run.suite, s.run.seed) in base_errors and s.errors
+    ]
+    points: Rows = []
+    for s in paired or runs.students:
+        reference = base_errors[s.run.suite, s.run.seed] if paired else dict.fromkeys(s.errors, (0.0,))
+        points += [
+            {"method": s.method, "corruption": name.replace("_", " "), "value": errors[-1] - reference[name][-1]}
+            for name, errors in s.errors.items()
+            if name in reference
+        ]
+    rows = means(points)
+    order = [c.replace("_", " ") for members in CORRUPTION_KINDS.values() for c in members]
+    title = f"difference of the error to {BASELINE}" if paired else "error"
+    dots = charts.dots(runs.methods, "each", "corruption", order, title)
+    layers = (charts.upright(0.0), dots) if paired else (dots,)
+    note = "At severity 5, mean over seeds; ordered by kind: texture, noise, blur, weather. " + (
+        f"Left of the line is less error than {BASELINE}." if paired else "Less is better."
+    )
+    height = 20 * len({row["corruption"] for row in rows}) + 20
+    panel = Panel("severity 5", height, layers, {"each": rows} | ONE, alt="The table below it has the numbers.")
+    return Figure("each-corruption", "Corruption by corruption", note, [panel] if rows else [], wide=True)
+
+
+def corruption_table(runs: Collected) -> dict[str, dict[str, float]]:
+    """Corruption → method → its mean error at severity 5."""
+    known = [c for members in CORRUPTION_KINDS.values() for c in members]
+    every = dict.fromkeys(corruption for s in runs.students for corruption in s.errors)
+    table: dict[str, dict[str, float]] = {}
+    for name in sorted(every, key=lambda name: known.index(name) if name in known else len(known)):
+        for method, students in runs.groups.items():
+            if values := [s.errors[name][-1] for s in students if name in s.errors]:
+                table.setdefault(name, {})[method] = fmean(values)
+    return table
+
+
+# --- the training: its score over epochs, loss terms over time ---
+
+
+def training_figures(runs: Collected) -> list[Figure]:
+    metrics: dict[str, list[Student]] = {}
+    for student in runs.students:
+        metrics.setdefault(student.primary_metric, []).append(student)
+    return [*(_curves(students, score, runs.methods) for score, students in metrics.items()), _losses(runs)]
+
+
+def eval_splits(students: Sequence[Student]) -> str:
+    return " / ".join(dict.fromkeys(student.eval_split for student in students))
+
+
+def _curves(students: Sequence[Student], score: str, methods: list[str]) -> Figure:
+    points = [(s.method, str(s.run.seed), epoch, value) for s in students for epoch, value in s.curve]
+    panels: list[Panel] = []
+    many, label, split = len(students) > charts.SINGLE, words(score), eval_splits(students)
+    if points:
+        seeds = pl.DataFrame(points, schema=["method", "seed", "epoch", "value"], orient="row")
+        data = {"mean": _means(seeds)}
+        bold, hover = charts.lines(methods, "mean", data["mean"], "epoch", label)
+        paint = charts.method_colour(methods)
+        if many:
+            data["band"] = [
+                {"method": row["method"], "epoch": row["epoch"]}
+                | {"low": round(row["value"] - row["std"], 5), "high": round(row["value"] + row["std"], 5)}
+                for row in data["mean"]
+                if "std" in row
+            ]
+            area = base("band").mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high"))
+            behind = area.encode(x=alt.X("epoch:Q"), color=paint)
+        else:
+            data["seeds"] = seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()
+            thin = charts.axes("seeds", "epoch", label).mark_line(strokeWidth=1, strokeOpacity=0.5)
+            behind = thin.encode(detail=alt.Detail("seed:N"), color=paint)
+        panels = [Panel(f"{split} set", 300, (behind, bold), data, (hover,), _ends(data["mean"]))]
+    around = "the band is ± one standard deviation" if many else "thin: single seeds"
+    note = f"Bold: mean over seeds; {around}. Point at a line for its numbers."
+    name = score if score in ("accuracy", "miou") else "score"  # of its files
+    return Figure(name, f"{heading(label)} on the {split} set during training", note, panels, wide=True)
+
+
+def _losses(runs: Collected) -> Figure:
+    points = [(s.method, term, epoch, value) for s in runs.students for epoch, term, value in s.terms]
+    schema = {"method": pl.String, "term": pl.String, "epoch": pl.Float64, "value": pl.Float64}
+    panels: list[Panel] = []
+    for (term,), frame in pl.DataFrame(points, schema=schema, orient="row").group_by("term", maintain_order=True):
+        name, rows = f"term{len(panels)}", _means(frame)
+        line, hover = charts.lines(runs.methods, name, rows, "epoch", "loss")
+        panels.append(Panel(str(term), 160, (line,), {name: rows}, (hover,), _ends(rows)))
+    note = (
+        "The weighted terms that are summed, mean over seeds and over the steps since the point before; of runs "
+        "with very many logged steps, over an even part of them. A method shows where it has the term."
+    )
+    return Figure("losses", "Loss terms over time", note, panels)
+
+
+def _means(seeds: pl.DataFrame) -> Rows:
+    value = pl.col("value")
+    means = seeds.group_by("method", "epoch").agg(value.mean(), value.std().alias("std"), pl.len().alias("seeds"))
+    rows = means.with_columns(value.round_sig_figs(5), pl.col("std").round_sig_figs(3)).sort("method", "epoch")
+    return [{key: x for key, x in row.items() if x is not None} for row in rows.iter_rows(named=True)]
+
+
+def _ends(rows: Rows) -> str:
+    """Where each line ends, in words; rows are sorted by epoch."""
+    last = {row["method"]: row["value"] for row in rows}
+    return "At the end: " + ", ".join(f"{method} {value:.3g}" for method, value in last.items())
