@@ -195,13 +195,28 @@ def test_the_queue_holds_the_newest_and_only_other_classes_count() -> None:
     student, teachers, data = batch(4)
     single = method.terms(student, teachers, data, 0.0)["crd"]  # empty queue: only the positives are there
     assert torch.isfinite(single)
-    assert method.bank_label.tolist() == [*data.label.tolist(), -1, -1]
+    assert method.bank_label.tolist() == [-1, -1, *data.label.tolist()]
     same = Batch(data.image, torch.full((4,), 9), data.index)
     method.bank_label = torch.full((6,), 9)  # nothing but the rows' own class: as if empty
     method.eval()
     held = method.terms(student, teachers, same, 0.0)["crd"]
     method.bank_label = torch.full((6,), -1)
     assert held.item() == pytest.approx(method.terms(student, teachers, same, 0.0)["crd"].item())
+
+
+@pytest.mark.parametrize("rows", [1, 4, 6, 9])
+def test_the_queue_is_first_in_first_out_by_row(rows: int) -> None:
+    torch.manual_seed(0)
+    method = CRD(sizes(), memory="queue", negatives=6)
+    past = [-1] * 6
+    for step in range(4):
+        student, teachers, data = batch(rows, seed=step)
+        method.terms(student, teachers, data, 0.0)
+        past += data.label.tolist()
+        assert method.bank_label.tolist() == past[-6:]
+    with torch.no_grad():
+        newest = unit(method.student_head(student.embedding))[-6:]
+    assert torch.equal(method.student_bank[-len(newest) :], newest)
 
 
 def test_two_forward_passes_before_one_backward() -> None:

@@ -193,8 +193,7 @@ class ASDLoss(nn.Module):
             reach = min(reach, max(self.examples - batch, 0))
         if reach == 0:
             return None, None
-        # newest batch first: the order in which negatives were summed before the queue dropped single rows
-        queue, numbers = (torch.cat(rows[-reach:].split(batch)[::-1]) for rows in (self.queue, self.queue_index))
+        queue, numbers = self.queue[-reach:], self.queue_index[-reach:]
         ignore = (numbers == EMPTY).expand(batch, reach)
         if index is not None:
             ignore = ignore | (numbers == index[:, None])  # (B, reach)

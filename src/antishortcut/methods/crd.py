@@ -202,5 +202,6 @@ class CRD(nn.Module):
                 bank.index_copy_(0, batch.index, mixed)
             return
         for name, rows in (("student_bank", v_s), ("teacher_bank", v_t), ("bank_label", batch.label)):
-            old = getattr(self, name)
-            setattr(self, name, torch.cat([rows[: len(old)], old[: max(len(old) - len(rows), 0)]]))
+            old = getattr(self, name)  # oldest first
+            new = rows[-len(old) :]
+            setattr(self, name, torch.cat([old[len(new) :], new]))
