@@ -81,24 +81,6 @@ def test_two_classes_by_hand() -> None:
     close(terms_of(Contrast(SIZES, strength=1.0, temperature=3.0), student, final, early)["contrast"], softened, 1e-12)
 
 
-def test_the_floor_by_hand() -> None:
-    """p_E = (1 − 2⁻¹⁰, 2⁻¹⁰): without a floor the second class would gain 10 log 2, with log 1/4 it gains 2 log 2."""
-    final, early = double([[0, 0]]), double([[math.log(1 - 2**-10), -10 * math.log(2)]])
-    gain = contrast_logits(final, early, 1.0, math.log(1 / 4)) - contrast_logits(final, None, 1.0)
-    close(gain, [[-math.log(1 - 2**-10), 2 * math.log(2)]], 1e-12)
-    close(contrast_logits(final, early, 1.0)[0, 1], (2 * math.log(1 / 2)) + 10 * math.log(2), 1e-12)  # −8 is further
-
-
-def test_the_argmax_can_leave_the_class_both_teachers_prefer() -> None:
-    """p_F = (1/2, 2/5, 1/10), p_E = (4/5, 1/10, 1/10): weights p_F² / p_E are 5/16, 8/5 and 1/10."""
-    final, early = double([[0.5, 0.4, 0.1]]).log(), double([[0.8, 0.1, 0.1]]).log()
-    assert int(final.argmax()) == int(early.argmax()) == 0
-    weights = [5 / 16, 8 / 5, 1 / 10]
-    close(contrast_logits(final, early, 1.0).softmax(1), [[w / sum(weights) for w in weights]], 1e-12)
-    assert int(contrast_logits(final, early, 1.0).argmax()) == 1
-    assert int(contrast_logits(final, early, 0.05).argmax()) == 0  # not by a touch of it
-
-
 # --- limits ------------------------------------------------------------------------------------------------------
 
 
@@ -150,17 +132,6 @@ def test_the_floor_bounds_what_a_class_gains(strength: float, floor: float, scal
     assert ruled_out.any() or scale == 1.0
 
 
-def test_gradient_pulls_the_student_to_the_target_and_leaves_the_teachers() -> None:
-    student, final, early = (normal(3, 5, seed=i).requires_grad_() for i in range(3))
-    method = Contrast(SIZES, strength=1.0, temperature=2.0)
-    loss = terms_of(method, student, final, early)["contrast"]
-    ours, *reference = torch.autograd.grad(loss, (student, final, early), allow_unused=True)
-    target = contrast_logits(final, early, 1.0)
-    assert not target.requires_grad
-    close(ours, 2.0 * ((student / 2).softmax(1) - (target / 2).softmax(1)) / 3)
-    assert reference == [None, None]
-
-
 # --- with ASD's temporal contrast --------------------------------------------------------------------------------
 
 
@@ -201,12 +172,6 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     assert torch.equal(both.features.queue, apart.queue)
     assert torch.equal(both.features.queue_index, apart.queue_index)
     assert both.features.queue.abs().sum() > 0
-
-
-def test_the_shipped_variant_weighs_tc_as_asd_does() -> None:
-    assert method_options("contrast+tc", {})["tc"] == method_options("asd", {})["tc"] == 0.8
-    assert method_options("contrast", {})["tc"] == 0.0
-    assert Contrast(SIZES).features is None
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

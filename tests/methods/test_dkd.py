@@ -83,14 +83,6 @@ def test_three_classes_by_hand() -> None:
     close(nckd, 0.5 * math.log(3 / 4) + 0.5 * math.log(3 / 2), 1e-15)
 
 
-def test_the_target_s_share_says_nothing_of_the_others() -> None:
-    student, teacher, label = normal(4, 6), normal(4, 6, seed=1), labels(4, 6, 2)
-    raised = teacher + 5 * torch.nn.functional.one_hot(label, 6)
-    _, before = dkd_terms(student, teacher, label, 4.0)
-    _, after = dkd_terms(student, raised, label, 4.0)
-    close(before, after)
-
-
 @several
 @given(b=st.integers(1, 4), seed=seeds, size=st.sampled_from([0.0, 1.0, 1e4, 1e8]))
 def test_two_classes_leave_nothing_beside_the_target(b: int, seed: int, size: float) -> None:
@@ -110,19 +102,6 @@ def test_a_single_class_has_nothing_to_teach() -> None:
     assert (tckd.item(), nckd.item()) == (0.0, 0.0)
     (gradient,) = torch.autograd.grad(tckd + nckd, student)
     assert gradient.abs().sum() == 0
-
-
-@several
-@given(b=st.integers(1, 4), c=st.integers(3, 6), size=st.sampled_from([1e2, 1e4, 1e12, 1e30]), seed=seeds)
-def test_huge_logits_stay_finite(b: int, c: int, size: float, seed: int) -> None:
-    """Logits beyond the 1000 that the original pushes the target down by; float32."""
-    student = (size * normal(b, c, seed=seed, dtype=torch.float32)).requires_grad_()
-    teacher, label = size * normal(b, c, seed=seed + 1, dtype=torch.float32), labels(b, c, seed)
-    tckd, nckd = dkd_terms(student, teacher, label, 4.0)
-    assert torch.isfinite(tckd)
-    assert torch.isfinite(nckd)
-    (gradient,) = torch.autograd.grad(tckd + nckd, student)
-    assert torch.isfinite(gradient).all()
 
 
 def test_a_target_far_above_is_still_taken_out() -> None:

@@ -11,14 +11,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import antishortcut.teachers.selection as choice
 import antishortcut.training.trainer as loop
 from antishortcut import ASDLoss
-from antishortcut.config.recipe import Execution, Recipe, load_recipe, with_settings
+from antishortcut.config.recipe import Execution, Recipe, with_settings
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.methods.shortcut_basis import Select, Source
@@ -28,7 +26,6 @@ from antishortcut.training.checkpoint import load_checkpoint
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.step import LossMeter, check_finite_weights
 from antishortcut.types import Batch, Features, Method, Sizes, TrainingView
-from tests.methods.test_contract import Setting
 from tests.training.test_odd_batches import STUDENT, TEACHERS, features
 
 LEARNERS = [name for name in METHODS if method_roles(name, method_options(name, {}))]
@@ -121,18 +118,6 @@ def test_a_teacher_that_is_no_number_is_one_line(name: str, value: float) -> Non
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_class_ruled_out_is_finite_or_one_line(name: str) -> None:
-    """A logit of −∞ is a probability of 0, which some losses have an answer to."""
-    lesson = Lesson(name, "wider")
-    for role, outputs in lesson.teachers.items():
-        logits = outputs.logits.clone()
-        logits[0, 0] = -math.inf
-        with suppress(UserError):
-            terms = lesson.teach(lesson.teachers | {role: replace(outputs, logits=logits)})
-            assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
-
-
 @pytest.mark.parametrize("factor", [1e18, 1e30, math.inf, math.nan])
 @pytest.mark.parametrize(("source", "select"), BASES)
 def test_directions_of_features_beyond_bounds(source: Source, select: Select, factor: float) -> None:
@@ -172,35 +157,6 @@ def test_more_directions_than_there_are(source: Source, select: Select, k: int) 
     torch.autograd.backward(terms["ss"])
     assert student.grad is not None
     assert student.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_memory_larger_than_the_data(name: str) -> None:
-    """Queues and banks of thousands on twenty examples: many epochs, and every term stays a number."""
-    lesson = Lesson(name, "wider")
-    for start in range(0, 3 * EXAMPLES, B):
-        index = (torch.arange(B) + start) % EXAMPLES
-        lesson.batch = replace(lesson.batch, index=index, label=index % CLASSES)
-        terms = lesson.teach(lesson.teachers)
-    assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
-    assert whole(lesson.method)
-    queues = [value for key, value in lesson.method.named_buffers() if key.rpartition(".")[2] == "queue"]
-    assert all(len(queue) < EXAMPLES for queue in queues), [queue.shape for queue in queues]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_constant_images_train(name: str) -> None:
-    """All features of a batch are equal: no distances, no variance, no directions."""
-    setting = Setting(name, "other-width", rows=4)
-    optimizer = torch.optim.SGD(setting.step.parameters(), lr=0.01)
-    for shade in (0.0, 0.5, 1.0):
-        batch = replace(setting.batch, image=torch.full_like(setting.batch.image, shade))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # ASD's one line about directions
-            torch.autograd.backward(setting.loss(batch))
-        optimizer.step()
-        optimizer.zero_grad()
-    assert whole(setting.step)
 
 
 def test_the_early_state_may_be_the_final_one(recipe: Recipe, session: Session) -> None:
@@ -293,38 +249,3 @@ def test_infinities_on_purpose_may_stay_and_running_statistics_may_not() -> None
     norm.running_var[0] = math.inf  # never leaves an average again
     with pytest.raises(UserError, match=r"1\.running_var"):
         check_finite_weights(network, 1, str)
-
-
-def laid(folder: Path, classes: int) -> Path:
-    """Eight images, all alike."""
-    for part in ("train", "val"):
-        for label in range(classes):
-            (folder / part / f"class{label}").mkdir(parents=True)
-            for number in range(8 // classes):
-                Image.new("RGB", (32, 32), (128, 128, 128)).save(folder / part / f"class{label}" / f"{number}.png")
-    return folder
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("asd", "crd") else pytest.mark.slow) for name in METHODS]
-)
-def test_eight_grey_images_one_at_a_time(
-    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, name: str, classes: int
-) -> None:
-    """A whole run of batches of one, of one class or two; CRD alone wants two classes, and says so beforehand."""
-    monkeypatch.setattr(choice, "STEPS", 5)
-    data = laid(tmp_path / "images", classes)
-    recipe = tmp_path / "grey.toml"
-    recipe.write_text(
-        f'epochs = 1\n[data]\nname = "folder:{data}"\n[teacher]\nname = "cnn-4-16"\n'
-        '[student]\nname = "cnn-2-16"\n[optim]\nbatch = 1\n[methods.asd]\nwarmup = 0.0\n'
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        if classes == 1 and name in ("crd", "crd+kd"):
-            with pytest.raises(UserError, match="needs training images of at least two classes"):
-                distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
-            return
-        run = distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
-    assert all(value.isfinite().all() for value in load_file(RunDir(run.folder(session.runs)).student).values())

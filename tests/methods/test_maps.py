@@ -24,13 +24,6 @@ from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.test_subspace import close, normal, seeds, several
 
 NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
-PAIRS = [  # of the paper, those whose stages differ in number or size
-    ("wrn-40-2", "shufflenet-v1"),
-    ("wrn-40-2", "shufflenet-v2"),
-    ("vgg13", "mobilenet-v2"),
-    ("resnet32x4", "shufflenet-v1"),
-    ("resnet32x4", "shufflenet-v2"),
-]
 by_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -51,24 +44,6 @@ def leaf(outputs: Features) -> Features:
 
 def terms_of(method: nn.Module, student: Features, final: Features, epoch: float = 1000.0) -> dict[str, Tensor]:
     return cast(Method, method).terms(student, {"final": final}, numbered(len(student.logits)), epoch)
-
-
-@by_name
-@pytest.mark.parametrize(("teacher", "student"), PAIRS)
-def test_pairs_of_the_paper_take_a_step(name: str, teacher: str, student: str) -> None:
-    big, small = network(teacher).eval(), network(student).train()
-    sizes = Sizes(10, 50, feature_shapes(small, 32), {"final": feature_shapes(big, 32)})
-    step = DistillationStep(small, build_method(name, sizes, {}), Classification())
-    batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
-    with torch.no_grad():
-        targets = {"final": big(batch.image)}
-    step.zero_grad()
-    terms = step(batch, targets, 1000.0)
-    torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    assert all(torch.isfinite(value) for value in terms.values())
-    for path, parameter in step.named_parameters():
-        assert parameter.grad is not None, path
-        assert torch.isfinite(parameter.grad).all(), path
 
 
 @by_name

@@ -15,21 +15,13 @@ from antishortcut.methods import asd
 from antishortcut.methods.asd import ASDLoss, temporal_contrast
 from antishortcut.methods.shortcut_basis import Source
 from antishortcut.subspace import unit
-from tests.methods.test_asd import chunks, features, gradients, mean, slow_contrast, slow_unit
+from tests.methods.test_asd import chunks, features, gradients
 from tests.test_subspace import close
 
 
 @pytest.fixture(autouse=True)
 def _same_weights() -> None:
     torch.manual_seed(0)
-
-
-def test_queue_starts_empty_and_takes_a_batch_after_its_loss() -> None:
-    loss, without = (ASDLoss(6, 6, queue=m, warmup=0, directions=2) for m in (64, 0))
-    first, second = features(4, 6), features(3, 6, seed=1)
-    assert torch.equal(loss(*first, epoch=0)["tc"], without(*first, epoch=0)["tc"])
-    outputs = [slow_unit(row) for row in first[1].tolist()]
-    close(loss(*second, epoch=0)["tc"], 0.8 * mean(slow_contrast(*second, outputs)), 1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 7])

@@ -321,7 +321,7 @@ def test_whole_data_directions_are_prepared_once_and_resume(recipe: Recipe, sess
         recipe, session, method="asd", seed=1, suite="s", options={"subspace": "dataset", "select": "abandoned"}
     )
     weights = load_file(RunDir(run.folder(session.runs)).method)
-    saved = weights["loss.basis.kept"]
+    saved = weights["loss.basis.vectors"]
     assert torch.allclose(saved.T @ saved, torch.eye(4), atol=1e-5)
 
 
