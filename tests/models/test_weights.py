@@ -252,7 +252,7 @@ OPTIMISER = torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict()
     ("write", "words"),
     [
         (lambda path: None, "no weights at"),
-        (lambda path: path.mkdir(), "is no file; name a file of weights"),
+        (lambda path: path.mkdir(), "is no file of weights"),
         (written(b"<!DOCTYPE html><html>"), "it begins with b'<!DOCTYPE html"),
         (
             written(b"version https://git-lfs.github.com/spec/v1\noid"),

@@ -1,4 +1,4 @@
-"""Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: the target class and the others, weighted apart."""
+"""Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: target and other classes apart."""
 # B batch, C classes
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from antishortcut.types import Batch, Features, Sizes
 
 
 def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """TCKD and NCKD, the two components of τ² KL(teacher ‖ student), each the mean over rows. Logits (B, C), label (B,).
+    """TCKD and NCKD, whose weighted sum is τ² KL(teacher ‖ student); means over rows. Logits (B, C), label (B,).
 
     With the teacher's q and the student's p, softened by τ, and t the label:
     TCKD = τ² KL of the pairs (q_t, 1 − q_t) and (p_t, 1 − p_t);
