@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import antishortcut
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
@@ -111,27 +110,6 @@ def test_a_uniform_early_state_only_sharpens(strength: float, offset: float, see
 # --- properties --------------------------------------------------------------------------------------------------
 
 
-@several
-@given(
-    strength=strengths,
-    floor=st.sampled_from([-0.5, -2.0, -8.0]),
-    scale=st.sampled_from([1.0, 30.0, 1e4]),
-    seed=seeds,
-)
-def test_the_floor_bounds_what_a_class_gains(strength: float, floor: float, scale: float, seed: int) -> None:
-    """Beside (1 + λ) log p_F a class gains between 0 and −λ floor, so a pair's log-odds move by no more than that."""
-    final, early = normal(4, 5, seed=seed), scale * normal(4, 5, seed=seed + 1)
-    sharp = contrast_logits(final, None, strength)  # (1 + λ) log p_F. (B, C)
-    gain = contrast_logits(final, early, strength, floor) - sharp  # (B, C)
-    assert gain.min() >= -1e-10
-    assert gain.max() <= -strength * floor + 1e-10
-    odds = gain[:, :, None] - gain[:, None, :]  # (B, C, C)
-    assert odds.abs().max() <= -strength * floor + 1e-10
-    ruled_out = early.log_softmax(1) <= floor
-    close(gain[ruled_out], torch.full_like(gain[ruled_out], -strength * floor))  # and the bound is reached
-    assert ruled_out.any() or scale == 1.0
-
-
 # --- with ASD's temporal contrast --------------------------------------------------------------------------------
 
 
@@ -175,14 +153,6 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
-
-
-def test_the_loss_alone_has_the_methods_defaults() -> None:
-    student, final, early = (normal(3, 5, seed=i) for i in range(3))
-    close(contrast_loss(student, final, early), terms_of(Contrast(SIZES), student, final, early)["contrast"], 1e-14)
-    uniform = terms_of(Contrast(SIZES, reference="uniform"), student, final, early)["contrast"]
-    close(contrast_loss(student, final, None), uniform, 1e-14)
-    assert antishortcut.contrast_loss is contrast_loss  # for loops of other people
 
 
 def test_the_early_state_is_wanted_only_where_it_is_used() -> None:

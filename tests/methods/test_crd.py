@@ -75,36 +75,6 @@ def test_a_single_negative_by_hand() -> None:
     assert float(result) == pytest.approx(-math.log(0.75) - math.log(0.5), abs=1e-6)
 
 
-def slow_crd(method: CRD, student: Features, teacher: Features, data: Batch, negatives: torch.Tensor) -> float:
-    """Both anchors, row by row, against the banks as they are."""
-    v_s = unit(method.student_head(student.embedding)).double()
-    v_t = unit(method.teacher_head(teacher.embedding)).double()
-    total = 0.0
-    for anchor, bank in ((v_s, method.teacher_bank.double()), (v_t, method.student_bank.double())):
-        scores = []
-        for row, place, rest in zip(anchor, data.index.tolist(), negatives.tolist(), strict=True):
-            scores.append([math.exp(float(row @ bank[j]) / 0.07) for j in (place, *rest)])
-        constant = sum(map(sum, scores)) / sum(map(len, scores)) * N
-        scores = [[s / constant for s in row] for row in scores]
-        count = len(scores[0]) - 1
-        total += slow_nce([row[0] for row in scores], [row[1:] for row in scores], [count] * len(scores), N)
-    return total
-
-
-def test_the_term_is_the_loop() -> None:
-    torch.manual_seed(0)
-    method = CRD(sizes(), negatives=7, weight=0.8)
-    student, teachers, data = batch(5)
-    torch.manual_seed(3)
-    negatives = draw_negatives(data.label, method.labels, 7)
-    with torch.no_grad():
-        expected = 0.8 * slow_crd(method, student, teachers["final"], data, negatives)
-    torch.manual_seed(3)
-    terms = method.terms(student, teachers, data, 0.0)
-    assert set(terms) == {"crd"}
-    assert terms["crd"].item() == pytest.approx(expected, rel=1e-4)
-
-
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=40)
 def test_negatives_are_other_classes_and_none_twice(b: int, k: int, seed: int) -> None:

@@ -91,12 +91,10 @@ def test_kd_is_added(name: str) -> None:
     method, without = (build_method(name, sizes, {"kd": kd, "kd_temperature": 2.0}).double() for kd in (0.5, 0.0))
     without.load_state_dict(method.state_dict())
     student, final = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
-    pixels = [
-        Features(normal(10, 2, seed=i), normal(10, 3), outputs.stages) for i, outputs in enumerate((student, final))
-    ]
+    pixels, targets = (Features(normal(10, 2, seed=i), normal(10, 3), x.stages) for i, x in enumerate((student, final)))
     torch.manual_seed(0)
-    terms = terms_of(method, *pixels)
-    close(terms.pop("kd"), 0.5 * kd_loss(pixels[0].logits, pixels[1].logits, 2.0))
+    terms = terms_of(method, pixels, targets)
+    close(terms.pop("kd"), 0.5 * kd_loss(pixels.logits, targets.logits, 2.0))
     torch.manual_seed(0)
     for key, value in terms_of(without, student, final).items():
         close(terms.pop(key), value, 0.0)  # a mean over images, not over rows

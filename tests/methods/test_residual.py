@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
 from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
-from antishortcut.methods.kd import KD
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification
@@ -103,18 +101,6 @@ def test_the_tasks_loss_sees_the_view() -> None:
     assert (view - student.logits).abs().max() > 0.5
     close(terms["task"], 0.3 * F.cross_entropy(view, batch.label, label_smoothing=0.1), 1e-6)
     close(terms["kd"], 0.5 * slow_kd(view, teachers["final"].logits, 2.0), 1e-5)
-
-
-def test_without_strength_it_is_kd() -> None:
-    student, (batch, teachers) = Fixed(normal(6, 5, seed=9)), given_batch()
-    options: dict[str, Any] = {"weight": 0.5, "temperature": 2.0, "task_weight": 0.3}
-    ours = DistillationStep(student, ResidualKD(SIZES, strength=0.0, **options), Classification())(batch, teachers, 0.0)
-    kd = DistillationStep(student, KD(SIZES, **options), Classification())(batch, teachers, 0.0)
-    assert ours.keys() == kd.keys() == {"task", "kd"}
-    for name in kd:
-        assert torch.equal(ours[name], kd[name])
-        (one,), (two,) = (torch.autograd.grad(terms[name], student.logits, retain_graph=True) for terms in (ours, kd))
-        assert torch.equal(one, two)
 
 
 def test_a_trained_student_is_scored_without_the_early_state(recipe: Recipe, session: Session) -> None:

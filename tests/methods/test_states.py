@@ -70,6 +70,7 @@ def test_label_information_is_high_for_labels_and_none_for_noise() -> None:
     assert abs(label_information(noise, label, 4)) < 0.05
 
 
+@pytest.mark.slow
 def test_image_information_is_higher_where_the_image_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "STEPS", 60)
     torch.manual_seed(0)

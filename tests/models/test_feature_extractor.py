@@ -299,7 +299,7 @@ def test_networks_that_do_not_work_say_what_to_change(name: str) -> None:
     ("forward", "words"),
     [
         (lambda s, x: s.fc(F.dropout(s.vector(x), 0.5, training=True)), "is random in evaluation mode"),
-        (lambda s, x: s.fc(s.vector(x)).softmax(1), "returns probabilities, .* remove the softmax"),
+        (lambda s, x: s.fc(s.vector(x)).softmax(1), "returns probabilities, .* remove its last softmax"),
     ],
 )
 def test_usual_mistakes_give_a_warning(forward: Any, words: str) -> None:
