@@ -106,17 +106,9 @@ def sizes(student: int = 6, teacher: int = 6, examples: int = 1000) -> Sizes:
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 5)),
-    temporal=st.booleans(),
-    masked=st.booleans(),
-    temperature=st.sampled_from([0.07, 0.5, 2.0]),
-    seed=seeds,
-)
-def test_temporal_contrast_is_the_loop(
-    shape: tuple[int, int, int], temporal: bool, masked: bool, temperature: float, seed: int
-) -> None:
-    b, d, m = shape
+@given(b=st.integers(1, 5), m=st.integers(0, 5), temporal=st.booleans(), masked=st.booleans(), seed=seeds)
+def test_temporal_contrast_is_the_loop(b: int, m: int, temporal: bool, masked: bool, seed: int) -> None:
+    d, temperature = 1 + seed % 6, (0.07, 0.5, 2.0)[seed % 3]
     student, final, early = (normal(b, d, seed=seed + i) for i in range(3))
     queue = unit(normal(m, d, seed=seed + 3))
     ignore = normal(b, m, seed=seed + 4) > 0 if masked else None
@@ -138,18 +130,6 @@ def test_contrast_of_orthogonal_features_by_hand() -> None:
     close(temporal_contrast(own, own, e[2:4], e[4:], temperature=1.0), math.log(1 + 6 / math.e), 1e-14)
     close(temporal_contrast(own, own, None, e[4:], temperature=0.5), math.log(1 + 5 / math.e**2), 1e-14)
     close(temporal_contrast(own, e[2:4], own, temperature=1.0), math.log(2 + math.e), 1e-14)  # a student stuck early
-
-
-def test_contrast_of_one_row_with_a_queue_by_hand() -> None:
-    student, final, early, queue = double([[5, 0]]), double([[3, 4]]), double([[0, 2]]), double([[-1, 0], [0, -1]])
-    total = math.exp(0.6) + 1 + math.exp(-1) + 1
-    close(temporal_contrast(student, final, early, queue, temperature=1.0), math.log(total) - 0.6, 1e-14)
-    ignore = torch.tensor([[True, False]])
-    close(
-        temporal_contrast(student, final, early, queue, temperature=0.2, ignore=ignore),
-        math.log(math.exp(3.0) + 1 + 1) - 3.0,
-        1e-14,
-    )
 
 
 @several

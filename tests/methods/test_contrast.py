@@ -15,8 +15,8 @@ from torch import Tensor
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
-from antishortcut.methods.kd import KD, kd_loss
-from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Method, Projects
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_kd import logits_only, numbered, slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -44,17 +44,9 @@ def terms_of(method: Method, student: Tensor, final: Tensor, early: Tensor) -> d
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 5), st.integers(2, 6)),
-    strength=st.sampled_from([0.0, 0.25, 1.0, 2.0]),
-    floor=st.sampled_from([-0.5, -2.0, -8.0]),
-    temperature=st.sampled_from([0.5, 1.0, 4.0]),
-    seed=seeds,
-)
-def test_agrees_with_the_loop(
-    shape: tuple[int, int], strength: float, floor: float, temperature: float, seed: int
-) -> None:
-    student, final, early = (3 * normal(*shape, seed=seed + i) for i in range(3))
+@given(strength=strengths, floor=st.sampled_from([-0.5, -8.0]), temperature=st.sampled_from([0.5, 4.0]), seed=seeds)
+def test_agrees_with_the_loop(strength: float, floor: float, temperature: float, seed: int) -> None:
+    student, final, early = (3 * normal(1 + seed % 5, 4, seed=seed + i) for i in range(3))
     target = contrast_logits(final, early, strength, floor)
     slow = double(slow_target(final, early, strength, floor))
     close(target, slow)
@@ -153,14 +145,6 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
-
-
-def test_the_early_state_is_wanted_only_where_it_is_used() -> None:
-    assert Contrast(SIZES).roles == Contrast(SIZES, tc=0.5).roles == ("final", "early")
-    assert Contrast(SIZES, reference="uniform", tc=0.5).roles == ("final", "early")
-    uniform = Contrast(Sizes(5, 100, Shape(8), {}), reference="uniform")  # it asks for no sizes either
-    assert uniform.roles == ("final",) == KD.roles
-    assert uniform.taps == Contrast.taps == ()
 
 
 def test_its_projector_is_known_to_who_measures_features() -> None:

@@ -104,15 +104,6 @@ def test_a_single_class_has_nothing_to_teach() -> None:
     assert gradient.abs().sum() == 0
 
 
-def test_a_target_far_above_is_still_taken_out() -> None:
-    """With a target 5000 above the rest, minus 1000 would leave it on top and NCKD would compare nothing."""
-    teacher, student = normal(2, 5), normal(2, 5, seed=1)
-    lifted = torch.cat([teacher[:, :1] + 20_000, teacher[:, 1:]], dim=1)
-    _, plain = dkd_terms(student, teacher, torch.zeros(2, dtype=torch.int64), 4.0)
-    _, nckd = dkd_terms(student, lifted, torch.zeros(2, dtype=torch.int64), 4.0)
-    close(nckd, plain, 1e-9)
-
-
 @pytest.mark.parametrize(("epoch", "scale"), [(0.0, 0.0), (5.0, 0.25), (20.0, 1.0), (300.0, 1.0)])
 def test_method_weighs_and_warms_up(epoch: float, scale: float) -> None:
     student, teacher, label = normal(3, 5), normal(3, 5, seed=1), torch.tensor([0, 4, 4])

@@ -39,17 +39,10 @@ def slow_view(student: Tensor, early: Tensor, strength: float, floor: float) -> 
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 5), st.integers(2, 6)),
-    strength=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
-    floor=st.sampled_from([-0.5, -2.0, -8.0]),
-    temperature=st.sampled_from([1.0, 4.0]),
-    seed=seeds,
-)
-def test_agrees_with_the_loop(
-    shape: tuple[int, int], strength: float, floor: float, temperature: float, seed: int
-) -> None:
-    student, final, early = (3 * normal(*shape, seed=seed + i) for i in range(3))
+@given(strength=st.sampled_from([0.0, 0.5, 2.0]), floor=st.sampled_from([-0.5, -8.0]), seed=seeds)
+def test_agrees_with_the_loop(strength: float, floor: float, seed: int) -> None:
+    rows, temperature = 1 + seed % 5, 2.0
+    student, final, early = (3 * normal(rows, 4, seed=seed + i) for i in range(3))
     method = ResidualKD(SIZES, strength=strength, floor=floor, weight=0.5, temperature=temperature)
     teachers = {"final": logits_only(final), "early": logits_only(early)}
     outputs = logits_only(student)
@@ -58,7 +51,7 @@ def test_agrees_with_the_loop(
     close(view.logits, slow)
     assert view.embedding is outputs.embedding  # only the answer is seen otherwise
     assert outputs.logits is student
-    terms = method.terms(view, teachers, numbered(shape[0]), epoch=0.0)
+    terms = method.terms(view, teachers, numbered(rows), epoch=0.0)
     assert list(terms) == ["kd"]
     close(terms["kd"], 0.5 * slow_kd(slow, final, temperature))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from antishortcut.methods.reviewkd import Fusion, ReviewKD, context_loss
 from antishortcut.types import Features, Shape, Sizes
-from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of, slow_pool
+from tests.methods.test_fitnets import Stage, maps_of, numbered, slow_pool
 from tests.test_subspace import close, normal, seeds, several
 
 Maps = list[list[list[list[float]]]]  # (B, C, H, W)
@@ -68,20 +68,6 @@ TEACHERS: dict[str, list[Stage]] = {
     "fewer stages": [(2, 8, 8), (3, 4, 4)],
     "one stage": [(2, 4, 4)],
 }
-
-
-def test_warm_up_and_weight() -> None:
-    sizes = sizes_of(STUDENT, STUDENT)
-    student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
-
-    def term(epoch: float, warmup: float = 20.0, weight: float = 5.0) -> float:
-        torch.manual_seed(0)
-        method = ReviewKD(sizes, warmup=warmup, weight=weight).double()
-        return method.terms(student, {"final": teacher}, numbered(2), epoch)["review"].item()
-
-    full = term(1000.0)
-    close([term(0.0), term(5.0), term(20.0), term(40.0)], [0.0, full / 4, full, full])
-    close([term(0.0, warmup=0.0), term(20.0, weight=1.0)], [full, full / 5])
 
 
 def slow_review(method: ReviewKD, maps: list[Tensor], targets: list[Tensor]) -> float:

@@ -49,17 +49,10 @@ def terms_of(method: Reweight, student: Tensor, final: Tensor, early: Tensor, la
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 6), st.integers(2, 5)),
-    scheme=schemes,
-    factor=st.sampled_from([0.5, 1.0, 10.0]),
-    temperature=st.sampled_from([1.0, 4.0]),
-    seed=seeds,
-)
-def test_agrees_with_the_loop(
-    shape: tuple[int, int], scheme: str, factor: float, temperature: float, seed: int
-) -> None:
-    student, final, early, label = made(*shape, seed)
+@given(scheme=schemes, factor=st.sampled_from([0.5, 1.0, 10.0]), seed=seeds)
+def test_agrees_with_the_loop(scheme: str, factor: float, seed: int) -> None:
+    temperature = 2.0
+    student, final, early, label = made(1 + seed % 6, 4, seed)
     slow = slow_weights(student, early, label, scheme, factor)
     close(failure_weights(student, early, label, scheme, factor), slow)
     method = Reweight(SIZES, scheme=scheme, factor=factor, weight=0.5, temperature=temperature, ce=0.7)
@@ -88,20 +81,6 @@ def test_lff_by_hand() -> None:
     early, student = double([[0.5, 0.5], [0.875, 0.125]]).log(), double([[0.25, 0.75], [0.5, 0.5]]).log()
     weights = failure_weights(student, early, torch.tensor([0, 1]), "lff", 10.0)
     close(weights, [8 / 13, 18 / 13], 1e-12)
-
-
-@several
-@given(b=st.integers(2, 6), seed=seeds)
-def test_lff_lies_between_and_follows_relative_difficulty(b: int, seed: int) -> None:
-    """Before they are divided by their mean, weights lie in (0, 1), at 1/2 where both find a row equally hard."""
-    student, _, early, label = made(b, 4, seed)
-    probe, rows = double([[0, 0, 0, 0]]), torch.cat([label, torch.tensor([0])])  # a row with ℓ_E = ℓ_S, so 1/2
-    weights = failure_weights(torch.cat([student, probe]), torch.cat([early, probe]), rows, "lff", 1.0)
-    raw = weights / weights[-1] / 2  # (B + 1,)
-    assert ((raw > 0) & (raw < 1)).all()
-    own, other = (F.cross_entropy(logits, label, reduction="none") for logits in (student, early))
-    assert torch.equal(raw[:-1] > 0.5, other > own)  # more where the early teacher has the harder time
-    close(failure_weights(early, early, label, "lff", 1.0), torch.ones(b))
 
 
 def test_factor_one_is_cross_entropy_and_kd() -> None:
