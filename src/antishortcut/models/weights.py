@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, first_line
@@ -216,6 +214,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     problem = f"{path} holds no plain tensors"
     if start[8:9] == b"{":  # safetensors: the length of a header, then the header
+        from safetensors import SafetensorError  # here: the losses need only torch
+        from safetensors.torch import load_file
+
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
