@@ -251,7 +251,7 @@ def test_projector_is_the_papers() -> None:
     assert not torch.allclose(projector(rows), projector.train()(rows))
 
 
-def test_equal_checkpoints_are_mentioned_once() -> None:
+def test_equal_checkpoints_warn_once() -> None:
     student, final, _ = features(5, 6)
     student.requires_grad_()
     loss = ASDLoss(6, 6, warmup=0)
@@ -282,7 +282,7 @@ def test_autocast_does_not_reach_inside(d: int) -> None:
 
 
 @pytest.mark.parametrize("subspace", ["batch", "running", "dataset"])
-def test_what_is_remembered_in_inference_mode_serves_a_step_with_gradients(subspace: Any) -> None:
+def test_state_from_inference_mode_works_in_training(subspace: Any) -> None:
     loss = ASDLoss(8, 8, queue=16, warmup=0, subspace=subspace)
 
     def features() -> list[torch.Tensor]:

@@ -82,7 +82,7 @@ def test_method_sums_the_stages_after_the_stem() -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(2, 3), (3, 2), (1, 3), (3, 1), (1, 1)])
-def test_the_deepest_meets_the_deepest(ours: int, theirs: int) -> None:
+def test_stages_are_paired_from_the_deepest(ours: int, theirs: int) -> None:
     sizes = sizes_of(THREE[-ours:], THREE[-theirs:])
     student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
     term = AT(sizes, weight=1.0).terms(student, {"final": teacher}, numbered(2), 0.0)["at"]

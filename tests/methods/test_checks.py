@@ -174,7 +174,7 @@ def test_numbers_of_numpy_and_tensors_are_taken() -> None:
         assert all(term >= 0 for term in asd(loss=loss, epoch=epoch, index=INDEX.to(torch.uint8)).values())
 
 
-def test_an_early_state_that_nothing_needs_is_not_looked_at() -> None:
+def test_unused_early_state_is_ignored() -> None:
     first, second = (ASDLoss(8, 8, queue=6, ss=0.0, temporal=False) for _ in range(2))
     for unused in (None, torch.zeros(4, 3)):
         assert torch.equal(asd(loss=first, final=S, early=unused)["tc"], asd(loss=second, final=S, early=S)["tc"])

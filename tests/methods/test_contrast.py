@@ -147,7 +147,7 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-def test_its_projector_is_known_to_who_measures_features() -> None:
+def test_projector_is_exposed_for_feature_measurements() -> None:
     rows = normal(4, 6, seed=1).float()
     method = cast(Any, Contrast(sizes(6, 8, 100), tc=0.8)).eval()
     assert torch.equal(method.project(rows), method.features.project(rows))

@@ -85,7 +85,7 @@ def test_three_classes_by_hand() -> None:
 
 @several
 @given(b=st.integers(1, 4), seed=seeds, size=st.sampled_from([0.0, 1.0, 1e4, 1e8]))
-def test_two_classes_leave_nothing_beside_the_target(b: int, seed: int, size: float) -> None:
+def test_nckd_is_zero_for_two_classes(b: int, seed: int, size: float) -> None:
     """mdistiller#60: NaN there. Here TCKD is all of KD and NCKD is 0, with gradients."""
     student = (size * normal(b, 2, seed=seed, dtype=torch.float32)).requires_grad_()
     teacher, label = size * normal(b, 2, seed=seed + 1, dtype=torch.float32), labels(b, 2, seed)

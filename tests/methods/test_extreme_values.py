@@ -103,7 +103,7 @@ def test_the_early_state_may_be_the_final_one(recipe: Recipe, session: Session) 
     assert all(value.isfinite().all() for value in load_file(folder.student).values())
 
 
-def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+def test_run_with_a_diverged_teacher_saves_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     """A teacher from elsewhere that diverged: its file holds an infinity. One with NaN is refused as it is read."""
     network = build("cnn-4-16", 10)
     state = {key.removeprefix("body."): value for key, value in network.state_dict().items()}
@@ -123,7 +123,7 @@ def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Sessi
 @pytest.mark.parametrize(
     ("at", "value"), [(3, math.inf), (8, math.nan), (16, math.nan)]
 )  # in an epoch, at its end, at the end
-def test_weights_that_are_no_numbers_are_not_saved(
+def test_weights_that_are_not_finite_are_not_saved(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, at: int, value: float
 ) -> None:
     """The loss of a step is finite, what the step made of the weights is not: known before they are written."""
@@ -151,7 +151,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
     assert all(saved.isfinite().all() for saved in load_file(folder.student).values())
 
 
-def test_a_state_of_a_teacher_is_looked_at_before_it_is_kept(
+def test_teacher_snapshots_are_checked_before_saving(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.Trainer._step

@@ -47,7 +47,7 @@ def terms_of(method: nn.Module, student: Features, final: Features, epoch: float
 
 
 @by_name
-def test_a_student_that_skips_a_stage_in_a_step_is_told(name: str) -> None:
+def test_student_that_skips_a_stage_is_an_error(name: str) -> None:
     class Skips(nn.Module):
         def forward(self, x: Tensor) -> Features:
             features: Features = network("resnet8x4")(x)

@@ -92,7 +92,7 @@ def test_factor_one_is_cross_entropy_and_kd() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["jtt", "lff"])
-def test_gradient_goes_past_the_weights(scheme: str) -> None:
+def test_no_gradient_flows_through_the_weights(scheme: str) -> None:
     student, final, early, label = made(6, 5, 0)
     for rows in (student, final, early):
         rows.requires_grad_()

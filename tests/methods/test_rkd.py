@@ -89,7 +89,7 @@ def test_near_neighbours_keep_their_digits() -> None:
     close(ours.flatten(), slow_angles(rows.float().double().tolist()), 3e-4)
 
 
-def test_equal_rows_stand_in_no_direction() -> None:
+def test_equal_rows_have_no_angles() -> None:
     """Twins up to the last bit, as some machines' products leave them: rounding must not become an angle."""
     rows = normal(9, 300, dtype=torch.float32)
     rows[7] = rows[2].nextafter(rows[3])

@@ -115,7 +115,7 @@ def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_step_but_the_first_waits_for_the_device(name: str) -> None:
+def test_only_the_first_step_synchronises(name: str) -> None:
     """What is found out in the first, like a constant or how many directions there are, is then known."""
     result = watched(method_of(name), rows=16, steps=2)
     assert result.waits == ALLOWED.get(name, Counter())
@@ -124,7 +124,7 @@ def test_no_step_but_the_first_waits_for_the_device(name: str) -> None:
 
 @pytest.mark.parametrize("select", ["displaced", "abandoned"])
 @pytest.mark.parametrize("subspace", ["running", "dataset"])
-def test_directions_that_are_kept_cost_no_waiting_between_refreshes(subspace: str, select: str) -> None:
+def test_stored_directions_do_not_synchronise_between_refreshes(subspace: str, select: str) -> None:
     method = method_of("asd", subspace=subspace, select=select, refresh=10)
     if subspace == "dataset":
         outputs = {role: features(TEACHER, 100) for role in ("final", "early")}

@@ -450,7 +450,7 @@ def test_gradient_flows_also_when_the_first_call_is_under_autocast(precise: bool
         assert not other(IMAGE.clone()).embedding.requires_grad
 
 
-def test_nothing_stays_behind() -> None:
+def test_no_hooks_or_tensors_remain() -> None:
     extractor = FeatureExtractor(Base())
     features = extractor(IMAGE)
     held = [weakref.ref(t) for t in (features.logits, features.embedding, *features.stages)]
@@ -477,7 +477,7 @@ def test_copies_are_independent() -> None:
     assert not torch.equal(extractor(IMAGE).embedding, before.embedding)
 
 
-def test_a_stage_that_is_skipped_at_random_leaves_no_stages() -> None:
+def test_randomly_skipped_stage_gives_no_stages() -> None:
     def forward(net: Any, x: Tensor) -> Any:
         maps = net.maps(x)
         if not net.training or torch.rand(()) < 0.5:

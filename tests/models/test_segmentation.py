@@ -179,7 +179,7 @@ HEADS: dict[str, tuple[Callable[[str], bool], list[str]]] = {
 
 @pytest.mark.parametrize("file", HEADS)
 @pytest.mark.parametrize("prefix", ["", "body."])
-def test_heads_that_do_not_fit_start_fresh_and_it_is_said(file: str, prefix: str, tmp_path: Path) -> None:
+def test_heads_that_do_not_fit_start_fresh_with_a_warning(file: str, prefix: str, tmp_path: Path) -> None:
     there, fresh = HEADS[file]
     source = build("deeplabv3-resnet18", 5 if file == "the same classes" else 21)
     shake(source)

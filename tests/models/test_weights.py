@@ -143,7 +143,7 @@ def test_weights_with_nan_are_refused_and_change_nothing(word: str, start: bool,
     torch.testing.assert_close(target.state_dict(), before_it, rtol=0, atol=0)
 
 
-def test_weights_go_before_their_average_and_it_is_said(tmp_path: Path) -> None:
+def test_plain_weights_are_preferred_to_averaged_ones_with_a_warning(tmp_path: Path) -> None:
     other = {key: value + 1 for key, value in state().items()}
     with pytest.warns(UserWarning, match="holds 'state_dict' and 'state_dict_ema': the first is used; save the other"):
         result = loaded({"state_dict_ema": other, "state_dict": state()}, tmp_path / "w.pth", network())

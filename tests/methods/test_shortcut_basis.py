@@ -34,7 +34,7 @@ def slow_basis(displacement: Any, final: Any, select: Select) -> Any:
     return span(scipy.linalg.orth(vectors[:, ::-1][:, :K]))
 
 
-def test_batch_forgets_everything() -> None:
+def test_batch_source_has_no_state() -> None:
     basis = ShortcutBasis(D, K)
     for early, final in pairs(3):
         close(span(basis(early, final)), slow_basis(slow_moment(early - final), None, "displaced"))
@@ -71,7 +71,7 @@ def test_dataset_takes_the_moment_of_all_rows(select: Select) -> None:
 
 
 @pytest.mark.parametrize("source", ["batch", "running"])
-def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
+def test_too_few_directions_warn_once(source: Source) -> None:
     basis = ShortcutBasis(D, K, source=source, refresh=1)
     final = normal(8, D, dtype=torch.float32).round()
     early = final + torch.arange(8.0)[:, None] * torch.tensor([1.0, 0, 0, -2, 0, 0])  # rank 1, exactly
