@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.methods.byot import BYOT, Branch, byot_terms
-from antishortcut.models import build, feature_shapes
-from antishortcut.tasks import Classification
-from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Shape, Sizes
 from tests.methods.test_kd import slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -118,17 +115,3 @@ def test_method_weighs_its_terms() -> None:
     assert list(terms) == ["ce", "self", "hint"]
     close(torch.stack(list(terms.values())), [0.6 * ce, 0.4 * kd, 0.5 * hint])
     assert (method.roles, method.taps, method.task_weight) == ((), ("stages",), 1.0)
-
-
-@pytest.mark.parametrize("name", ["resnet8", "wrn-10-1", "vgg8", "mobilenet-v2", "shufflenet-v2-x0.5", "cnn-8"])
-def test_fits_every_family_and_stays_out_of_the_student(name: str) -> None:
-    torch.manual_seed(0)
-    student = build(name, 5)
-    before = sum(p.numel() for p in student.parameters())
-    method = BYOT(Sizes(5, 100, feature_shapes(student, 32), labels=torch.arange(100) % 5))
-    step = DistillationStep(student, method, Classification())
-    terms = step(Batch(torch.rand(3, 3, 32, 32), torch.arange(3), torch.arange(3)), {}, 0.0)
-    torch.autograd.backward(torch.stack(list(terms.values())).sum())
-    assert all(torch.isfinite(value) for value in terms.values())
-    assert all(p.grad is not None for p in method.parameters())
-    assert sum(p.numel() for p in student.parameters()) == before

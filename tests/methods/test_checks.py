@@ -39,40 +39,33 @@ def contrast(**changed: Any) -> Tensor:
 
 
 def kd(**changed: Any) -> Tensor:
-    return kd_loss(**({"student": LOGITS, "teacher": LOGITS, "temperature": 4.0} | changed))
+    inputs: dict[str, Any] = {"student": LOGITS, "teacher": LOGITS, "temperature": 4.0}
+    return kd_loss(**(inputs | changed))
 
 
 @pytest.mark.parametrize(
     ("loss", "wrong", "message"),
     [
         (asd, {"epoch": -5}, "epoch is -5; it must be 0 or more"),
-        (asd, {"epoch": math.nan}, "epoch is nan; it must be 0 or more"),
         (asd, {"epoch": None}, "epoch is of type NoneType; it must be a number"),
         (asd, {"early": T[:1]}, "early has shape (1, 12), student (4, 8); they must match"),
-        (asd, {"student": S[:1]}, "final has shape (4, 12), student (1, 8); they must match"),
         (asd, {"student": torch.zeros(4, 9)}, "student has shape (4, 9); it must be features (rows, 8)"),
         (asd, {"final": S}, "final has shape (4, 8); it must be features (rows, 12)"),
-        (asd, {"student": S[0]}, "student has shape (8,); it must be features (rows, 8)"),
         (asd, {"student": S[:, :, None, None]}, "student has shape (4, 8, 1, 1); it must be features (rows, 8): pool"),
         (asd, {"student": S[:0], "final": T[:0], "early": T[:0], "index": None}, "student, final and early have 0"),
         (asd, {"early": None}, "early is None, but temporal contrast or suppression needs it"),
         (asd, {"index": INDEX[:1]}, f"index has shape (1,), student 4 rows; {WHOLE}"),
         (asd, {"index": INDEX.tolist()}, f"index is of type list; {WHOLE}"),
         (asd, {"index": INDEX.float()}, f"index is of torch.float32; {WHOLE}"),
-        (asd, {"index": INDEX > 1}, f"index is of torch.bool; {WHOLE}"),
         (asd, {"index": INDEX.to(META)}, "index is on meta, student on cpu; they must be on one device"),
         (asd, {"early": T.to(META)}, "early is on meta, student on cpu; they must be on one device"),
         (asd, {"final": T.numpy()}, "final is of type ndarray; it must be a tensor of features (rows, 12)"),
         (contrast, {"early": torch.zeros(4, 1)}, "early has shape (4, 1), student (4, 5); they must match"),
-        (contrast, {"final": LOGITS[:1], "early": None}, "final has shape (1, 5), student (4, 5); they must match"),
-        (contrast, {"final": None}, "final is of type NoneType; it must be a tensor of logits (rows, classes)"),
-        (contrast, {"early": LOGITS.to(META)}, "early is on meta, student on cpu; they must be on one device"),
         (contrast, {"temperature": -4.0}, "temperature is -4.0; it must be above 0, and finite"),
         (kd, {"teacher": LOGITS[:1]}, "teacher has shape (1, 5), student (4, 5); they must match"),
         (kd, {"student": LOGITS[0]}, "student has shape (5,); it must be logits (rows, classes)"),
         (kd, {"teacher": LOGITS.tolist()}, "teacher is of type list; it must be a tensor of logits (rows, classes)"),
         (kd, {"temperature": math.inf}, "temperature is inf; it must be above 0, and finite"),
-        (kd, {"temperature": math.nan}, "temperature is nan; it must be above 0, and finite"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(loss: Any, wrong: dict[str, Any], message: str) -> None:
@@ -93,9 +86,7 @@ def test_a_refused_batch_leaves_the_loss_as_it_was() -> None:
     ("wrong", "message"),
     [
         ({"student_dim": 0}, "student_dim is 0; it must be a whole number, 1 or more"),
-        ({"student_dim": 8.0}, "student_dim is 8.0; it must be a whole number, 1 or more"),
         ({"student_dim": True}, "student_dim is True; it must be a whole number, 1 or more"),
-        ({"teacher_dim": "12"}, "teacher_dim is '12'; it must be a whole number, 1 or more"),
         ({"queue": 2.5}, "queue is 2.5; it must be a whole number, 0 or more"),
         ({"examples": -1}, "examples is -1; it must be a whole number, 0 or more"),
         ({"directions": 2.5}, "directions is 2.5; it must be a whole number, 1 or more"),
@@ -122,33 +113,23 @@ def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor 
     ("name", "settings", "message"),
     [
         ("afdcd", {"groups": 1}, "groups is 1; it must be a whole number, 2 or more"),
-        ("afdcd", {"pool": 0}, "pool is 0; it must be a whole number, 1 or more"),
-        ("afdcd", {"patch": 0}, "patch is 0; it must be a whole number, 1 or more"),
         ("afdcd", {"mask_ratio": 1.0}, "mask_ratio is 1.0; it must be at least 0 and below 1"),
-        ("afdcd", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
         ("asd", {"directions": 0}, "directions is 0; it must be a whole number, 1 or more"),
-        ("asd", {"refresh": 0}, "refresh is 0; it must be a whole number, 1 or more"),
         ("asd", {"margin": -0.1}, "margin is -0.1; it must be 0 or more"),
-        ("asd", {"warmup": -1.0}, "warmup is -1.0; it must be 0 or more"),
         ("asd", {"kd_temperature": -1.0}, "kd_temperature is -1.0; it must be above 0, and finite"),
         ("asd", {"momentum": 1.0}, "momentum is 1.0; it must be at least 0 and below 1"),
         ("asd", {"subspace": "all"}, "unknown subspace 'all'; it must be 'batch' or 'running' or 'dataset'"),
         ("asd", {"select": "forgotten"}, "unknown select 'forgotten'; it must be 'displaced' or 'abandoned'"),
         ("asd", {"select": "abandoned"}, "abandoned directions need full-rank moments: use subspace='running'"),
         ("byot", {"alpha": 1.5}, "alpha is 1.5; it must be between 0 and 1"),
-        ("ckptkd", {"temperature": -1.0}, "temperature is -1.0; it must be above 0, and finite"),
         ("contrast", {"strength": -0.1}, "strength is -0.1; it must be 0 or more"),
         ("contrast", {"floor": 0.0}, "floor is 0.0; it must be below 0"),
         ("contrast", {"reference": "late"}, "unknown reference 'late'; it must be 'early' or 'uniform'"),
         ("contrast+tc", {"tc_temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
-        ("contrast+tc", {"queue": -1}, "queue is -1; it must be a whole number, 0 or more"),
         ("crd", {"memory": "disk"}, "unknown memory 'disk'; it must be 'bank' or 'queue'"),
         ("crd", {"negatives": 0}, "negatives is 0; it must be a whole number, 1 or more"),
-        ("dkd", {"warmup": -1.0}, "warmup is -1.0; it must be 0 or more"),
-        ("jtt+kd", {"factor": 0.0}, "factor is 0.0; it must be above 0, and finite"),
         ("jtt+kd", {"scheme": "x"}, "unknown scheme 'x'; it must be 'jtt' or 'lff'"),
         ("kd", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
-        ("residual", {"floor": 1.0}, "floor is 1.0; it must be below 0"),
         ("reviewkd", {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
         ("snapshot", {"states": " , "}, "states names no teacher state"),
     ],
@@ -161,9 +142,9 @@ def test_settings_of_a_recipe_that_cannot_work_are_refused(name: str, settings: 
 
 @pytest.mark.parametrize("name", ["afdcd", "at", "at+kd", "fitnets", "reviewkd", "ufd"])
 def test_a_network_without_feature_maps_is_named(name: str) -> None:
-    for networks, who in (({"student": 0}, "student"), ({"teacher": 0}, "teacher")):
+    for networks, who in ((sizes(student=0), "student"), (sizes(teacher=0), "teacher")):
         with pytest.raises(UserError, match=rf"needs feature maps of both .* stages of .*\({who}\.stages = …\)"):
-            build_method(name, sizes(**networks), {})
+            build_method(name, networks, {})
 
 
 @pytest.mark.parametrize(
@@ -193,7 +174,7 @@ def test_numbers_of_numpy_and_tensors_are_taken() -> None:
         assert all(term >= 0 for term in asd(loss=loss, epoch=epoch, index=INDEX.to(torch.uint8)).values())
 
 
-def test_an_early_state_that_nothing_needs_is_not_looked_at() -> None:
+def test_unused_early_state_is_ignored() -> None:
     first, second = (ASDLoss(8, 8, queue=6, ss=0.0, temporal=False) for _ in range(2))
     for unused in (None, torch.zeros(4, 3)):
         assert torch.equal(asd(loss=first, final=S, early=unused)["tc"], asd(loss=second, final=S, early=S)["tc"])
@@ -208,6 +189,7 @@ def test_early_features_of_another_width_are_refused_where_they_are_compared() -
     build_method("asd", odd, {"ss": 0.0, "temporal": False})  # nor where they are not
 
 
+@pytest.mark.slow
 def test_the_loss_compiles_into_one_graph() -> None:
     plain, inside = (ASDLoss(8, 8, queue=6, directions=2) for _ in range(2))
     for loss in (plain, inside):

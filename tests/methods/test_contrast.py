@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import antishortcut
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
-from antishortcut.methods.kd import KD, kd_loss
-from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
+from antishortcut.methods.kd import kd_loss
+from antishortcut.types import Batch, Features, Method, Projects
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_kd import logits_only, numbered, slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -45,17 +44,9 @@ def terms_of(method: Method, student: Tensor, final: Tensor, early: Tensor) -> d
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 5), st.integers(2, 6)),
-    strength=st.sampled_from([0.0, 0.25, 1.0, 2.0]),
-    floor=st.sampled_from([-0.5, -2.0, -8.0]),
-    temperature=st.sampled_from([0.5, 1.0, 4.0]),
-    seed=seeds,
-)
-def test_agrees_with_the_loop(
-    shape: tuple[int, int], strength: float, floor: float, temperature: float, seed: int
-) -> None:
-    student, final, early = (3 * normal(*shape, seed=seed + i) for i in range(3))
+@given(strength=strengths, floor=st.sampled_from([-0.5, -8.0]), temperature=st.sampled_from([0.5, 4.0]), seed=seeds)
+def test_agrees_with_the_loop(strength: float, floor: float, temperature: float, seed: int) -> None:
+    student, final, early = (3 * normal(1 + seed % 5, 4, seed=seed + i) for i in range(3))
     target = contrast_logits(final, early, strength, floor)
     slow = double(slow_target(final, early, strength, floor))
     close(target, slow)
@@ -79,24 +70,6 @@ def test_two_classes_by_hand() -> None:
     softened = kd_loss(student, double([[math.log(27), 0]]), 3.0)  # at τ = 3 the odds are 3 to 1
     close(softened, 9 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)), 1e-12)
     close(terms_of(Contrast(SIZES, strength=1.0, temperature=3.0), student, final, early)["contrast"], softened, 1e-12)
-
-
-def test_the_floor_by_hand() -> None:
-    """p_E = (1 − 2⁻¹⁰, 2⁻¹⁰): without a floor the second class would gain 10 log 2, with log 1/4 it gains 2 log 2."""
-    final, early = double([[0, 0]]), double([[math.log(1 - 2**-10), -10 * math.log(2)]])
-    gain = contrast_logits(final, early, 1.0, math.log(1 / 4)) - contrast_logits(final, None, 1.0)
-    close(gain, [[-math.log(1 - 2**-10), 2 * math.log(2)]], 1e-12)
-    close(contrast_logits(final, early, 1.0)[0, 1], (2 * math.log(1 / 2)) + 10 * math.log(2), 1e-12)  # −8 is further
-
-
-def test_the_argmax_can_leave_the_class_both_teachers_prefer() -> None:
-    """p_F = (1/2, 2/5, 1/10), p_E = (4/5, 1/10, 1/10): weights p_F² / p_E are 5/16, 8/5 and 1/10."""
-    final, early = double([[0.5, 0.4, 0.1]]).log(), double([[0.8, 0.1, 0.1]]).log()
-    assert int(final.argmax()) == int(early.argmax()) == 0
-    weights = [5 / 16, 8 / 5, 1 / 10]
-    close(contrast_logits(final, early, 1.0).softmax(1), [[w / sum(weights) for w in weights]], 1e-12)
-    assert int(contrast_logits(final, early, 1.0).argmax()) == 1
-    assert int(contrast_logits(final, early, 0.05).argmax()) == 0  # not by a touch of it
 
 
 # --- limits ------------------------------------------------------------------------------------------------------
@@ -127,38 +100,6 @@ def test_a_uniform_early_state_only_sharpens(strength: float, offset: float, see
 
 
 # --- properties --------------------------------------------------------------------------------------------------
-
-
-@several
-@given(
-    strength=strengths,
-    floor=st.sampled_from([-0.5, -2.0, -8.0]),
-    scale=st.sampled_from([1.0, 30.0, 1e4]),
-    seed=seeds,
-)
-def test_the_floor_bounds_what_a_class_gains(strength: float, floor: float, scale: float, seed: int) -> None:
-    """Beside (1 + λ) log p_F a class gains between 0 and −λ floor, so a pair's log-odds move by no more than that."""
-    final, early = normal(4, 5, seed=seed), scale * normal(4, 5, seed=seed + 1)
-    sharp = contrast_logits(final, None, strength)  # (1 + λ) log p_F. (B, C)
-    gain = contrast_logits(final, early, strength, floor) - sharp  # (B, C)
-    assert gain.min() >= -1e-10
-    assert gain.max() <= -strength * floor + 1e-10
-    odds = gain[:, :, None] - gain[:, None, :]  # (B, C, C)
-    assert odds.abs().max() <= -strength * floor + 1e-10
-    ruled_out = early.log_softmax(1) <= floor
-    close(gain[ruled_out], torch.full_like(gain[ruled_out], -strength * floor))  # and the bound is reached
-    assert ruled_out.any() or scale == 1.0
-
-
-def test_gradient_pulls_the_student_to_the_target_and_leaves_the_teachers() -> None:
-    student, final, early = (normal(3, 5, seed=i).requires_grad_() for i in range(3))
-    method = Contrast(SIZES, strength=1.0, temperature=2.0)
-    loss = terms_of(method, student, final, early)["contrast"]
-    ours, *reference = torch.autograd.grad(loss, (student, final, early), allow_unused=True)
-    target = contrast_logits(final, early, 1.0)
-    assert not target.requires_grad
-    close(ours, 2.0 * ((student / 2).softmax(1) - (target / 2).softmax(1)) / 3)
-    assert reference == [None, None]
 
 
 # --- with ASD's temporal contrast --------------------------------------------------------------------------------
@@ -203,32 +144,10 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     assert both.features.queue.abs().sum() > 0
 
 
-def test_the_shipped_variant_weighs_tc_as_asd_does() -> None:
-    assert method_options("contrast+tc", {})["tc"] == method_options("asd", {})["tc"] == 0.8
-    assert method_options("contrast", {})["tc"] == 0.0
-    assert Contrast(SIZES).features is None
-
-
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-def test_the_loss_alone_has_the_methods_defaults() -> None:
-    student, final, early = (normal(3, 5, seed=i) for i in range(3))
-    close(contrast_loss(student, final, early), terms_of(Contrast(SIZES), student, final, early)["contrast"], 1e-14)
-    uniform = terms_of(Contrast(SIZES, reference="uniform"), student, final, early)["contrast"]
-    close(contrast_loss(student, final, None), uniform, 1e-14)
-    assert antishortcut.contrast_loss is contrast_loss  # for loops of other people
-
-
-def test_the_early_state_is_wanted_only_where_it_is_used() -> None:
-    assert Contrast(SIZES).roles == Contrast(SIZES, tc=0.5).roles == ("final", "early")
-    assert Contrast(SIZES, reference="uniform", tc=0.5).roles == ("final", "early")
-    uniform = Contrast(Sizes(5, 100, Shape(8), {}), reference="uniform")  # it asks for no sizes either
-    assert uniform.roles == ("final",) == KD.roles
-    assert uniform.taps == Contrast.taps == ()
-
-
-def test_its_projector_is_known_to_who_measures_features() -> None:
+def test_projector_is_exposed_for_feature_measurements() -> None:
     rows = normal(4, 6, seed=1).float()
     method = cast(Any, Contrast(sizes(6, 8, 100), tc=0.8)).eval()
     assert torch.equal(method.project(rows), method.features.project(rows))

@@ -83,17 +83,9 @@ def test_three_classes_by_hand() -> None:
     close(nckd, 0.5 * math.log(3 / 4) + 0.5 * math.log(3 / 2), 1e-15)
 
 
-def test_the_target_s_share_says_nothing_of_the_others() -> None:
-    student, teacher, label = normal(4, 6), normal(4, 6, seed=1), labels(4, 6, 2)
-    raised = teacher + 5 * torch.nn.functional.one_hot(label, 6)
-    _, before = dkd_terms(student, teacher, label, 4.0)
-    _, after = dkd_terms(student, raised, label, 4.0)
-    close(before, after)
-
-
 @several
 @given(b=st.integers(1, 4), seed=seeds, size=st.sampled_from([0.0, 1.0, 1e4, 1e8]))
-def test_two_classes_leave_nothing_beside_the_target(b: int, seed: int, size: float) -> None:
+def test_nckd_is_zero_for_two_classes(b: int, seed: int, size: float) -> None:
     """mdistiller#60: NaN there. Here TCKD is all of KD and NCKD is 0, with gradients."""
     student = (size * normal(b, 2, seed=seed, dtype=torch.float32)).requires_grad_()
     teacher, label = size * normal(b, 2, seed=seed + 1, dtype=torch.float32), labels(b, 2, seed)
@@ -110,28 +102,6 @@ def test_a_single_class_has_nothing_to_teach() -> None:
     assert (tckd.item(), nckd.item()) == (0.0, 0.0)
     (gradient,) = torch.autograd.grad(tckd + nckd, student)
     assert gradient.abs().sum() == 0
-
-
-@several
-@given(b=st.integers(1, 4), c=st.integers(3, 6), size=st.sampled_from([1e2, 1e4, 1e12, 1e30]), seed=seeds)
-def test_huge_logits_stay_finite(b: int, c: int, size: float, seed: int) -> None:
-    """Logits beyond the 1000 that the original pushes the target down by; float32."""
-    student = (size * normal(b, c, seed=seed, dtype=torch.float32)).requires_grad_()
-    teacher, label = size * normal(b, c, seed=seed + 1, dtype=torch.float32), labels(b, c, seed)
-    tckd, nckd = dkd_terms(student, teacher, label, 4.0)
-    assert torch.isfinite(tckd)
-    assert torch.isfinite(nckd)
-    (gradient,) = torch.autograd.grad(tckd + nckd, student)
-    assert torch.isfinite(gradient).all()
-
-
-def test_a_target_far_above_is_still_taken_out() -> None:
-    """With a target 5000 above the rest, minus 1000 would leave it on top and NCKD would compare nothing."""
-    teacher, student = normal(2, 5), normal(2, 5, seed=1)
-    lifted = torch.cat([teacher[:, :1] + 20_000, teacher[:, 1:]], dim=1)
-    _, plain = dkd_terms(student, teacher, torch.zeros(2, dtype=torch.int64), 4.0)
-    _, nckd = dkd_terms(student, lifted, torch.zeros(2, dtype=torch.int64), 4.0)
-    close(nckd, plain, 1e-9)
 
 
 @pytest.mark.parametrize(("epoch", "scale"), [(0.0, 0.0), (5.0, 0.25), (20.0, 1.0), (300.0, 1.0)])

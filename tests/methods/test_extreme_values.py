@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import math
-import warnings
-from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import antishortcut.teachers.selection as choice
 import antishortcut.training.trainer as loop
 from antishortcut import ASDLoss
-from antishortcut.config.recipe import Execution, Recipe, load_recipe, with_settings
+from antishortcut.config.recipe import Execution, Recipe, with_settings
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, build_method, method_options, method_roles
+from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.methods.shortcut_basis import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import load_checkpoint
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.step import LossMeter, check_finite_weights
-from antishortcut.types import Batch, Features, Method, Sizes, TrainingView
-from tests.methods.test_contract import Setting
-from tests.training.test_odd_batches import STUDENT, TEACHERS, features
+from antishortcut.types import Features, Method, TrainingView
+from tests.methods.test_contract import Setting, odd_features
 
 LEARNERS = [name for name in METHODS if method_roles(name, method_options(name, {}))]
 BASES: list[tuple[Source, Select]] = [
@@ -39,98 +33,42 @@ BASES: list[tuple[Source, Select]] = [
     ("dataset", "displaced"),
     ("dataset", "abandoned"),
 ]
-B, CLASSES, EXAMPLES = 5, 4, 20
-
-
-class Lesson:
-    """One method on random features, with teachers as wide as wanted."""
-
-    def __init__(self, name: str, teacher: str) -> None:
-        torch.manual_seed(0)
-        labels = torch.arange(EXAMPLES) % CLASSES
-        options = method_options(name, {})
-        roles = method_roles(name, options)
-        shapes = dict.fromkeys(roles, TEACHERS[teacher])
-        self.method = build_method(name, Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), options).train()
-        self.student = features(STUDENT, CLASSES, B, "random", 1.0, grad=True)
-        self.teachers = {role: features(TEACHERS[teacher], CLASSES, B, "random", 1.0) for role in roles}
-        index = torch.randperm(EXAMPLES)[:B]
-        self.batch = Batch(torch.zeros(B, 3, 8, 8), labels[index], index)
-
-    def teach(self, teachers: dict[str, Features]) -> dict[str, Tensor]:
-        """Terms as the loop takes them: it looks at them before anything is done with them."""
-        method, student = cast(Method, self.method), self.student
-        if isinstance(self.method, TrainingView):
-            student = self.method.view(student, teachers)
-        terms = method.terms(student, teachers, self.batch, 1000.0)
-        meter = LossMeter()
-        meter.add({name: value.detach() for name, value in terms.items()})
-        meter.check(1, lambda: "kept", teachers)
-        return terms
-
-    def gradients(self, terms: dict[str, Tensor]) -> list[Tensor]:
-        torch.autograd.backward(torch.stack(list(terms.values())).sum())
-        leaves = (self.student.logits, self.student.embedding, *self.student.stages, *self.method.parameters())
-        return [leaf.grad for leaf in leaves if leaf.grad is not None]
-
-
-def changed(outputs: Features, factor: float = 1.0, first: float | None = None) -> Features:
-    """All that a teacher says, grown, or with one number in its first row exchanged."""
-    built = [each * factor for each in (outputs.logits, outputs.embedding, *outputs.stages)]
-    if first is not None:
-        for each in built:
-            each.view(-1)[0] = first
-    return replace(outputs, logits=built[0], embedding=built[1], stages=tuple(built[2:]))
+B = 5
 
 
 def whole(module: nn.Module) -> bool:
     return all(bool(value.isfinite().all()) for value in module.state_dict().values() if value.is_floating_point())
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_teacher_outputs_that_are_not_finite_are_one_line(name: str, value: float) -> None:
+    """A single such number is enough: none is averaged, clamped or masked away. The message names the teacher."""
+    setting = Setting(name, "other-width", B)
+    student = odd_features(setting.student, B, requires_grad=True)
+    teachers = {role: odd_features(network, B) for role, network in setting.teachers.items()}
+    for role, outputs in teachers.items():
+        tensors = [each.clone() for each in (outputs.logits, outputs.embedding, *outputs.stages)]
+        for each in tensors:
+            each.view(-1)[0] = value
+        broken = teachers | {role: Features(tensors[0], tensors[1], tuple(tensors[2:]))}
+        view = setting.method.view(student, broken) if isinstance(setting.method, TrainingView) else student
+
+        def step(view: Features = view, broken: dict[str, Features] = broken) -> None:
+            terms = cast(Method, setting.method).terms(view, broken, setting.batch, 1000.0)
+            meter = LossMeter()
+            meter.add({key: term.detach() for key, term in terms.items()})
+            meter.check(1, lambda: "kept", broken)
+
+        with pytest.raises(UserError, match=f"answers of '{role}' are not finite|has a teacher diverged") as caught:
+            step()
+        assert "\n" not in str(caught.value)
+
+
 @torch.no_grad()
 def spoil(network: nn.Module, value: float) -> None:
     first = next(network.parameters())
     first[(0,) * first.dim()] = value
-
-
-@pytest.mark.parametrize("teacher", TEACHERS)
-@pytest.mark.parametrize("name", LEARNERS)
-def test_exploding_teachers_give_finite_terms(name: str, teacher: str) -> None:
-    """1e15 is far beyond what networks say; at 1e30 a square is no float32, and those who square may refuse."""
-    for factor in (1e15, 1e30):
-        lesson = Lesson(name, teacher)
-        loud = {role: changed(outputs, factor) for role, outputs in lesson.teachers.items()}
-        with suppress(UserError) if factor > 1e15 else nullcontext():
-            terms = lesson.teach(loud)
-            assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
-            assert whole(lesson.method)
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_teacher_that_is_no_number_is_one_line(name: str, value: float) -> None:
-    """A single such number is enough: none is averaged, clamped or masked away. The line says whose it is."""
-    lesson = Lesson(name, "wider")
-    lesson.teach(lesson.teachers)
-    for role in lesson.teachers:
-        broken = {
-            key: changed(outputs, first=value if key == role else None) for key, outputs in lesson.teachers.items()
-        }
-        with pytest.raises(UserError, match=f"answers of '{role}' are not finite|has a teacher diverged") as caught:
-            lesson.teach(broken)
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_class_ruled_out_is_finite_or_one_line(name: str) -> None:
-    """A logit of −∞ is a probability of 0, which some losses have an answer to."""
-    lesson = Lesson(name, "wider")
-    for role, outputs in lesson.teachers.items():
-        logits = outputs.logits.clone()
-        logits[0, 0] = -math.inf
-        with suppress(UserError):
-            terms = lesson.teach(lesson.teachers | {role: replace(outputs, logits=logits)})
-            assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
 
 
 @pytest.mark.parametrize("factor", [1e18, 1e30, math.inf, math.nan])
@@ -153,56 +91,6 @@ def test_directions_of_features_beyond_bounds(source: Source, select: Select, fa
             terms()
 
 
-@pytest.mark.parametrize("k", [B + 1, 10, 1000])  # above the batch, the width, everything
-@pytest.mark.parametrize(("source", "select"), BASES)
-def test_more_directions_than_there_are(source: Source, select: Select, k: int) -> None:
-    torch.manual_seed(0)
-    asd = ASDLoss(9, 9, subspace=source, select=select, directions=k, tc=0.0)
-    student, final, early = torch.randn(B, 9, requires_grad=True), torch.randn(B, 9), torch.randn(B, 9)
-    asd.prepare([(final, early)])
-    with pytest.warns(UserWarning, match=f"spans {B} of {k} directions in {B} rows"):
-        asd(student, final, early, epoch=100.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # it was said
-        terms = asd(student, final, early, epoch=100.0)
-    assert asd.basis is not None
-    basis = asd.basis(early, final)  # (D, ≤ K): orthonormal columns, then zeros
-    expected = torch.diag((torch.arange(basis.shape[1]) < B).float())
-    torch.testing.assert_close(basis.T @ basis, expected, atol=1e-5, rtol=0)
-    torch.autograd.backward(terms["ss"])
-    assert student.grad is not None
-    assert student.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_memory_larger_than_the_data(name: str) -> None:
-    """Queues and banks of thousands on twenty examples: many epochs, and every term stays a number."""
-    lesson = Lesson(name, "wider")
-    for start in range(0, 3 * EXAMPLES, B):
-        index = (torch.arange(B) + start) % EXAMPLES
-        lesson.batch = replace(lesson.batch, index=index, label=index % CLASSES)
-        terms = lesson.teach(lesson.teachers)
-    assert all(gradient.isfinite().all() for gradient in lesson.gradients(terms))
-    assert whole(lesson.method)
-    queues = [value for key, value in lesson.method.named_buffers() if key.rpartition(".")[2] == "queue"]
-    assert all(len(queue) < EXAMPLES for queue in queues), [queue.shape for queue in queues]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_constant_images_train(name: str) -> None:
-    """All features of a batch are equal: no distances, no variance, no directions."""
-    setting = Setting(name, "other-width", rows=4)
-    optimizer = torch.optim.SGD(setting.step.parameters(), lr=0.01)
-    for shade in (0.0, 0.5, 1.0):
-        batch = replace(setting.batch, image=torch.full_like(setting.batch.image, shade))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # ASD's one line about directions
-            torch.autograd.backward(setting.loss(batch))
-        optimizer.step()
-        optimizer.zero_grad()
-    assert whole(setting.step)
-
-
 def test_the_early_state_may_be_the_final_one(recipe: Recipe, session: Session) -> None:
     """Nothing was left behind, so nothing is suppressed, and a line says so; extrapolating from it changes nothing."""
     same = with_settings(recipe, ["teacher.early=100%"])
@@ -215,7 +103,7 @@ def test_the_early_state_may_be_the_final_one(recipe: Recipe, session: Session) 
     assert all(value.isfinite().all() for value in load_file(folder.student).values())
 
 
-def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+def test_run_with_a_diverged_teacher_saves_nothing(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     """A teacher from elsewhere that diverged: its file holds an infinity. One with NaN is refused as it is read."""
     network = build("cnn-4-16", 10)
     state = {key.removeprefix("body."): value for key, value in network.state_dict().items()}
@@ -232,9 +120,10 @@ def test_a_run_taught_by_no_numbers_saves_nothing(recipe: Recipe, session: Sessi
         assert load_checkpoint(folder.path / "resume") is None
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-@pytest.mark.parametrize("at", [3, 8, 16])  # inside an epoch, at its end, at the end of all
-def test_weights_that_are_no_numbers_are_not_saved(
+@pytest.mark.parametrize(
+    ("at", "value"), [(3, math.inf), (8, math.nan), (16, math.nan)]
+)  # in an epoch, at its end, at the end
+def test_weights_that_are_not_finite_are_not_saved(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, at: int, value: float
 ) -> None:
     """The loss of a step is finite, what the step made of the weights is not: known before they are written."""
@@ -262,7 +151,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
     assert all(saved.isfinite().all() for saved in load_file(folder.student).values())
 
 
-def test_a_state_of_a_teacher_is_looked_at_before_it_is_kept(
+def test_teacher_snapshots_are_checked_before_saving(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.Trainer._step
@@ -293,38 +182,3 @@ def test_infinities_on_purpose_may_stay_and_running_statistics_may_not() -> None
     norm.running_var[0] = math.inf  # never leaves an average again
     with pytest.raises(UserError, match=r"1\.running_var"):
         check_finite_weights(network, 1, str)
-
-
-def laid(folder: Path, classes: int) -> Path:
-    """Eight images, all alike."""
-    for part in ("train", "val"):
-        for label in range(classes):
-            (folder / part / f"class{label}").mkdir(parents=True)
-            for number in range(8 // classes):
-                Image.new("RGB", (32, 32), (128, 128, 128)).save(folder / part / f"class{label}" / f"{number}.png")
-    return folder
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("asd", "crd") else pytest.mark.slow) for name in METHODS]
-)
-def test_eight_grey_images_one_at_a_time(
-    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch, name: str, classes: int
-) -> None:
-    """A whole run of batches of one, of one class or two; CRD alone wants two classes, and says so beforehand."""
-    monkeypatch.setattr(choice, "STEPS", 5)
-    data = laid(tmp_path / "images", classes)
-    recipe = tmp_path / "grey.toml"
-    recipe.write_text(
-        f'epochs = 1\n[data]\nname = "folder:{data}"\n[teacher]\nname = "cnn-4-16"\n'
-        '[student]\nname = "cnn-2-16"\n[optim]\nbatch = 1\n[methods.asd]\nwarmup = 0.0\n'
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        if classes == 1 and name in ("crd", "crd+kd"):
-            with pytest.raises(UserError, match="needs training images of at least two classes"):
-                distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
-            return
-        run = distill(load_recipe(str(recipe)), session, method=name, seed=1, suite="s")
-    assert all(value.isfinite().all() for value in load_file(RunDir(run.folder(session.runs)).student).values())

@@ -14,13 +14,10 @@ from torch import Tensor
 
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.reweight import Reweight, failure_weights
-from antishortcut.tasks import Classification
-from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
 from tests.methods.test_kd import logits_only, slow_kd
-from tests.methods.test_residual import Fixed
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = sizes(8, 8, 100)
@@ -52,17 +49,10 @@ def terms_of(method: Reweight, student: Tensor, final: Tensor, early: Tensor, la
 
 
 @several
-@given(
-    shape=st.tuples(st.integers(1, 6), st.integers(2, 5)),
-    scheme=schemes,
-    factor=st.sampled_from([0.5, 1.0, 10.0]),
-    temperature=st.sampled_from([1.0, 4.0]),
-    seed=seeds,
-)
-def test_agrees_with_the_loop(
-    shape: tuple[int, int], scheme: str, factor: float, temperature: float, seed: int
-) -> None:
-    student, final, early, label = made(*shape, seed)
+@given(scheme=schemes, factor=st.sampled_from([0.5, 1.0, 10.0]), seed=seeds)
+def test_agrees_with_the_loop(scheme: str, factor: float, seed: int) -> None:
+    temperature = 2.0
+    student, final, early, label = made(1 + seed % 6, 4, seed)
     slow = slow_weights(student, early, label, scheme, factor)
     close(failure_weights(student, early, label, scheme, factor), slow)
     method = Reweight(SIZES, scheme=scheme, factor=factor, weight=0.5, temperature=temperature, ce=0.7)
@@ -93,41 +83,6 @@ def test_lff_by_hand() -> None:
     close(weights, [8 / 13, 18 / 13], 1e-12)
 
 
-@several
-@given(shape=st.tuples(st.integers(1, 8), st.integers(2, 5)), scheme=schemes, factor=st.floats(0.1, 100), seed=seeds)
-def test_the_mean_weight_is_one(shape: tuple[int, int], scheme: str, factor: float, seed: int) -> None:
-    student, _, early, label = made(*shape, seed)
-    weights = failure_weights(student, early, label, scheme, factor)
-    close(weights.mean(), 1.0)
-    assert weights.min() > 0
-    assert weights.max() <= len(weights) + 1e-10
-    if scheme == "jtt":
-        wrong = early.argmax(1) != label
-        apart = factor if wrong.any() and not wrong.all() else 1.0  # failures to the rest, if there are both
-        close(weights[wrong].sum() * (~wrong).sum(), apart * weights[~wrong].sum() * wrong.sum(), relative=1e-10)
-
-
-@several
-@given(b=st.integers(2, 6), seed=seeds)
-def test_lff_lies_between_and_follows_relative_difficulty(b: int, seed: int) -> None:
-    """Before they are divided by their mean, weights lie in (0, 1), at 1/2 where both find a row equally hard."""
-    student, _, early, label = made(b, 4, seed)
-    probe, rows = double([[0, 0, 0, 0]]), torch.cat([label, torch.tensor([0])])  # a row with ℓ_E = ℓ_S, so 1/2
-    weights = failure_weights(torch.cat([student, probe]), torch.cat([early, probe]), rows, "lff", 1.0)
-    raw = weights / weights[-1] / 2  # (B + 1,)
-    assert ((raw > 0) & (raw < 1)).all()
-    own, other = (F.cross_entropy(logits, label, reduction="none") for logits in (student, early))
-    assert torch.equal(raw[:-1] > 0.5, other > own)  # more where the early teacher has the harder time
-    close(failure_weights(early, early, label, "lff", 1.0), torch.ones(b))
-
-
-@pytest.mark.parametrize("factor", [0.5, 10.0])
-def test_an_early_teacher_always_right_or_always_wrong_tells_rows_not_apart(factor: float) -> None:
-    student, _, early, _ = made(6, 5, 3)
-    for label in (early.argmax(1), (early.argmax(1) + 1) % 5):
-        close(failure_weights(student, early, label, "jtt", factor), torch.ones(6), 1e-12)
-
-
 def test_factor_one_is_cross_entropy_and_kd() -> None:
     student, final, early, label = made(6, 5, 0)
     assert (early.argmax(1) != label).any()
@@ -137,7 +92,7 @@ def test_factor_one_is_cross_entropy_and_kd() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["jtt", "lff"])
-def test_gradient_goes_past_the_weights(scheme: str) -> None:
+def test_no_gradient_flows_through_the_weights(scheme: str) -> None:
     student, final, early, label = made(6, 5, 0)
     for rows in (student, final, early):
         rows.requires_grad_()
@@ -150,15 +105,3 @@ def test_gradient_goes_past_the_weights(scheme: str) -> None:
     ours, *reference = torch.autograd.grad(terms["kd"], (student, final, early), allow_unused=True)
     close(ours, 2.0 * weights[:, None] * ((student / 2).softmax(1) - (final / 2).softmax(1)) / 6)
     assert reference == [None, None]
-
-
-def test_the_tasks_own_loss_counts_nothing() -> None:
-    """Else cross-entropy would count twice, once without weights."""
-    student, final, early, label = made(6, 5, 2)
-    batch = Batch(torch.zeros(6, 3, 1, 1), label, torch.arange(6))
-    teachers = {"final": logits_only(final.float()), "early": logits_only(early.float())}
-    method = Reweight(SIZES, factor=1.0)
-    terms = DistillationStep(Fixed(student), method, Classification())(batch, teachers, 0.0)
-    assert terms["task"] == 0
-    close(terms["ce"], F.cross_entropy(student, label), 1e-5)
-    assert (method.roles, method.taps) == (("final", "early"), ())

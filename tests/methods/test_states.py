@@ -70,6 +70,7 @@ def test_label_information_is_high_for_labels_and_none_for_noise() -> None:
     assert abs(label_information(noise, label, 4)) < 0.05
 
 
+@pytest.mark.slow
 def test_image_information_is_higher_where_the_image_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "STEPS", 60)
     torch.manual_seed(0)
@@ -133,7 +134,7 @@ def test_an_untrained_state_or_an_epoch_is_not_chosen_and_does_not_count(recipe:
     assert list(totals("epoch:0.5")) == ["epoch:0.5", "100%"]  # where nothing else was kept
 
 
-def test_an_assistant_stands_between(recipe: Recipe, session: Session) -> None:
+def test_teacher_assistant(recipe: Recipe, session: Session) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s", via=["cnn-3-12"])
     assert run.name == "kd-via-cnn-3-12"
     assistant, _ = RunDir(session.runs / "teachers" / str(run.teacher)).read()
@@ -146,7 +147,7 @@ def test_an_assistant_stands_between(recipe: Recipe, session: Session) -> None:
     assert asd.roles["early"] == "15%"  # of the assistant
 
 
-def test_generations_teach_their_own_kind(recipe: Recipe, session: Session) -> None:
+def test_born_again_generations(recipe: Recipe, session: Session) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s", generations=3)
     assert run.name == "kd-gen3"
     second, _ = RunDir(session.runs / "teachers" / str(run.teacher)).read()
@@ -156,7 +157,7 @@ def test_generations_teach_their_own_kind(recipe: Recipe, session: Session) -> N
     assert first.teacher == teach(recipe, session).hash
 
 
-def test_nothing_can_stand_between_without_a_teacher(recipe: Recipe, session: Session) -> None:
+def test_assistant_needs_a_teacher(recipe: Recipe, session: Session) -> None:
     with pytest.raises(UserError, match="has no teacher"):
         distill(recipe, session, method="ce", seed=1, suite="s", via=["cnn-3-12"])
     with pytest.raises(UserError, match="has no state"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -116,26 +115,16 @@ def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_step_but_the_first_waits_for_the_device(name: str) -> None:
+def test_only_the_first_step_synchronises(name: str) -> None:
     """What is found out in the first, like a constant or how many directions there are, is then known."""
     result = watched(method_of(name), rows=16, steps=2)
     assert result.waits == ALLOWED.get(name, Counter())
     assert result.calls.total() > 20  # it has seen something
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_works_on_a_device_that_cannot_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = method_of(name)
-    watched(method, rows=16)
-    monkeypatch.setattr(torch, "autocast", lambda *args, **settings: nullcontext())  # there is none for this device
-    method.to("meta")
-    result = watched(method, rows=16, steps=2, device="meta")  # the second adds to the log's sums of the first
-    assert result.waits == ALLOWED.get(name, Counter())
-
-
 @pytest.mark.parametrize("select", ["displaced", "abandoned"])
 @pytest.mark.parametrize("subspace", ["running", "dataset"])
-def test_directions_that_are_kept_cost_no_waiting_between_refreshes(subspace: str, select: str) -> None:
+def test_stored_directions_do_not_synchronise_between_refreshes(subspace: str, select: str) -> None:
     method = method_of("asd", subspace=subspace, select=select, refresh=10)
     if subspace == "dataset":
         outputs = {role: features(TEACHER, 100) for role in ("final", "early")}
@@ -157,20 +146,13 @@ def test_as_many_operations_for_few_samples_as_for_many(name: str) -> None:
     assert few == many
 
 
-def loop(rows: Tensor) -> Tensor:
-    return torch.stack([row.square().sum() for row in rows]).sum()
-
-
 @pytest.mark.parametrize(
     ("culprit", "said"),
     [
         (lambda rows: rows.sum() if rows.sum() > 0 else -rows.sum(), "item()"),
-        (lambda rows: rows * rows.max().item(), "item()"),
         (lambda rows: rows * float(rows.max()), "item()"),
         (lambda rows: rows[rows > 0], "mask"),
-        (lambda rows: rows.detach().clone().index_put_((rows > 0,), torch.zeros(())), "mask"),
         (lambda rows: rows[(rows[:, 0] > 0).nonzero().flatten()], "nonzero()"),
-        (lambda rows: rows.masked_select(rows > 0), "selection"),
         (lambda rows: rows * torch.linalg.cholesky(torch.eye(rows.shape[1])).sum(), "succeeded"),
         (lambda rows: rows * torch.linalg.svdvals(rows.detach()).sum(), "svd"),
         (lambda rows: rows.to("meta"), "copy from cpu to meta"),
@@ -180,18 +162,3 @@ def test_the_watch_sees_what_waits(culprit: Callable[[Tensor], Tensor], said: st
     with Watching() as watching:
         culprit(torch.randn(4, 3))
     assert any(said in reason for reason in watching.waits), watching.calls
-
-
-def test_the_watch_sees_loops_forward_and_backward() -> None:
-    counts = []
-    for rows in (8, 32):
-        with torch.no_grad():
-            inputs = torch.randn(rows, 3).requires_grad_()
-        with Watching() as ahead:
-            loss = loop(inputs)
-        with Watching() as back:
-            torch.autograd.backward(loss)
-        counts.append((ahead.calls.total(), back.calls.total()))
-        assert not ahead.waits
-    assert counts[1][0] > 3 * counts[0][0]
-    assert counts[1][1] > 3 * counts[0][1]

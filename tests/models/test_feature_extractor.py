@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import timm
@@ -20,7 +20,7 @@ import torchvision
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, build_method
+from antishortcut.methods import build_method
 from antishortcut.models import FeatureExtractor, Network, build, feature_shapes
 from antishortcut.models.user_models import try_out
 from antishortcut.types import Batch, Features, Sizes
@@ -76,11 +76,6 @@ class Answer:
     logits: Tensor
 
 
-class Named(NamedTuple):
-    features: Tensor
-    prediction: Tensor
-
-
 class Tokens(nn.Module):
     """A transformer without a class token; `form` is where the mean is taken."""
 
@@ -97,7 +92,7 @@ class Tokens(nn.Module):
     def forward(self, x: Tensor) -> Any:
         if self.form == "maps":
             return self.fc(self.tokens(x)).transpose(1, 2).unflatten(2, (4, 4))
-        return self.fc(self.tokens(x).mean(1)) if self.form == "before" else self.fc(self.tokens(x)).mean(1)
+        return self.fc(self.tokens(x).mean(1))
 
 
 class ChannelsLast(nn.Module):
@@ -148,16 +143,12 @@ Expected = Callable[[Any, Tensor], Tensor]
 WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
     "plain": (Base, vector, 2),
     "dict with logits": (lambda: network(lambda s, x: {"a": x, "logits": s.fc(s.vector(x))}), vector, 2),
-    "dict with another name": (lambda: network(lambda s, x: {"z": s.vector(x), "y": s.fc(s.vector(x))}), vector, 2),
     "tuple, logits second": (lambda: network(lambda s, x: (s.vector(x), s.fc(s.vector(x)))), vector, 2),
-    "named tuple": (lambda: network(lambda s, x: Named(x, s.fc(s.vector(x)))), vector, 2),
     "dataclass": (lambda: network(lambda s, x: Answer(s.vector(x), s.fc(s.vector(x)))), vector, 2),
     "Hugging Face's output": (
         lambda: network(lambda s, x: OrderedDict(loss=None, logits=s.fc(s.vector(x)))), vector, 2,
     ),
-    "logits of 1 × 1": (lambda: network(lambda s, x: s.fc(s.vector(x))[:, :, None, None]), vector, 2),
     "scaled": (lambda: network(lambda s, x: s.fc(s.vector(x)).div(0.07).log_softmax(1)), vector, 2),
-    "not a number": (lambda: network(lambda s, x: s.fc(s.vector(x)) * float("nan")), vector, 2),
     "frozen": (lambda: Base().requires_grad_(False), vector, 2),
     "under no_grad": (lambda: network(torch.no_grad()(lambda s, x: s.fc(s.vector(x)))), vector, 2),
     "head that starts at zero": (zero_head, vector, 2),
@@ -178,11 +169,7 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
         2,
     ),
     "pooled after the head": (lambda: network(lambda s, x: s.last(s.maps(x)).mean((2, 3)), last=conv), vector, 2),
-    "3 × 3 head, largest of its places": (
-        lambda: network(lambda s, x: s.last(s.maps(x)).amax((2, 3)), last=lambda: conv(3)), vector, 2,
-    ),
     "tokens, mean before the head": (lambda: Tokens("before"), lambda s, x: s.tokens(x).mean(1), 2),
-    "tokens, mean after the head": (lambda: Tokens("after"), lambda s, x: s.tokens(x).mean(1), 2),
     "channels last": (ChannelsLast, lambda s, x: s.maps(x).mean((1, 2)), 1),
     "an auxiliary head first, in training": (lambda: network(more_in_training, aux=linear), vector, 2),
     "images prepared by modules of its own": (
@@ -228,7 +215,7 @@ def test_networks_that_work_as_they_are(name: str) -> None:
     assert features.logits.shape == (3, C)
     torch.testing.assert_close(features.embedding, expected(bare, IMAGE))
     assert len(features.stages) == stages
-    if wrapped.head is not None and name not in ("scaled", "not a number", "head used twice"):
+    if wrapped.head is not None and name not in ("scaled", "head used twice"):
         torch.testing.assert_close(wrapped.head(features.embedding), features.logits)
     learning = wrapped.train()(IMAGE)
     assert learning.embedding.shape == features.embedding.shape
@@ -299,7 +286,7 @@ def test_networks_that_do_not_work_say_what_to_change(name: str) -> None:
     ("forward", "words"),
     [
         (lambda s, x: s.fc(F.dropout(s.vector(x), 0.5, training=True)), "is random in evaluation mode"),
-        (lambda s, x: s.fc(s.vector(x)).softmax(1), "returns probabilities, .* remove the softmax"),
+        (lambda s, x: s.fc(s.vector(x)).softmax(1), "returns probabilities, .* remove its last softmax"),
     ],
 )
 def test_usual_mistakes_give_a_warning(forward: Any, words: str) -> None:
@@ -322,13 +309,14 @@ def test_modules_may_be_named() -> None:
     tokens = Tokens("before").eval()
     torch.testing.assert_close(tried(tokens, "layers").eval()(IMAGE).embedding, tokens.tokens(IMAGE).mean(1))
     assert FeatureExtractor(tokens, stages=["layers.0"])(IMAGE).stages[0].shape == (3, 8, 4, 4)
-    for options, words in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"embedding": "layer5"}, r"no module 'layer5'; did you mean .*'layer4'"),
         ({"stages": ["zzzz"]}, "no module 'zzzz'; known: conv1, bn1"),
         ({"stages": ["layer1", "fc"]}, r"'fc' gives no map .* stages = … \(maps: .*layer3"),
-    ):
+    ]
+    for options, words in wrong:
         with pytest.raises(UserError, match=words):
-            FeatureExtractor(net, **options)(IMAGE)  # type: ignore[arg-type]
+            FeatureExtractor(net, **options)(IMAGE)
 
 
 # name: (network, its embedding written out)
@@ -416,22 +404,18 @@ def test_stages_of_a_plain_transformer_are_what_timm_says(name: str, options: di
         torch.testing.assert_close(features.embedding, net.forward_head(net.forward_features(LARGER), pre_logits=True))
 
 
-@pytest.mark.parametrize(
-    ("teacher", "student"), [("timm:test_vit", "cnn-4"), ("cnn-4", "timm:test_vit"), ("timm:test_vit",) * 2]
-)
+@pytest.mark.parametrize(("teacher", "student"), [("timm:test_vit", "cnn-4"), ("cnn-4", "timm:test_vit")])
 @pytest.mark.parametrize("method", ["fitnets", "at", "reviewkd"])
 def test_feature_map_methods_take_transformers(method: str, teacher: str, student: str) -> None:
     torch.manual_seed(0)
-    one, other = (build(name, 7, image_size=32, **({"size": 64} if ":" in name else {})) for name in (teacher, student))
-    shapes = {"teachers": {"final": feature_shapes(one, 32)}, "student": feature_shapes(other, 32)}
-    assert len(shapes["student"].stages) == 4  # type: ignore[union-attr]
-    loss: Any = build_method(method, Sizes(classes=7, examples=4, labels=torch.arange(4), **shapes), {})  # type: ignore[arg-type]
+    one, other = (build(name, 7, image_size=32, size=64 if ":" in name else None) for name in (teacher, student))
+    shapes = feature_shapes(other, 32), {"final": feature_shapes(one, 32)}
+    assert len(shapes[0].stages) == 4
+    loss: Any = build_method(method, Sizes(7, 4, *shapes, torch.arange(4)), {})
     batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
     with torch.no_grad():
         target = one.eval()(batch.image)
-    terms = loss.terms(other(batch.image), {"final": target}, batch, 1.0)
-    sum(terms.values()).backward()
-    assert method in METHODS
+    sum(loss.terms(other(batch.image), {"final": target}, batch, 1.0).values()).backward()
     weights = [p.grad for key, p in other.named_parameters() if "head" not in key]
     assert any(grad is not None and grad.isfinite().all() and grad.any() for grad in weights)
 
@@ -466,7 +450,7 @@ def test_gradient_flows_also_when_the_first_call_is_under_autocast(precise: bool
         assert not other(IMAGE.clone()).embedding.requires_grad
 
 
-def test_nothing_stays_behind() -> None:
+def test_no_hooks_or_tensors_remain() -> None:
     extractor = FeatureExtractor(Base())
     features = extractor(IMAGE)
     held = [weakref.ref(t) for t in (features.logits, features.embedding, *features.stages)]
@@ -493,7 +477,7 @@ def test_copies_are_independent() -> None:
     assert not torch.equal(extractor(IMAGE).embedding, before.embedding)
 
 
-def test_a_stage_that_is_skipped_at_random_leaves_no_stages() -> None:
+def test_randomly_skipped_stage_gives_no_stages() -> None:
     def forward(net: Any, x: Tensor) -> Any:
         maps = net.maps(x)
         if not net.training or torch.rand(()) < 0.5:

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-import torch.nn.functional as F
 import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import segmentation as theirs
 
 from antishortcut.errors import UserError
-from antishortcut.models import Network, build, feature_shapes, load_weights
-from antishortcut.models.deeplab import backbone_state
+from antishortcut.models import Network, build, load_weights
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.registry import DEEPLAB
 from tests.models import one_thread as one_thread
@@ -95,17 +93,6 @@ def test_resnet101_is_torchvisions() -> None:
         torch.testing.assert_close(features.logits, logits, rtol=1e-3, atol=1e-4 * logits.abs().max().item())
         assert features.logits.std() > 0  # and not all the same
     torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
-
-
-def test_dilation_takes_the_place_of_stride() -> None:
-    convs = {
-        path: part
-        for path, part in made("deeplabv3-resnet18").body.get_submodule("backbone").named_modules()
-        if isinstance(part, nn.Conv2d) and part.kernel_size == (3, 3)
-    }
-    dilations = [convs[f"layer{i}.{j}.conv{k}"].dilation[0] for i in (2, 3, 4) for j in (0, 1) for k in (1, 2)]
-    assert dilations == [1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4]
-    assert [path for path, part in convs.items() if part.stride != (1, 1)] == ["layer2.0.conv1"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +179,7 @@ HEADS: dict[str, tuple[Callable[[str], bool], list[str]]] = {
 
 @pytest.mark.parametrize("file", HEADS)
 @pytest.mark.parametrize("prefix", ["", "body."])
-def test_heads_that_do_not_fit_start_fresh_and_it_is_said(file: str, prefix: str, tmp_path: Path) -> None:
+def test_heads_that_do_not_fit_start_fresh_with_a_warning(file: str, prefix: str, tmp_path: Path) -> None:
     there, fresh = HEADS[file]
     source = build("deeplabv3-resnet18", 5 if file == "the same classes" else 21)
     shake(source)
@@ -205,27 +192,6 @@ def test_heads_that_do_not_fit_start_fresh_and_it_is_said(file: str, prefix: str
     for key, value in network.body.state_dict().items():
         saved = key in state and state[key].shape == value.shape
         assert torch.equal(value, state[key] if saved else before[key]), key
-
-
-def test_names_of_layers_are_told_apart() -> None:
-    """A ResNet block's bn2 is no classifier's, and torchvision's first MobileNet block does not widen."""
-    one = torch.zeros(1)
-    keys = ["layer1.0.bn2.weight", "fc.weight", "bn2.weight", "features.1.conv.1.weight", "features.17.conv.3.bias"]
-    keys += ["features.18.0.weight", "classifier.1.bias"]
-    expected = ["layer1.0.bn2.weight", "blocks.0.0.conv_pw.weight", "blocks.6.0.bn3.bias"]
-    assert list(backbone_state(dict.fromkeys(keys, one))) == expected
-
-
-def test_what_the_heads_read_and_when() -> None:
-    network = made("deeplabv3-resnet18").eval()
-    features = network(picture())
-    assert features.aux is None  # in evaluation nobody wants it
-    assert network.head is None  # no linear layer
-    torch.testing.assert_close(part_of(network, "body.classifier")(features.embedding), features.logits)
-    for part in (network, part_of(network, "body")):
-        part.training = True  # the norms and dropouts stay in evaluation
-    aux = network(picture()).aux
-    torch.testing.assert_close(part_of(network, "body.aux_classifier")(features.stages[-2]), aux)
 
 
 def test_a_batch_of_one_trains() -> None:
@@ -251,16 +217,6 @@ def test_a_batch_of_one_trains() -> None:
     assert type(synced[0]) is nn.SyncBatchNorm
 
 
-@pytest.mark.parametrize("name", ["deeplabv3-mobilenetv2", "dense-8-16"])
-def test_layout_does_not_matter(name: str) -> None:
-    network = made(name).eval()
-    with torch.no_grad():
-        before = network(picture())
-        after = network.to(memory_format=torch.channels_last)(picture())
-    torch.testing.assert_close(after.logits, before.logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(after.embedding, before.embedding, rtol=1e-4, atol=1e-5)
-
-
 def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = []
 
@@ -269,7 +225,7 @@ def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError("nobody answers.")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    words = r"fetch the weights of timm:resnet101\.tv_in1k: nobody answers\.; .*; weights = FILE"
+    words = r"download the weights of timm:resnet101\.tv_in1k: nobody answers\.; .*; weights = FILE"
     with pytest.raises(UserError, match=words):
         build("deeplabv3-resnet101", 5, pretrained=True)
     assert requested == [("resnet101.tv_in1k", {"pretrained": True, "features_only": True, "output_stride": 8})]
@@ -289,18 +245,6 @@ def test_dense_maps_have_a_quarter_of_the_image(height: int, width: int) -> None
     torch.testing.assert_close(part_of(network, "body.head")(features.embedding), features.logits)
 
 
-def test_dense_shapes_and_parameters() -> None:
-    with torch.device("meta"):
-        plain, wide = build("dense-16", 11), build("dense-16-128", 11)
-    convs = 9 * (3 * 16 + 16 * 32 + 32 * 64 + 3 * 64 * 64) + 64 * 64  # blocks, scene
-    norms = 2 * (16 + 32 + 4 * 64)
-    assert count(plain) == convs + norms + 64 * 11 + 11
-    assert count(wide) == convs + norms + 64 * 128 + 2 * 128 + 128 * 11 + 11
-    assert feature_shapes(plain, 64).stages == ((16, 32, 32), (32, 16, 16), (64, 16, 16), (64, 16, 16))
-    assert (feature_shapes(plain, 64).embedding, feature_shapes(wide, 64).embedding) == (64, 128)
-    assert plain.head is None
-
-
 def test_dense_sees_127_pixels_and_the_whole_scene() -> None:
     """What lies out of every convolution's reach still counts, by way of the mean of the third map."""
     network = made("dense-8").eval()
@@ -314,22 +258,3 @@ def test_dense_sees_127_pixels_and_the_whole_scene() -> None:
         other = image.clone()
         other[..., 192:] = 1.0
         assert (network(image).logits - network(other).logits)[..., 32].abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("name", ["dense-16", "dense-8-32"])
-def test_dense_learns_four_masks(name: str) -> None:
-    """Random images, random labels for blocks of 8 × 8 pixels: thirty steps suffice, every weight takes part."""
-    network = made(name, 4).train()
-    image = picture(4)
-    label = torch.randint(4, (4, 8, 8), generator=torch.Generator().manual_seed(3))
-    label = label.repeat_interleave(8, 1).repeat_interleave(8, 2)  # (4, 64, 64)
-    optimizer = torch.optim.Adam(network.parameters(), 0.01)
-    for _ in range(30):
-        logits = F.interpolate(network(image).logits, (64, 64), mode="bilinear")
-        optimizer.zero_grad()
-        F.cross_entropy(logits, label).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    assert all(p.grad is not None and p.grad.any() for p in network.parameters())
-    right = F.interpolate(network(image).logits, (64, 64), mode="bilinear").argmax(1) == label
-    assert right.float().mean() > 0.95
-    network(picture(1)).logits.sum().backward()  # a batch of one

@@ -1,13 +1,11 @@
 """Af-DCD: augmentation-free dense contrastive distillation for segmentation, Fan, Li, Liu, Song & Yao 2023.
 
-From a quarter of the student's pixels a generator makes the teacher's whole map (fd), in which every group of channels
-at every pixel is to be nearer to the teacher's own than to other groups around it (ctr).
+A generator restores the teacher's whole map from a quarter of the student's pixels (fd). In it every group of channels
+at every pixel must be nearer to the teacher's own than to other groups around it (ctr).
 """
 # B batch, C channels, M groups of channels, H × W pixels, P patches, N pixels of a patch
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -32,7 +30,7 @@ def patches(maps: Tensor, groups: int, patch: int) -> Tensor:
     return split.permute(0, 3, 5, 4, 6, 1, 2).reshape(rows, down * across, -1, channels // groups)
 
 
-def contrast_loss(student: Tensor, teacher: Tensor, groups: int, patch: int, temperature: float) -> Tensor:
+def patch_contrast(student: Tensor, teacher: Tensor, groups: int, patch: int, temperature: float) -> Tensor:
     """L_ctr of maps (B, C, H, W): Σ over pixels i and groups m of −log( e(i,m) / Σ_n e(n) ) / HW, for each row. (B,)
 
     e = exp(−‖s − t‖₁ / τ) of the student's vector of group m at i and a teacher's: the positive is that of (i, m), the
@@ -40,42 +38,41 @@ def contrast_loss(student: Tensor, teacher: Tensor, groups: int, patch: int, tem
     """
     _, _, height, width = student.shape
     patch = min(patch, max(height, width))  # no more padding than needed
-    ours, reference = patches(student, groups, patch), patches(teacher, groups, patch)  # (B, P, N·M, C/M)
-    # cdist never holds the differences themselves, C/M times as many
-    similarity = torch.cdist(ours, reference, p=1) / -temperature  # (B, P, N·M, N·M)
+    pairs = patches(student, groups, patch), patches(teacher, groups, patch)  # (B, P, N·M, C/M)
+    similarity = torch.cdist(*pairs, p=1) / -temperature  # without the C/M differences. (B, P, N·M, N·M)
     group = torch.arange(similarity.shape[-1], device=student.device) % groups
-    there = patches(student.new_ones(1, groups, height, width), groups, patch)[0, :, :, 0] > 0  # (P, N·M), not padding
-    negative = (group[:, None] != group) & there[:, None]  # (P, N·M, N·M)
+    valid = patches(student.new_ones(1, groups, height, width), groups, patch)[0, :, :, 0] > 0  # (P, N·M), not padding
+    negative = (group[:, None] != group) & valid[:, None]  # (P, N·M, N·M)
     positive = similarity.diagonal(dim1=-2, dim2=-1)  # (B, P, N·M)
     own = torch.eye(len(group), dtype=torch.bool, device=student.device)
     entropy = similarity.masked_fill(~(negative | own), -torch.inf).logsumexp(dim=-1) - positive  # (B, P, N·M)
-    return (entropy * there).sum(dim=(1, 2)) / (height * width)
+    return (entropy * valid).sum(dim=(1, 2)) / (height * width)
 
 
-def kept_pixels(maps: Tensor, mask_ratio: float) -> Tensor:
-    """A fresh mask for maps (B, C, H, W): 0 at a random share `mask_ratio` of the pixels, 1 at the others. (B, 1, H, W)
+def pixel_mask(maps: Tensor, mask_ratio: float) -> Tensor:
+    """A random mask for maps (B, C, H, W): 0 at a share `mask_ratio` of the pixels, 1 elsewhere. (B, 1, H, W)
 
-    Drawn for the maps of all processes, of which each takes its own: the noise of a step is the same everywhere.
+    Drawn for the maps of all processes, each of which takes its own: the noise of a step is the same on any number.
     """
     with torch.enable_grad():
         here = maps.new_zeros(len(maps), 1, *maps.shape[2:], requires_grad=True)
         everywhere = gather(here)
-    saved = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here, non_blocking=True)
+    mask = (torch.rand(everywhere.shape, device="cpu") >= mask_ratio).to(here, non_blocking=True)
     if world() == 1:
-        return saved
-    # the transpose of gather: the sum over processes of what each has for the rows of this one
-    return torch.autograd.grad(everywhere, here, saved)[0] / world()
+        return mask
+    # the transpose of gather: sums what all processes have for the rows of this one
+    return torch.autograd.grad(everywhere, here, mask)[0] / world()
 
 
-def dividing(channels: int, groups: int) -> int:
-    """The largest number of equal groups that channels can be cut into, `groups` at most."""
-    result = max(m for m in range(1, min(groups, channels) + 1) if channels % m == 0)
-    if result < 2:
+def group_count(channels: int, groups: int) -> int:
+    """The largest divisor of `channels` that is at most `groups`."""
+    count = max(m for m in range(1, min(groups, channels) + 1) if channels % m == 0)
+    if count < 2:
         raise ValueError(
-            f"the {channels} channels of the teacher's map cannot be cut into 2 to {groups} equal groups, and one "
-            "group has nothing to be told from; choose another stage, or more groups"
+            f"the {channels} channels of the teacher's map cannot be cut into 2 to {groups} equal groups, and a "
+            "contrast needs two; choose another stage, or more groups"
         )
-    return result
+    return count
 
 
 class AfDCD(nn.Module):
@@ -106,13 +103,12 @@ class AfDCD(nn.Module):
         super().__init__()
         check_stages(sizes, stage=stage)
         check_settings(groups=groups, patch=patch, pool=pool, mask_ratio=mask_ratio, temperature=temperature)
-        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
         self.kd, self.fd, self.ctr, self.task_weight = kd, fd, ctr, task_weight
         self.kd_temperature, self.temperature, self.mask_ratio = kd_temperature, temperature, mask_ratio
         self.patch, self.pool, self.stage = patch, pool, stage
-        channels = reference[stage][0]
-        self.groups = dividing(channels, groups)
-        self.align = nn.Conv2d(ours[stage][0], channels, 1)
+        channels = sizes.teachers["final"].stages[stage][0]
+        self.groups = group_count(channels, groups)
+        self.align = nn.Conv2d(sizes.student.stages[stage][0], channels, 1)
         self.generator = nn.Sequential(
             nn.Conv2d(channels, channels, 3, padding=1),
             nn.ReLU(inplace=True),
@@ -120,24 +116,20 @@ class AfDCD(nn.Module):
         )
 
     def generate(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
-        """The student's map (B, C_s, h, w) → what its kept pixels say of the teacher's (B, C_t, *size)."""
+        """The teacher's map (B, C_t, *size), restored from the unmasked pixels of the student's (B, C_s, h, w)."""
         if maps.shape[2:] != size:
             maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
-        built: Tensor = self.generator(self.align(maps) * kept_pixels(maps, self.mask_ratio))
-        return built
+        restored: Tensor = self.generator(self.align(maps) * pixel_mask(maps, self.mask_ratio))
+        return restored
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
         target = final.stages[self.stage].detach()  # (B, C, H, W)
-        built = self.generate(student.stages[self.stage], (target.shape[2], target.shape[3]))  # (B, C, H, W)
-        far = (built - target).square().sum(dim=(1, 2, 3))  # (B,)
-        # a map that does not divide keeps its border: the last window is smaller
-        ours, reference = (F.max_pool2d(maps, self.pool, ceil_mode=True) for maps in (built, target))
-        unlike = contrast_loss(ours, reference, self.groups, self.patch, self.temperature)  # (B,)
-        # the step joins the rows of all processes, not the maps
-        terms = {"fd": self.fd * gather(far).mean(), "ctr": self.ctr * gather(unlike).mean()}
-        if self.kd != 0:
-            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
-        return terms
+        restored = self.generate(student.stages[self.stage], (target.shape[2], target.shape[3]))  # (B, C, H, W)
+        distance = (restored - target).square().sum(dim=(1, 2, 3))  # (B,)
+        # ceil_mode: where the size is no multiple, the last window is smaller
+        pooled, pooled_target = (F.max_pool2d(maps, self.pool, ceil_mode=True) for maps in (restored, target))
+        contrast = patch_contrast(pooled, pooled_target, self.groups, self.patch, self.temperature)  # (B,)
+        # the step gathers rows over processes, but not maps
+        terms = {"fd": self.fd * gather(distance).mean(), "ctr": self.ctr * gather(contrast).mean()}
+        return terms | kd_term(self.kd, student, final, self.kd_temperature)

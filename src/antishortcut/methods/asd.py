@@ -1,4 +1,12 @@
-"""Anti-shortcut distillation: pulled to the final teacher, pushed away from its own early state (Eq. 4–10)."""
+"""Anti-shortcut distillation (ASD): pull the student to the final teacher, push it from the teacher's early state.
+
+Eq. 3–4   Δh = h_early − h_final; U = top K eigenvectors of E[Δh Δhᵀ]      `ShortcutBasis`
+Eq. 5–6   L_TC, contrast with the early state as a negative               `temporal_contrast`
+Eq. 7     L_SS, the part of the student that lies in span(U)              `suppression`
+Eq. 8     h_S = g(φ_S), where student and teacher differ in width         `Projector`
+Eq. 9     CE + α_kd KD + β(t) α_tc L_TC + γ(t) α_ss L_SS                  `ASD`
+Eq. 10    β(t) = γ(t) = min(t / T_warmup, 1)                              `linear_warmup`
+"""
 # B batch, C classes, D teacher features, d student features, K directions, M queue
 
 from __future__ import annotations
@@ -11,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.checks import check_settings, check_tensors
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.checks import check_early, check_rows, check_settings, check_tensors, check_widths
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
 from antishortcut.models.layers import SingleSampleNorm1d
 from antishortcut.subspace import projection, unit
@@ -31,10 +39,10 @@ def temporal_contrast(
     """L_TC (Eq. 5–6): −log of the positive's share among positive, temporal, in-batch and queued negatives; batch mean.
 
     student, final, early (B, D) need not be normalised; early=None leaves the temporal negative out. queue (M, D) holds
-    unit rows; `ignore` (B, M) marks the queue entries that are no negative of a row.
+    unit rows; `ignore` (B, M) marks queue entries that are not negatives of a row.
     """
-    z_s, z_f = unit(student) / temperature, unit(final)  # divided here, where it is (B, D), for all logits at once
-    logits = [z_s @ z_f.T]  # positive on the diagonal, in-batch negatives beside it. (B, B)
+    z_s, z_f = unit(student) / temperature, unit(final)
+    logits = [z_s @ z_f.T]  # positives on the diagonal, in-batch negatives beside it. (B, B)
     if early is not None:
         logits.append((z_s * unit(early)).sum(dim=1, keepdim=True))  # (B, 1)
     if queue is not None:
@@ -45,7 +53,7 @@ def temporal_contrast(
 
 
 def suppression(student: Tensor, basis: Tensor, margin: float = 0.1) -> Tensor:
-    """L_SS (Eq. 7): mean over rows (B, D) of max(0, ‖h̄ᵀU‖ − ε), U (D, K) being the top of E[Δh Δhᵀ] (Eq. 4)."""
+    """L_SS (Eq. 7): mean over rows (B, D) of max(0, ‖h̄ᵀU‖ − ε), with U (D, K) from Eq. 4."""
     return F.relu(projection(student, basis) - margin).mean()
 
 
@@ -59,28 +67,28 @@ class Projector(nn.Module):
         self.last = nn.Linear(teacher_dim, teacher_dim)
 
     def forward(self, rows: Tensor) -> Tensor:
-        out: Tensor = self.last(F.relu(self.norm(self.first(rows))))
-        return out
+        projected: Tensor = self.last(F.relu(self.norm(self.first(rows))))
+        return projected
 
 
-def warm(epoch: float, warmup: float) -> float:
-    """β(t) = γ(t) = min(t / T_warmup, 1) (Eq. 10), in fractional epochs; full weight at once when T_warmup is 0."""
+def linear_warmup(epoch: float, warmup: float) -> float:
+    """β(t) = γ(t) = min(t / T_warmup, 1) (Eq. 10), in fractional epochs; 1 when T_warmup is 0."""
     return 1.0 if warmup <= 0 else min(epoch / warmup, 1.0)
 
 
-EMPTY, UNKNOWN = -2, -1  # sample numbers of queue rows: never filled; filled without a number
+EMPTY, UNKNOWN = -2, -1  # sample numbers of queue rows: not filled yet; filled without a number
 
 
 class ASDLoss(nn.Module):
     """The two losses of ASD as a drop-in module: `terms = asd(student, final, early, epoch=epoch)`.
 
     Takes embeddings (B, d), (B, D), (B, D) and returns weighted scalars {"tc": …, "ss": …}; add them to your own loss.
-    Give its parameters to the optimizer too: it has a projector when the widths differ.
+    Pass its parameters to the optimizer too: it has a projector when the widths differ.
 
-    tc, ss: weights of the two losses, 0 switches one off. temperature: τ_c. margin: ε. directions: K. queue: M.
-    warmup: epochs over which the weights rise from 0, 0 for none. temporal: False leaves the early feature out of L_TC.
+    tc, ss: weights of the two losses; 0 switches one off. temperature: τ_c. margin: ε. directions: K. queue: M.
+    warmup: epochs over which the weights rise from 0; 0 for none. temporal: False leaves the early state out of L_TC.
     subspace, select, momentum, refresh: see `ShortcutBasis`; the defaults are the paper's.
-    examples: size of the training set when known; the queue then never reaches back to the current samples.
+    examples: size of the training set, if known; the queue then never reaches back to the current samples.
     sync: gather the rows of all processes first, for use under DistributedDataParallel.
     """
 
@@ -116,30 +124,18 @@ class ASDLoss(nn.Module):
         self.uses_early = ss != 0 or (tc != 0 and temporal)
         needs_projector = (tc != 0 or ss != 0) and student_dim != teacher_dim
         self.projector = Projector(student_dim, teacher_dim) if needs_projector else None
-        self.basis = (
-            ShortcutBasis(teacher_dim, directions, source=subspace, select=select, momentum=momentum, refresh=refresh)
-            if ss != 0
-            else None
-        )
-        size = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
-        self.register_buffer("queue", torch.zeros(size, teacher_dim))  # oldest first. (M, D)
-        self.register_buffer("queue_index", torch.full((size,), EMPTY))  # the sample in each row. (M,)
-
-    def check(self, sizes: Sizes) -> None:
-        """Early and final features are compared, so they must be of one width."""
-        final = sizes.teachers["final"].embedding
-        early = sizes.teachers["early"].embedding if self.uses_early else final
-        if early != final:
-            raise ValueError(
-                f"the final state's features are {final} wide, the early state's {early}; it compares them, "
-                "so teacher.early must be a state of a network of the same width"
+        self.basis: ShortcutBasis | None = None
+        if ss != 0:
+            self.basis = ShortcutBasis(
+                teacher_dim, directions, source=subspace, select=select, momentum=momentum, refresh=refresh
             )
+        size = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
+        self.register_buffer("queue", torch.zeros(size, teacher_dim))  # unit rows, oldest first. (M, D)
+        self.register_buffer("queue_index", torch.full((size,), EMPTY))  # the sample in each row. (M,)
 
     def project(self, student: Tensor) -> Tensor:
         """h_S = g(φ_S) (Eq. 2): student embeddings (B, d) in the teacher's space (B, D)."""
-        if self.projector is None:
-            return student
-        projected: Tensor = self.projector(student)
+        projected: Tensor = student if self.projector is None else self.projector(student)
         return projected
 
     def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -149,14 +145,12 @@ class ASDLoss(nn.Module):
 
     def forward(
         self, student: Tensor, final: Tensor, early: Tensor | None, *, epoch: float, index: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    ) -> Terms:
         """Weighted terms of a batch. `index` (B,), the samples' numbers, keeps a sample's past out of its negatives.
 
         `early` may be None when nothing needs it: temporal=False and ss=0.
         """
-        if early is None and self.uses_early:
-            raise ValueError("early is None, but temporal contrast or suppression needs it")
-        early = final if early is None or not self.uses_early else early
+        early = check_early(early, self.uses_early, final)
         check_tensors(self.widths, index, student=student, final=final, early=early)
         check_settings(epoch=epoch)
         with torch.autocast(student.device.type, enabled=False):  # τ = 0.07 magnifies bfloat16's rounding
@@ -165,36 +159,27 @@ class ASDLoss(nn.Module):
             if self.sync:
                 student, final, early = gather(student), gather(final), gather(early)
                 index = None if index is None else gather(index)
-            if len(student) == 0:  # of all processes: one of them may have none
-                raise ValueError("student, final and early have 0 rows; they must have at least 1, to take a mean over")
-            return self._terms(student, final, early, warm(epoch, self.warmup), index)
-
-    def _terms(
-        self, student: Tensor, final: Tensor, early: Tensor, scale: float, index: Tensor | None
-    ) -> dict[str, Tensor]:
-        terms: dict[str, Tensor] = {}
-        h_s = self.project(student)  # (B, D)
-        if self.tc != 0:
-            queue, ignore = self._negatives(len(h_s), index)
-            loss = temporal_contrast(
-                h_s, final, early if self.temporal else None, queue, temperature=self.temperature, ignore=ignore
-            )
-            terms["tc"] = scale * self.tc * loss
-            if self.training:
-                self._enqueue(final, index)
-        if self.basis is not None:
-            terms["ss"] = scale * self.ss * suppression(h_s, self.basis(early, final), self.margin)
-        return terms
+            check_rows(student)  # of all processes: one of them may have none
+            terms: Terms = {}
+            h_s, weight = self.project(student), linear_warmup(epoch, self.warmup)  # (B, D)
+            if self.tc != 0:
+                temporal, (queue, ignore) = early if self.temporal else None, self._negatives(len(h_s), index)
+                loss = temporal_contrast(h_s, final, temporal, queue, temperature=self.temperature, ignore=ignore)
+                terms["tc"] = weight * self.tc * loss
+                if self.training:
+                    self._enqueue(final, index)
+            if self.basis is not None:
+                terms["ss"] = weight * self.ss * suppression(h_s, self.basis(early, final), self.margin)
+            return terms
 
     def _negatives(self, batch: int, index: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The newest rows of the queue that cannot be of the current samples, and which of them a row must ignore."""
         reach = len(self.queue)
-        if self.examples is not None:  # within one pass over the data the last N − B samples are all others
+        if self.examples is not None:  # within an epoch the last N − B samples are all different from these
             reach = min(reach, max(self.examples - batch, 0))
         if reach == 0:
             return None, None
-        # newest batch first: the order in which negatives were summed before the queue dropped single rows
-        queue, numbers = (torch.cat(rows[-reach:].split(batch)[::-1]) for rows in (self.queue, self.queue_index))
+        queue, numbers = self.queue[-reach:], self.queue_index[-reach:]
         ignore = (numbers == EMPTY).expand(batch, reach)
         if index is not None:
             ignore = ignore | (numbers == index[:, None])  # (B, reach)
@@ -203,7 +188,7 @@ class ASDLoss(nn.Module):
     @torch.inference_mode(False)  # the queue must serve a later step with gradients
     @torch.no_grad()
     def _enqueue(self, final: Tensor, index: Tensor | None) -> None:
-        """Append the batch; the oldest rows fall off. New tensors: the old queue may be part of a pending graph."""
+        """Append the batch; the oldest rows drop out. New tensors: the old queue may be part of a pending graph."""
         size = len(self.queue)
         if size == 0:
             return
@@ -228,8 +213,8 @@ class ASD(nn.Module):
         self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
         final = sizes.teachers["final"].embedding
         self.loss = ASDLoss(sizes.student.embedding, final, examples=sizes.examples, **settings)
-        self.loss.check(sizes)
         self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
+        check_widths(sizes, self.roles)
 
     def prepare(self, stream: Iterable[Mapping[str, Features]]) -> None:
         self.loss.prepare((outputs["final"].embedding, outputs["early"].embedding) for outputs in stream)
@@ -237,13 +222,8 @@ class ASD(nn.Module):
     def project(self, student: Tensor) -> Tensor:
         return self.loss.project(student)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
-        final = teachers["final"]
-        early = teachers["early"].embedding if "early" in self.roles else None
-        terms = {"kd": self.kd * kd_loss(student.logits, final.logits, self.kd_temperature)} if self.kd != 0 else {}
-        features: dict[str, Tensor] = self.loss(
-            student.embedding, final.embedding, early, epoch=epoch, index=batch.index
-        )
-        return terms | features
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
+        final, early = teachers["final"], teachers["early"].embedding if "early" in self.roles else None
+        kd = kd_term(self.kd, student, final, self.kd_temperature)
+        asd: Terms = self.loss(student.embedding, final.embedding, early, epoch=epoch, index=batch.index)
+        return kd | asd

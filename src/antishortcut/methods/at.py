@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
 
 def attention(maps: Tensor) -> Tensor:
-    """Where a network looks: the mean over channels of squared maps (B, C, H, W), as rows of length 1. (B, P)"""
-    # by the norm, which holds no squared copy of the maps
+    """The mean over channels of squared maps (B, C, H, W), as rows of length 1. (B, P)"""
+    # the norm needs no squared copy of the maps
     return unit((torch.linalg.vector_norm(maps, dim=1).square() / maps.shape[1]).flatten(1))
 
 
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared difference of the attention to two maps (B, C_s, H_s, W_s), (B, C_t, H_t, W_t), for each row. (B,)
+    """Mean squared difference of the attention of maps (B, C_s, H_s, W_s), (B, C_t, H_t, W_t), for each row. (B,)
 
     The larger map is averaged to the smaller's size before it is squared.
     """
@@ -54,15 +52,10 @@ class AT(nn.Module):
         check_stages(sizes)
         self.weight, self.kd, self.kd_temperature, self.task_weight = weight, kd, kd_temperature, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        ours, reference = student.stages[1:] or student.stages, final.stages[1:] or final.stages  # without the stem
-        pairs = zip(reversed(ours), reversed(reference), strict=False)  # the deepest with the deepest
-        rows = torch.stack([attention_distance(s, t.detach()) for s, t in pairs]).sum(dim=0)  # (B,)
-        # the step joins the rows of all processes, not the maps
+        maps = (reversed(net.stages[1:] or net.stages) for net in (student, final))  # deepest first, without the stem
+        rows = torch.stack([attention_distance(s, t.detach()) for s, t in zip(*maps, strict=False)]).sum(dim=0)  # (B,)
+        # the step gathers rows over processes, but not maps
         terms = {"at": self.weight * gather(rows).mean()}
-        if self.kd != 0:
-            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
-        return terms
+        return terms | kd_term(self.kd, student, final, self.kd_temperature)

@@ -6,7 +6,7 @@ No teacher network: shallow stages get a classifier each, in training only, that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_labels, check_settings
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
 
@@ -106,13 +106,11 @@ class BYOT(nn.Module):
             Branch(shape, maps[-1], sizes.student.embedding, sizes.classes) for shape in maps[self.taught]
         )
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         features, logits = [], []
         for branch, stage in zip(self.branches, student.stages[self.taught], strict=True):
             feature, shallow = branch(stage)
-            features.append(gather(feature))  # maps stay in their process; logits and labels are everyone's
+            features.append(gather(feature))  # the step gathers rows over processes, but not maps
             logits.append(gather(shallow))
         ce, kd, hint = byot_terms(logits, features, student.logits, student.embedding, batch.label, self.temperature)
         return {"ce": (1 - self.alpha) * ce, "self": self.alpha * kd, "hint": self.hint * hint}

@@ -1,11 +1,10 @@
-"""The task's own loss and nothing else: what a teacher is trained with, and the student nobody helped."""
+"""The task's own loss only: how teachers are trained, and the student without a teacher."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from torch import nn
 
-from torch import Tensor, nn
-
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -17,7 +16,5 @@ class CE(nn.Module):
         super().__init__()
         self.task_weight = task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         return {}

@@ -1,4 +1,4 @@
-"""Checks of arguments, the same for every loss and method: one line says what is wrong and what it must be."""
+"""Checks of arguments, shared by all losses and methods. Each error is one line: what is wrong, what it must be."""
 # B batch, C classes, D features
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # NaN is in none of 
     "alpha": (lambda value: 0 <= value <= 1, "between 0 and 1"),
     "floor": (lambda value: value < 0, "below 0"),
 }
-LEAST = {"queue": 0, "examples": 0, "groups": 2}  # of whole numbers; of all others 1
+MINIMUM = {"queue": 0, "examples": 0, "groups": 2}  # of whole numbers; 1 for all others
 
 
 def check_settings(**settings: Any) -> None:
-    """Validate settings by their names: those of RANGES are numbers, all others whole numbers."""
+    """Validate settings by name: those in RANGES are numbers, all others whole numbers."""
     for name, value in settings.items():
         if name in RANGES:
             fits, what = RANGES[name]
@@ -42,8 +42,10 @@ def check_settings(**settings: Any) -> None:
                 raise TypeError(f"{name} is of type {type(value).__name__}; it must be a number")
             if not fits(value):
                 raise UserError(f"{name} is {value}; it must be {what}")
-        elif not _is_whole(value, LEAST.get(name, 1)):
-            raise UserError(f"{name} is {value!r}; it must be a whole number, {LEAST.get(name, 1)} or more")
+            continue
+        least = MINIMUM.get(name, 1)  # numpy's integers are whole numbers, True is not
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+            raise UserError(f"{name} is {value!r}; it must be a whole number, {least} or more")
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
@@ -52,9 +54,9 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def check_tensors(widths: Mapping[str, int] | None = None, index: Tensor | None = None, **tensors: Tensor) -> None:
-    """Validate types, shapes, dtypes and devices without synchronising. The first tensor is what the others must match.
+    """Validate types, shapes, dtypes and devices without synchronising. All tensors must match the first one.
 
-    widths: of features (B, D), by name, with equal B. Without it: logits (B, C) or maps of them, of one shape.
+    widths: of features (B, D), by name, with equal B. Without it: logits (B, C), or maps of them, of one shape.
     index: numbers of the samples (B,).
     """
     first, like = next(iter(tensors.items()))
@@ -67,7 +69,6 @@ def check_tensors(widths: Mapping[str, int] | None = None, index: Tensor | None 
             raise ValueError(f"{name} has shape {tuple(rows.shape)}; it must be {what}{pool}")
         if rows.shape != like.shape and (widths is None or len(rows) != len(like)):
             raise ValueError(f"{name} has shape {tuple(rows.shape)}, {first} {tuple(like.shape)}; they must match")
-        check_device(name, rows, first, like.device)
     if index is not None:
         what = "it must be a tensor of whole numbers, one a row"
         if not isinstance(index, Tensor):
@@ -76,36 +77,50 @@ def check_tensors(widths: Mapping[str, int] | None = None, index: Tensor | None 
             raise TypeError(f"index is of {index.dtype}; {what}")
         if index.shape != like.shape[:1]:
             raise ValueError(f"index has shape {tuple(index.shape)}, {first} {len(like)} rows; {what}")
-        check_device("index", index, first, like.device)
+        tensors["index"] = index
+    for name, rows in tensors.items():
+        if rows.device != like.device:
+            raise ValueError(f"{name} is on {rows.device}, {first} on {like.device}; they must be on one device")
 
 
-def check_device(name: str, rows: Tensor, other: str, device: torch.device) -> None:
-    if rows.device != device:
-        raise ValueError(f"{name} is on {rows.device}, {other} on {device}; they must be on one device")
+def check_early(early: Tensor | None, required: bool, final: Tensor) -> Tensor:
+    """The early state's features; the final state's where no loss needs them."""
+    if early is None and required:
+        raise ValueError("early is None, but temporal contrast or suppression needs it")
+    return final if early is None or not required else early
+
+
+def check_rows(student: Tensor) -> None:
+    if len(student) == 0:
+        raise ValueError("student, final and early have 0 rows; they must have at least 1, to take a mean over")
+
+
+def check_widths(sizes: Sizes, roles: Sequence[str]) -> None:
+    """Features that are compared, of the final and the early state, must have the same width."""
+    final, early = (sizes.teachers[role].embedding for role in (roles[0], roles[-1]))
+    if early != final:
+        raise ValueError(
+            f"the final state's features are {final} wide, the early state's {early}; it compares them, "
+            "so teacher.early must be a state of a network of the same width"
+        )
 
 
 def check_labels(sizes: Sizes) -> Tensor:
-    """The training labels, which segmentation has none of."""
+    """The training labels; segmentation has none."""
     if sizes.labels is None:
         raise ValueError("needs one label for every image, not for every pixel")
     return sizes.labels
 
 
 def check_stages(sizes: Sizes, **stage: int) -> None:
-    """Student and teacher must have feature maps, and the stage of this name if one is given."""
+    """Student and teacher must have feature maps, and the named stage."""
     student, teacher = len(sizes.student.stages), len(sizes.teachers["final"].stages)
     fewest = min(student, teacher)
     counts = f"the student has {student} stages of feature maps, the teacher {teacher}"
     if not fewest:
-        raise ValueError(f"needs feature maps of both networks: {counts}")
+        network = "teacher" if student else "student"
+        advice = f"name modules that give maps ({network}.stages = …), or take a method that needs none, like asd"
+        raise ValueError(f"needs feature maps of both networks: {counts}; {advice}")
     for name, value in stage.items():
         if not -fewest <= value < fewest:
             raise ValueError(f"{name} = {value} is not a stage of both networks: {counts}")
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    """numpy's integers are whole numbers, True is none."""
-    try:
-        return not isinstance(value, bool) and value.__index__() >= least
-    except (AttributeError, TypeError):
-        return False

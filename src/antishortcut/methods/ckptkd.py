@@ -6,12 +6,10 @@ Which state that is, `antishortcut.teachers.selection` estimates; here it is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor, nn
+from torch import nn
 
 from antishortcut.methods.checks import check_labels, check_settings
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -29,7 +27,5 @@ class CkptKD(nn.Module):
         check_settings(temperature=temperature)
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         return {"kd": self.weight * kd_loss(student.logits, teachers["chosen"].logits, self.temperature)}

@@ -7,14 +7,12 @@ A product of experts with the early state divided out; cf. Clark, Yatskar & Zett
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.methods.checks import check_choice, check_settings, check_tensors
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
+from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -87,14 +85,12 @@ class Contrast(nn.Module):
                 warmup=warmup,
                 examples=sizes.examples,
             )
-            self.features.check(sizes)
+            check_widths(sizes, self.roles)
 
     def project(self, student: Tensor) -> Tensor:
         return student if self.features is None else self.features.project(student)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
         early = teachers["early"].logits if self.reference == "early" else None
         target = contrast_logits(final.logits, early, self.strength, self.floor)  # (B, C)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_choice, check_labels, check_settings
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -59,15 +59,15 @@ def draw_negatives(label: Tensor, labels: Tensor, k: int, most: int | None = Non
     start = torch.randint(n, (len(label),), device=labels.device)
     place = order.unfold(0, reach, 1)[start]  # (B, reach)
     other = labels[order].unfold(0, reach, 1)[start] != label[:, None]  # (B, reach)
-    # others to the front, the rest behind them: a permutation of each row, and no mask that would have to be counted
+    # other classes to the front, own class behind them: a permutation of each row, which needs no synchronisation
     before = other.cumsum(dim=1)
     column = torch.arange(reach, device=labels.device)
     to = torch.where(other, before - 1, before[:, -1:] + column - before)
     return torch.empty_like(place).scatter_(1, to, place)[:, :k]
 
 
-class _AtOnce(torch.autograd.Function):
-    """A scalar loss of rows, with its gradient taken right away: what it was computed from may change afterwards."""
+class _EagerGradient(torch.autograd.Function):
+    """A scalar loss of rows whose gradient is taken in the forward pass: the banks may change afterwards."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
@@ -123,45 +123,39 @@ class CRD(nn.Module):
         self.student_head = nn.Linear(sizes.student.embedding, width)
         self.teacher_head = nn.Linear(sizes.teachers["final"].embedding, width)
         self.most = int(torch.bincount(labels).max())
-        rest = sizes.examples - self.most  # of the largest class, fewest others
-        self.negatives = min(negatives, rest) if memory == "bank" else min(negatives, sizes.examples)
+        # images outside the largest class, the fewest negatives of any image
+        self.negatives = min(negatives, sizes.examples - (self.most if memory == "bank" else 0))
         if self.negatives < 1:
             raise ValueError("needs training images of at least two classes")
         rows = sizes.examples if memory == "bank" else self.negatives
         bound = 1 / math.sqrt(width / 3)
         for name in ("student_bank", "teacher_bank"):
             self.register_buffer(name, torch.empty(rows, width).uniform_(-bound, bound))
-        self.register_buffer("bank_label", torch.full((rows,), -1))  # of a queue's places; −1 is empty
+        self.register_buffer("bank_label", torch.full((rows,), -1))  # of a queue's rows; −1 is empty
         self.register_buffer("scale", torch.zeros(2))  # Z of both anchors, fixed by the first batch; 0 before
         self.register_buffer("labels", labels.clone(), persistent=False)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
         v_s = unit(self.student_head(student.embedding))  # (B, E)
         v_t = unit(self.teacher_head(final.embedding.detach()))  # (B, E)
         if self.memory == "bank":
             drawn = draw_negatives(batch.label, self.labels, self.negatives, self.most)
             place = torch.cat([batch.index[:, None], drawn], dim=1)  # (B, 1 + K), the positive first
-            loss = self._against_bank(v_s, self.teacher_bank, place, 0) + self._against_bank(
-                v_t, self.student_bank, place, 1
+            losses = (
+                self._bank_loss(v_s, self.teacher_bank, place, 0),
+                self._bank_loss(v_t, self.student_bank, place, 1),
             )
         else:
-            loss = self._against_queue(v_s, v_t, self.teacher_bank, batch.label, 0) + self._against_queue(
-                v_t, v_s, self.student_bank, batch.label, 1
-            )
+            losses = self._queue_loss(v_s, v_t, batch.label, 0), self._queue_loss(v_t, v_s, batch.label, 1)
         if self.training:
-            self._remember(v_s.detach(), v_t.detach(), batch)
-        terms = {"crd": self.weight * loss}
-        if self.kd != 0:
-            terms["kd"] = self.kd * kd_loss(student.logits, final.logits, self.kd_temperature)
-        return terms
+            self._store(v_s.detach(), v_t.detach(), batch)
+        return {"crd": self.weight * (losses[0] + losses[1])} | kd_term(self.kd, student, final, self.kd_temperature)
 
-    def _against_bank(self, anchor: Tensor, bank: Tensor, place: Tensor, side: int) -> Tensor:
-        """All N similarities by one product, then the wanted ones: gathering rows first would move B·K·E numbers.
+    def _bank_loss(self, anchor: Tensor, bank: Tensor, place: Tensor, side: int) -> Tensor:
+        """One product gives all N similarities, then select: gathering rows first would move B·K·E numbers.
 
-        The bank is in no graph afterwards, so that rows of it can be replaced without a copy of the others.
+        The bank is in no autograd graph afterwards, so its rows can be replaced in place.
         """
 
         def loss(rows: Tensor) -> Tensor:
@@ -169,38 +163,39 @@ class CRD(nn.Module):
             constant = self._constant(score.mean(), side)
             return nce_loss(score[:, 0], score[:, 1:], self.negatives, self.examples, constant=constant)
 
-        result: Tensor = _AtOnce.apply(anchor, loss) if torch.is_grad_enabled() else loss(anchor)
-        return result
+        value: Tensor = _EagerGradient.apply(anchor, loss) if torch.is_grad_enabled() else loss(anchor)
+        return value
 
-    def _against_queue(self, anchor: Tensor, positive: Tensor, queue: Tensor, label: Tensor, side: int) -> Tensor:
-        """The positive is the pair's other side itself; queued rows of other classes are the negatives."""
+    def _queue_loss(self, anchor: Tensor, positive: Tensor, label: Tensor, side: int) -> Tensor:
+        """The positive is the other network's row; queued rows of other classes are the negatives."""
+        queue = self.student_bank if side else self.teacher_bank
         usable = (self.bank_label[None] != label[:, None]) & (self.bank_label >= 0)[None]  # (B, M)
-        near = anchor / self.temperature
-        match = torch.exp((near * positive).sum(dim=1))  # (B,)
-        rest = torch.exp(near @ queue.T)  # (B, M)
-        mean = (match.sum() + rest.sum()) / (match.numel() + rest.numel())
+        scaled = anchor / self.temperature
+        match = torch.exp((scaled * positive).sum(dim=1))  # (B,)
+        negative = torch.exp(scaled @ queue.T)  # (B, M)
+        mean = (match.sum() + negative.sum()) / (match.numel() + negative.numel())
         count = usable.sum(dim=1).clamp(min=1)  # (B,)
-        return nce_loss(match, rest, count, self.examples, usable, self._constant(mean, side))
+        return nce_loss(match, negative, count, self.examples, usable, self._constant(mean, side))
 
     @torch.no_grad()
     def _constant(self, mean: Tensor, side: int) -> Tensor:
         """Z = N × the mean score of the first training batch, as published; before it, of this batch."""
         fixed = self.scale[side]
-        result = torch.where(fixed > 0, fixed, mean.detach() * self.examples)
+        constant = torch.where(fixed > 0, fixed, mean.detach() * self.examples)
         if self.training:
-            scale = self.scale.clone()
-            scale[side] = result
-            self.scale = scale
-        return result
+            self.scale = self.scale.clone()
+            self.scale[side] = constant
+        return constant
 
     @torch.no_grad()
-    def _remember(self, v_s: Tensor, v_t: Tensor, batch: Batch) -> None:
-        """Rows of a bank in place. A new queue: the old one may be part of a graph that has yet to run backward."""
+    def _store(self, v_s: Tensor, v_t: Tensor, batch: Batch) -> None:
+        """Replace rows of a bank in place. A queue is a new tensor: the old one may be part of a pending graph."""
         if self.memory == "bank":
             for bank, v in ((self.student_bank, v_s), (self.teacher_bank, v_t)):
                 mixed = unit(self.momentum * bank[batch.index] + (1 - self.momentum) * v)
                 bank.index_copy_(0, batch.index, mixed)
             return
         for name, rows in (("student_bank", v_s), ("teacher_bank", v_t), ("bank_label", batch.label)):
-            old = getattr(self, name)
-            setattr(self, name, torch.cat([rows[: len(old)], old[: max(len(old) - len(rows), 0)]]))
+            old = getattr(self, name)  # oldest first
+            new = rows[-len(old) :]
+            setattr(self, name, torch.cat([old[len(new) :], new]))

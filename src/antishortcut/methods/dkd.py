@@ -1,21 +1,20 @@
-"""Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: target class and others, weighed apart."""
+"""Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: target and other classes apart."""
 # B batch, C classes
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.methods.asd import warm
+from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_settings
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
 def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """TCKD and NCKD, the two parts of τ² KL(teacher ‖ student), each the mean over rows. Logits (B, C), label (B,).
+    """TCKD and NCKD, whose weighted sum is τ² KL(teacher ‖ student); means over rows. Logits (B, C), label (B,).
 
     With the teacher's q and the student's p, softened by τ, and t the label:
     TCKD = τ² KL of the pairs (q_t, 1 − q_t) and (p_t, 1 − p_t);
@@ -24,20 +23,22 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
     """
     classes = student.shape[1]
     if classes < 2:
-        nothing = 0 * student.sum()
-        return nothing, nothing
+        zero = 0 * student.sum()
+        return zero, zero
     number = torch.arange(classes - 1, device=label.device)
     remaining = number + (number >= label[:, None])  # every class but the label. (B, C − 1)
-    pairs, rest = [], []
+    pairs, non_target = [], []
     for logits in (student, teacher):
         log_p = F.log_softmax(logits / temperature, dim=1)  # (B, C)
-        beside = log_p.gather(1, remaining)  # taken out, not pushed down by 1000: any logits will do. (B, C − 1)
+        beside = log_p.gather(
+            1, remaining
+        )  # removed, not lowered by 1000 as published: right for any logits. (B, C − 1)
         away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
         pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
-        rest.append(beside - away)  # (B, C − 1)
+        non_target.append(beside - away)  # (B, C − 1)
     scale = temperature**2
     tckd = scale * F.kl_div(pairs[0], pairs[1], reduction="batchmean", log_target=True)
-    nckd = scale * F.kl_div(rest[0], rest[1], reduction="batchmean", log_target=True)
+    nckd = scale * F.kl_div(non_target[0], non_target[1], reduction="batchmean", log_target=True)
     return tckd, nckd
 
 
@@ -66,10 +67,8 @@ class DKD(nn.Module):
         self.alpha, self.beta, self.temperature = alpha, beta, temperature
         self.warmup, self.task_weight = warmup, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         teacher = teachers["final"].logits.detach().to(student.logits)
         tckd, nckd = dkd_terms(student.logits, teacher, batch.label, self.temperature)
-        scale = warm(epoch, self.warmup)
+        scale = linear_warmup(epoch, self.warmup)
         return {"tckd": scale * self.alpha * tckd, "nckd": scale * self.beta * nckd}

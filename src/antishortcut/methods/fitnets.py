@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
 
@@ -26,7 +24,7 @@ def hint_loss(regressed: Tensor, hint: Tensor) -> Tensor:
 
 
 def regressor(student: Stage, teacher: Stage) -> nn.Module:
-    """The convolution that brings the student's map to the teacher's channels and, where it can, to its size."""
+    """The convolution from the student's map to the teacher's channels and, where possible, its size."""
     (c_s, h_s, w_s), (c_t, h_t, w_t) = student, teacher
     if (h_s, w_s) == (2 * h_t, 2 * w_t):
         return nn.Conv2d(c_s, c_t, 3, stride=2, padding=1)
@@ -59,24 +57,20 @@ class FitNets(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, hint=hint)
-        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
+        student, teacher = sizes.student.stages[hint], sizes.teachers["final"].stages[hint]
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
-        self.conv = regressor(ours[hint], reference[hint])
-        self.norm = SingleSampleNorm2d(reference[hint][0])
+        self.conv = regressor(student, teacher)
+        self.norm = SingleSampleNorm2d(teacher[0])
 
     def regress(self, maps: Tensor) -> Tensor:
         """The student's map (B, C_s, H_s, W_s) in the teacher's channels (B, C_t, H, W)."""
         regressed: Tensor = self.norm(self.conv(maps))
         return F.relu(regressed) if self.relu else regressed
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        # the step joins the rows of all processes, not the maps; batch norm wants them all, as on one process
-        ours, reference = gather(student.stages[self.hint]), gather(final.stages[self.hint].detach())
-        terms = {"hint": self.weight * hint_loss(self.regress(ours), reference)}
-        if self.kd != 0:
-            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
-        return terms
+        # batch norm sees the maps of all processes, as on one
+        maps, hint = gather(student.stages[self.hint]), gather(final.stages[self.hint].detach())
+        terms = {"hint": self.weight * hint_loss(self.regress(maps), hint)}
+        return terms | kd_term(self.kd, student, final, self.kd_temperature)

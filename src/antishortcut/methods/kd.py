@@ -11,15 +11,23 @@ from torch import Tensor, nn
 from antishortcut.methods.checks import check_settings, check_tensors
 from antishortcut.types import Batch, Features, Sizes
 
+Teachers = Mapping[str, Features]  # by role
+Terms = dict[str, Tensor]  # weighted scalar losses by name
+
 
 def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """τ² KL(teacher ‖ student) of softened class probabilities, mean over rows. Logits (B, C); none to the teacher."""
+    """τ² KL(teacher ‖ student) of softened probabilities, batch mean. Logits (B, C); no gradient to the teacher."""
     check_tensors(student=student, teacher=teacher)
     if not isinstance(temperature, Tensor):  # a learned one is not read: that would wait for the device
         check_settings(temperature=temperature)
     log_p = F.log_softmax(student / temperature, dim=1)  # (B, C)
     log_q = F.log_softmax(teacher.detach() / temperature, dim=1)  # (B, C)
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+
+
+def kd_term(weight: float, student: Features, teacher: Features, temperature: float) -> Terms:
+    """KD beside another loss: {"kd": weight · KD}, or nothing where the weight is 0."""
+    return {} if weight == 0 else {"kd": weight * kd_loss(student.logits, teacher.logits, temperature)}
 
 
 class KD(nn.Module):
@@ -35,7 +43,5 @@ class KD(nn.Module):
         check_settings(temperature=temperature)
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}

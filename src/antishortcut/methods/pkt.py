@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor, nn
 
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -39,8 +38,6 @@ class PKT(nn.Module):
         super().__init__()
         self.weight, self.task_weight = weight, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         teacher = teachers["final"].embedding.detach().to(student.embedding)
         return {"pkt": self.weight * pkt_loss(student.embedding, teacher)}

@@ -1,4 +1,4 @@
-"""Residual training: the student learns what the early teacher's answer, added to its own, leaves over.
+"""Residual training: the student learns what the early teacher's prediction, added to its own, leaves over.
 
 Product-of-experts training (Clark, Yatskar & Zettlemoyer 2019; He, Zha & Wang 2019) with the teacher's early state as
 the biased expert: part of the student's outputs in training, gone afterwards.
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from antishortcut.methods.checks import check_settings
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
-class Residual(nn.Module):
+class ResidualKD(nn.Module):
     """KD on student logits + λ max(log p_E, floor), which the task's own loss sees as well."""
 
     taps: tuple[str, ...] = ()
@@ -44,7 +44,5 @@ class Residual(nn.Module):
         log_e = F.log_softmax(teachers["early"].logits.detach(), dim=1).clamp(min=self.floor)  # (B, C)
         return replace(student, logits=student.logits + self.strength * log_e)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}

@@ -1,21 +1,20 @@
 """ReviewKD: distilling knowledge via knowledge review, Chen, Liu, Zhao & Jia 2021.
 
-From the student's deepest feature to its shallowest, each is fused with what came before (ABF, attention based fusion)
+From the student's deepest feature to its shallowest, each is fused with the deeper ones (ABF, attention based fusion)
 and compared with the teacher's at several scales (HCL, hierarchical context loss).
 """
 # B batch, C channels, M width of the fusion, H × W pixels, D embedding
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.asd import warm
+from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_settings, check_stages
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Shape, Sizes
 
@@ -37,14 +36,14 @@ def context_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return loss / total
 
 
-def features(stages: tuple[Tensor, ...], embedding: Tensor | None) -> list[Tensor]:
+def review_maps(stages: tuple[Tensor, ...], embedding: Tensor | None) -> list[Tensor]:
     """What is reviewed, deepest first: the embedding (B, D), if any, as a 1 × 1 map, then the stages, not the stem."""
     deepest = [] if embedding is None else [embedding[:, :, None, None]]
     return [*deepest, *reversed(stages[1:] or stages)]
 
 
-def channels(shape: Shape, whole: bool) -> list[int]:
-    """The channels of `features`; whole: of images that have an embedding."""
+def review_channels(shape: Shape, whole: bool) -> list[int]:
+    """The channels of `review_maps`; whole: with the embedding."""
     deepest = [shape.embedding] if whole else []
     return [*deepest, *(c for c, _, _ in reversed(shape.stages[1:] or shape.stages))]
 
@@ -78,7 +77,7 @@ class ReviewKD(nn.Module):
     """task_weight · CE + min(t / warmup, 1) · weight · Σ HCL(fused student, teacher). See docs/methods/reviewkd.md.
 
     width: at most so many channels in the fusion, fewer if the student's embedding is narrower.
-    Where pixels have labels the embedding is a map, which comes as rows: then the stages alone are reviewed.
+    In segmentation the embedding is a map of which a method sees sampled rows: only the stages are reviewed.
     """
 
     roles: tuple[str, ...] = ("final",)
@@ -94,20 +93,18 @@ class ReviewKD(nn.Module):
         self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
         width = min(width, student.embedding)
         self.whole = not student.maps
-        result = (channels(shape, self.whole) for shape in (student, teacher))
-        pairs = enumerate(zip(*result, strict=False))  # the deepest with the deepest
-        self.fusions = nn.ModuleList(Fusion(ours, width, reference, first=i == 0) for i, (ours, reference) in pairs)
+        channels = (review_channels(shape, self.whole) for shape in (student, teacher))
+        pairs = enumerate(zip(*channels, strict=False))  # deepest first
+        self.fusions = nn.ModuleList(Fusion(c_in, width, c_out, first=i == 0) for i, (c_in, c_out) in pairs)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
-        # the step has joined the embeddings of all processes, but not the maps
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
+        # the step gathers embeddings over processes, but not maps
         final = teachers["final"]
         rows = (student.embedding, final.embedding.detach()) if self.whole else (None, None)
-        ours = features(tuple(gather(stage) for stage in student.stages), rows[0])
-        reference = features(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
+        inputs = review_maps(tuple(gather(stage) for stage in student.stages), rows[0])
+        targets = review_maps(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
         losses, fused = [], None
-        for fusion, maps, target in zip(self.fusions, ours, reference, strict=False):
+        for fusion, maps, target in zip(self.fusions, inputs, targets, strict=False):
             reviewed, fused = fusion(maps, fused, target.shape[2:])
             losses.append(context_loss(reviewed, target))
-        return {"review": warm(epoch, self.warmup) * self.weight * torch.stack(losses).sum()}
+        return {"review": linear_warmup(epoch, self.warmup) * self.weight * torch.stack(losses).sum()}

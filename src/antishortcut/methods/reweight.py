@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_choice, check_settings
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -16,11 +15,11 @@ def failure_weights(student: Tensor, early: Tensor, label: Tensor, scheme: str, 
     """A weight for every row of logits (B, C), with mean 1 over the batch. (B,)
 
     jtt: `factor` where the early teacher is wrong, 1 elsewhere. lff: ℓ_E / (ℓ_E + ℓ_S), relative difficulty, with the
-    cross-entropies of early teacher and student. Both are divided by their mean, so that the rate keeps its meaning.
+    cross-entropies of early teacher and student. Both are divided by their mean, so the learning rate needs no change.
     """
     if scheme == "jtt":
         weight = 1 + (factor - 1) * (early.argmax(dim=1) != label).to(student.dtype)  # (B,)
-        weight = weight + 0 * early.sum(dim=1)  # argmax has an answer for NaN, too; it must not stay unseen
+        weight = weight + 0 * early.sum(dim=1)  # argmax hides NaN; this keeps it visible
     else:
         own, other = (F.cross_entropy(logits.detach(), label, reduction="none") for logits in (student, early))
         weight = other / (other + own).clamp(min=1e-12)  # (B,)
@@ -51,9 +50,7 @@ class Reweight(nn.Module):
         self.scheme, self.factor, self.weight, self.temperature = scheme, factor, weight, temperature
         self.ce, self.task_weight = ce, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         tau, final, early = self.temperature, teachers["final"].logits.detach(), teachers["early"].logits.detach()
         row = failure_weights(student.logits, early, batch.label, self.scheme, self.factor)  # (B,)
         own = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)

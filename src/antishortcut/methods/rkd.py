@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -52,10 +51,9 @@ def rkd_terms(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
 
     Embeddings (B, d) and (B, D). Unchanged when either side is shifted, scaled or rotated.
     """
-    of_student, of_teacher = offsets(student), offsets(teacher)
-    distance = F.smooth_l1_loss(distances(of_student), distances(of_teacher))
-    angle = F.smooth_l1_loss(angles(of_student), angles(of_teacher))
-    return distance, angle
+    apart = offsets(student), offsets(teacher)
+    distance = F.smooth_l1_loss(distances(apart[0]), distances(apart[1]))
+    return distance, F.smooth_l1_loss(angles(apart[0]), angles(apart[1]))
 
 
 class RKD(nn.Module):
@@ -68,9 +66,7 @@ class RKD(nn.Module):
         super().__init__()
         self.distance, self.angle, self.task_weight = distance, angle, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         teacher = teachers["final"].embedding.detach().to(student.embedding)
         distance, angle = rkd_terms(student.embedding, teacher)
         return {"distance": self.distance * distance, "angle": self.angle * angle}

@@ -1,4 +1,4 @@
-"""Where the shortcut directions come from: this batch, a running average, or the whole training set."""
+"""The shortcut directions (Eq. 3–4): of this batch, of a running average, or of the whole training set."""
 # B batch, D teacher features, K directions
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ from antishortcut.subspace import abandoned_directions, leading_eigenvectors, pa
 
 Source = Literal["batch", "running", "dataset"]
 Select = Literal["displaced", "abandoned"]
-UNFIT = "the teachers' features are not finite, or too large to be squared: no directions; has a teacher diverged?"
+DIVERGED = "the teachers' features are not finite, or too large to be squared: no directions; has a teacher diverged?"
+
+
+def batch_directions(early: Tensor, final: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Eq. 3–4: top K eigenvectors (D, m) of E[Δh Δhᵀ], Δh = early − final (B, D), and which are not zero (m,)."""
+    try:
+        basis, _, nonzero = padded_directions(early - final, k)
+        return basis, nonzero
+    except RuntimeError:  # LinAlgError: no convergence on NaN
+        raise UserError(DIVERGED) from None
 
 
 class ShortcutBasis(nn.Module):
-    """Remembers what is needed to answer "which K directions now?" with an orthonormal basis (D, m), m ≤ K.
+    """An orthonormal basis (D, m), m ≤ K, of the shortcut directions for each batch.
 
-    A direction that is not there is a zero column, on which nothing projects: how many there are is known to the device
-    alone, and asking it every step would be waiting for it every step.
+    Missing directions are zero columns, on which nothing projects: reading their number would synchronise every step.
 
     source: "batch" is the paper (Eq. 4). "running" averages the moments over batches with `momentum` and decomposes
     them every `refresh` steps. "dataset" takes them once from `prepare`.
     select: "displaced" takes the top eigenvectors of E[Δh Δhᵀ]; "abandoned" the generalised ones against
-    E[h_final h_finalᵀ] + λI, that is, directions strong early and weak in the end.
+    E[h_final h_finalᵀ] + λI, that is, directions strong in the early and weak in the final state.
     """
 
     displacement: Tensor
     final: Tensor
-    kept: Tensor
+    vectors: Tensor
     steps: Tensor
 
     def __init__(
@@ -55,53 +63,46 @@ class ShortcutBasis(nn.Module):
             raise ValueError("abandoned directions need full-rank moments: use subspace='running' or 'dataset'")
         self.directions, self.source, self.select = directions, source, select
         self.momentum, self.refresh, self.ridge = momentum, refresh, ridge
-        self._told: set[bool] = set()
-        self._looked = False  # whether the directions of a batch were counted
-        self._seen: int | None = None  # `steps`, as far as it is known without asking the device
-        self._found: int | None = None  # columns of `kept` that are not zero, likewise
+        self._warnings: set[bool] = set()  # of none, of too few
+        self._step: int | None = None  # `steps` on the host
+        self._rank: int | None = None  # nonzero columns, counted once
         if source != "batch":
             self.register_buffer("displacement", torch.zeros(width, width))  # E[Δh Δhᵀ]
             self.register_buffer("final", torch.zeros(width, width))  # E[h_final h_finalᵀ]
-            self.register_buffer("kept", torch.zeros(width, directions))  # missing directions are zero columns
+            self.register_buffer("vectors", torch.zeros(width, directions))
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-            self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_post_hook(_reset)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def forward(self, early: Tensor, final: Tensor) -> Tensor:
         """The basis (D, m) for features (B, D) of both teacher states."""
         if self.source == "batch":
-            basis, there = _batch_directions(early - final, self.directions)
-            result = len(there) if self._looked else int(there.sum())  # counted once, later taken from the shape
-            self._looked = True
+            basis, nonzero = batch_directions(early, final, self.directions)
+            rank = int(nonzero.sum()) if self._rank is None else len(nonzero)  # only the first batch is counted
+            self._rank = rank
         else:
             if self.training and self.source == "running":
                 self._average(early, final)
-            elif self._steps() == 0:
+            elif self._step_count() == 0:
                 if self.source == "dataset":
                     raise RuntimeError("subspace='dataset' needs prepare(stream) before the first batch")
-                return _batch_directions(early - final, self.directions)[0]  # examined before any training
-            if self._found is None:
-                self._found = int(self.kept.any(dim=0).sum())
-            basis, result = self.kept, self._found
-        self._tell(result, len(early))
+                return batch_directions(early, final, self.directions)[0]  # evaluated before training
+            if self._rank is None:
+                self._rank = int(self.vectors.any(dim=0).sum())
+            basis, rank = self.vectors, self._rank
+        if rank < self.directions and (rank == 0) not in self._warnings:
+            self._warnings.add(rank == 0)
+            advice = "nothing to suppress: are the two checkpoints the same?" if rank == 0 else "only these are used"
+            message = f"h_early − h_final spans {rank} of {self.directions} directions in {len(early)} rows; {advice}"
+            warnings.warn(message, stacklevel=3)
         return basis
 
-    def _steps(self) -> int:
-        if self._seen is None:
-            self._seen = int(self.steps)
-        return self._seen
+    def _step_count(self) -> int:
+        if self._step is None:
+            self._step = int(self.steps)
+        return self._step
 
-    def _tell(self, found: int, rows: int) -> None:
-        """Once when there are fewer directions than asked for, and once when there are none."""
-        if found < self.directions and (found == 0) not in self._told:
-            self._told.add(found == 0)
-            advice = (
-                "suppressing those there are" if found else "nothing to suppress: are the two checkpoints the same?"
-            )
-            message = f"h_early − h_final spans {found} of {self.directions} directions in {rows} rows; {advice}"
-            warnings.warn(message, stacklevel=4)
-
-    @torch.inference_mode(False)  # what is remembered must serve a step with gradients
+    @torch.inference_mode(False)  # the buffers must serve a step with gradients
     @torch.no_grad()
     def prepare(self, stream: Iterable[tuple[Tensor, Tensor]]) -> None:
         """One pass over (early, final) features of the training set, for source="dataset"."""
@@ -117,19 +118,19 @@ class ShortcutBasis(nn.Module):
             raise ValueError("no features to take the shortcut directions from")
         self.displacement = (displacement / count).to(self.displacement)
         self.final = (final_moment / count).to(self.final)
-        self.steps, self._seen = torch.ones_like(self.steps), 1
+        self.steps, self._step = torch.ones_like(self.steps), 1
         self._decompose()
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _average(self, early: Tensor, final: Tensor) -> None:
-        steps = self._steps()
-        keep = self.momentum if steps > 0 else 0.0
-        self.displacement = keep * self.displacement + (1 - keep) * second_moment(early - final)
-        self.final = keep * self.final + (1 - keep) * second_moment(final)
-        if steps % self.refresh == 0:
+        step = self._step_count()
+        momentum = self.momentum if step > 0 else 0.0
+        self.displacement = momentum * self.displacement + (1 - momentum) * second_moment(early - final)
+        self.final = momentum * self.final + (1 - momentum) * second_moment(final)
+        if step % self.refresh == 0:
             self._decompose()
-        self.steps, self._seen = self.steps + 1, steps + 1
+        self.steps, self._step = self.steps + 1, step + 1
 
     def _decompose(self) -> None:
         try:
@@ -140,21 +141,11 @@ class ShortcutBasis(nn.Module):
         except RuntimeError:
             if self.displacement.isfinite().all() and self.final.isfinite().all():
                 raise
-            raise UserError(UNFIT) from None
-        saved = torch.zeros_like(self.kept)
-        saved[:, : basis.shape[1]] = basis
-        self.kept, self._found = saved, basis.shape[1]
+            raise UserError(DIVERGED) from None
+        self.vectors, self._rank = torch.zeros_like(self.vectors), basis.shape[1]
+        self.vectors[:, : self._rank] = basis
 
 
-def _forget(basis: ShortcutBasis, keys: object) -> None:
-    """Loaded buffers may say something else."""
-    basis._seen = basis._found = None
-
-
-def _batch_directions(delta: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The basis (D, m), and which of its columns are there (m,)."""
-    try:
-        basis, _, there = padded_directions(delta, k)
-        return basis, there
-    except RuntimeError:  # LinAlgError: it does not converge on NaN
-        raise UserError(UNFIT) from None
+def _reset(basis: ShortcutBasis, keys: object) -> None:
+    """Loaded buffers may have another step and rank."""
+    basis._step = basis._rank = None

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from antishortcut.methods.checks import check_settings
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
 class Snapshot(nn.Module):
-    """task_weight · CE + weight · KD from the mean logits of `states`, names of kept teacher states."""
+    """task_weight · CE + weight · KD from the mean logits of `states`, names of saved teacher states."""
 
     taps: tuple[str, ...] = ()
 
@@ -34,8 +32,6 @@ class Snapshot(nn.Module):
             raise ValueError("states names no teacher state, like '50%, 75%, final'")
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         mean = torch.stack([teachers[role].logits for role in self.roles]).mean(dim=0)  # (B, C)
         return {"kd": self.weight * kd_loss(student.logits, mean, self.temperature)}

@@ -1,36 +1,31 @@
 """UFD-KD: unified frequency decoupling knowledge distillation, Lu et al. 2025, as in its segmentation code.
 
-The teacher's map is matched in four parts: its mean (DC, the first coefficient of a cosine transform) and what varies
-around it (AC), over pixels and over channels, each part scaled to length 1 so that only its pattern counts.
+The teacher's map is matched in four pieces: its mean (DC, the first coefficient of a cosine transform) and the
+deviation from it (AC), over pixels and over channels, each scaled to length 1 so that only its pattern counts.
 """
 # B batch, C channels, H × W pixels, P = H · W
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import kd_loss
+from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
 
 def decouple(maps: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The inverse DCT-II of the first coefficient over a dimension alone, of size 1 there, and that of all others.
-
-    The first basis vector is constant: its part is the mean, and the others' is what is left. Nothing is transformed.
-    """
+    """DC and AC over a dimension. The first basis vector of a DCT-II is constant, so DC is the mean, AC the rest."""
     dc = maps.mean(dim=dim, keepdim=True)
     return dc, maps - dc
 
 
 def pattern_distance(student: Tensor, teacher: Tensor, dim: int) -> Tensor:
     """Squared distance of (B, C, P) and (B, C, P), each scaled to length 1 along a dimension, for each row. (B,)"""
-    # unnamed, so that the scaled maps are gone before the next is made
+    # one expression: the scaled maps are freed early
     return (unit(student.movedim(dim, -1)) - unit(teacher.movedim(dim, -1))).square().sum(dim=(1, 2))
 
 
@@ -90,13 +85,12 @@ class UFD(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, stage=stage)
-        ours, reference = sizes.student.stages, sizes.teachers["final"].stages
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.spatial_dc, self.spatial_ac = spatial_dc, spatial_ac
         self.channel_dc, self.channel_ac = channel_dc, channel_ac
         self.published_channel, self.stage = published_channel, stage
-        channels = reference[stage][0]
-        self.align = nn.Conv2d(ours[stage][0], channels, 1)
+        channels = sizes.teachers["final"].stages[stage][0]
+        self.align = nn.Conv2d(sizes.student.stages[stage][0], channels, 1)
         self.spatial, self.channel = projector(channels), projector(channels)
 
     def branches(self, maps: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -106,9 +100,7 @@ class UFD(nn.Module):
         aligned = self.align(maps)
         return self.spatial(aligned), self.channel(aligned)
 
-    def terms(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
-    ) -> dict[str, Tensor]:
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
         target = final.stages[self.stage].detach()  # (B, C, H, W)
         spatial, channel = self.branches(student.stages[self.stage], (target.shape[2], target.shape[3]))
@@ -117,12 +109,10 @@ class UFD(nn.Module):
             channel = misread(channel)
         dc, ac = spatial_distance(spatial, target)  # (B,)
         channel_dc, channel_ac = channel_distance(channel, target)  # (B,)
-        terms = {  # the step joins the rows of all processes, not the maps
+        terms = {  # the step gathers rows over processes, but not maps
             "spatial_dc": self.spatial_dc * gather(dc).mean(),
             "spatial_ac": self.spatial_ac * gather(ac).mean(),
             "channel_dc": self.channel_dc * gather(channel_dc).mean(),
             "channel_ac": self.channel_ac * gather(channel_ac).mean(),
         }
-        if self.kd != 0:
-            terms["kd"] = self.kd * kd_loss(student.logits, final.logits.detach(), self.kd_temperature)
-        return terms
+        return terms | kd_term(self.kd, student, final, self.kd_temperature)

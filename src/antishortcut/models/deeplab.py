@@ -1,7 +1,7 @@
 """DeepLabv3, Chen et al. 2017: `deeplabv3-resnet101`, `-resnet50`, `-resnet18` and `-mobilenetv2`, at output stride 8.
 
 Backbones are timm's, heads are torchvision's (ASPP of width 256 with rates 12, 24, 36; FCN as the auxiliary head of the
-ResNets, none on MobileNetV2, as in CIRKD). Parts bear torchvision's names, so that its DeepLab checkpoints fit.
+ResNets, none on MobileNetV2, as in CIRKD). Modules have torchvision's names, so its DeepLab checkpoints fit.
 Logits keep the backbone's size, the embedding is its last map, before ASPP.
 
 Where the published CIRKD networks differ: ResNets with a stem of three 3 × 3 convolutions, ASPP of width 512 (128 on
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.models.external import Foreign, make_timm
+from antishortcut.models.external import ExternalModel, make_timm
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Features
 
@@ -46,33 +46,29 @@ class DeepLab(nn.Module):
         return Features(logits, maps[-1], maps, aux)
 
 
-def deeplab(name: str, classes: int, pretrained: bool = False) -> Foreign:
+def deeplab(name: str, classes: int, pretrained: bool = False) -> ExternalModel:
     """The DeepLab of that name, its backbone with ImageNet's weights if wanted."""
     try:
-        result = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
+        backbone = make_timm(BACKBONES[name], pretrained, features_only=True, output_stride=8)
     except UserError as error:
         raise UserError(f"{error}; weights = FILE takes the backbone's from a file") from error
     from torchvision.models.segmentation.deeplabv3 import DeepLabHead  # here: seconds to import
     from torchvision.models.segmentation.fcn import FCNHead
 
-    info: Any = result.module.feature_info
+    info: Any = backbone.module.feature_info
     widths = info.channels()  # shallow to deep
     classifier = DeepLabHead(widths[-1], classes)
     pooling = classifier[0].convs[-1]
     pooling[2] = SingleSampleNorm2d(pooling[2].num_features)
     aux = None if "mobilenet" in name else FCNHead(widths[-2], classes)
-    return Foreign(DeepLab(result.module, classifier, aux), result.mean, result.std)
+    return ExternalModel(DeepLab(backbone.module, classifier, aux), backbone.mean, backbone.std)
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of timm's or torchvision's classifier as timm's backbone names them, without the classifier's own."""
     names = torchvision_mobilenet()
-    saved = {}
-    for key, value in state.items():
-        place, _, last = key.rpartition(".")
-        if not key.startswith(CLASSIFIER):
-            saved[f"{names.get(place, place)}.{last}"] = value
-    return saved
+    keys = {key: key.rpartition(".") for key in state if not key.startswith(CLASSIFIER)}
+    return {f"{names.get(place, place)}.{last}": state[key] for key, (place, _, last) in keys.items()}
 
 
 def torchvision_mobilenet() -> dict[str, str]:
@@ -82,6 +78,6 @@ def torchvision_mobilenet() -> dict[str, str]:
     other = {"0.0": "conv_pw", "0.1": "bn1", "1.0": "conv_dw", "1.1": "bn2", "2": "conv_pwl", "3": "bn3"}
     blocks = [(stage, block) for stage, count in enumerate((1, 2, 3, 4, 3, 3, 1)) for block in range(count)]
     for i, (stage, block) in enumerate(blocks):
-        for reference, ours in (first if i == 0 else other).items():
-            names[f"features.{i + 1}.conv.{reference}"] = f"blocks.{stage}.{block}.{ours}"
+        for key, name in (first if i == 0 else other).items():
+            names[f"features.{i + 1}.conv.{key}"] = f"blocks.{stage}.{block}.{name}"
     return names

@@ -1,11 +1,10 @@
-"""Networks that are not ours: `timm:NAME`, `torchvision:NAME`, and your own as `package.module:factory`."""
+"""Networks of libraries and users: `timm:NAME`, `torchvision:NAME`, and your own as `package.module:factory`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,43 +17,44 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCRATCH = "--no-pretrained, or pretrained = false in the recipe"
 
 
-@dataclass(frozen=True)
-class Foreign:
+class ExternalModel(NamedTuple):
+    """A network with the normalisation and input size it expects."""
+
     module: nn.Module
     mean: Colour
     std: Colour
-    size: int | None = None  # side of the images, when the network takes only one
+    size: int | None = None  # side of the images, if fixed
 
 
-def from_timm(name: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
-    import timm  # here and below: seconds to import, and most runs never need it
+def from_timm(name: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
+    import timm  # here and below: takes seconds to import, and most runs never need it
 
-    if ":" not in name and not timm.is_model(name.partition(".")[0]):  # hf-hub:owner/name is timm's own business
+    if ":" not in name and not timm.is_model(name.partition(".")[0]):  # hf-hub:owner/name is left to timm
         raise UserError(f"timm has no model {name!r}{_near(name, timm.list_models(), 'timm.list_models()')}")
     if size is not None:
-        try:  # transformers are made for a size
+        try:  # transformers are built for one size
             return make_timm(name, pretrained, num_classes=classes, img_size=size)
         except TypeError:  # others take any
             pass
     return make_timm(name, pretrained, num_classes=classes)
 
 
-def make_timm(name: str, pretrained: bool, **options: Any) -> Foreign:
+def make_timm(name: str, pretrained: bool, **options: Any) -> ExternalModel:
     """timm.create_model, with the normalisation and size of its weights."""
     import timm
 
     try:
         module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
-    except OSError as error:  # also what the download raises
-        raise UserError(f"cannot fetch the weights of timm:{name}: {error}; start without: {SCRATCH}") from error
+    except OSError as error:  # also raised by a failed download
+        raise UserError(f"cannot download the weights of timm:{name}: {error}; start without: {SCRATCH}") from error
     except (RuntimeError, AssertionError) as error:  # an unknown weight tag, a network without weights, an odd size
         raise UserError(f"timm cannot make {name!r}: {error}") from error
     settings = getattr(module, "pretrained_cfg", {})
     size = settings["input_size"][-1] if settings.get("fixed_input_size") else None
-    return Foreign(module, settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD), size)
+    return ExternalModel(module, settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD), size)
 
 
-def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
+def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
     from torchvision import models
 
     dense = models.list_models(module=models.segmentation)
@@ -63,9 +63,9 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         hint = _near(name, known, "torchvision.models.list_models()")
         raise UserError(f"torchvision has no classifier or segmentation network {name!r}{hint}")
     options: dict[str, Any] = {}
-    if name in dense:  # no download of a backbone; the auxiliary head of those that have one
+    if name in dense:  # no download of a backbone; with the auxiliary head, where there is one
         options = {"weights_backbone": None} | ({} if name.startswith("lraspp") else {"aux_loss": True})
-    elif name in ("googlenet", "inception_v3"):  # both of them would warn about their slow initialisation
+    elif name in ("googlenet", "inception_v3"):  # without it both warn about their slow initialisation
         options = {"init_weights": True}
     elif size is not None and name.startswith("vit_"):
         options = {"image_size": size}
@@ -74,11 +74,9 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         try:
             weights = models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
         except OSError as error:
-            raise UserError(
-                f"cannot fetch the weights of torchvision:{name}: {error}; start without: {SCRATCH}"
-            ) from error
-        own = module.state_dict()
-        # the classifier keeps its fresh weights when the number of classes differs
+            text = f"cannot download the weights of torchvision:{name}: {error}"
+            raise UserError(f"{text}; start without: {SCRATCH}") from error
+        own = module.state_dict()  # the classifier keeps its fresh weights when the number of classes differs
         fitting = {key: w for key, w in weights.items() if key in own and own[key].shape == w.shape}
         module.load_state_dict(fitting, strict=False)
     for part in (getattr(module, path, None) for path in ("aux1", "aux2", "AuxLogits")):  # GoogLeNet's and Inception's
@@ -89,19 +87,19 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         assert isinstance(pooling, nn.Sequential)
         pooling[2] = SingleSampleNorm2d.like(pooling[2])
     own_size = getattr(module, "image_size", None)
-    return Foreign(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
+    return ExternalModel(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
 
 
 def _nothing(x: Tensor) -> None:
     return None
 
 
-def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> Foreign:
+def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
     if pretrained:
         raise UserError(f"{place} loads its own weights; leave pretrained off, or name a file: weights = FILE")
     source, _, rest = place.partition(":")
     try:
-        return Foreign(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
+        return ExternalModel(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
     except UserError as error:
         close = get_close_matches(source, SOURCES, n=1, cutoff=0.6)
         if close and (":" in rest or str(error).startswith(f"cannot import {source!r}")):
@@ -110,31 +108,30 @@ def from_import(place: str, classes: int, pretrained: bool, size: int | None = N
 
 
 def _near(name: str, known: Iterable[str], listing: str) -> str:
-    """Near names, or where to look when none is near: the whole list would fill the screen."""
+    """Near names, or where to look: the whole list would fill the screen."""
     hint = suggest(name, known)
     return hint if hint.startswith("; did") else f"; see {listing}"
 
 
-def elsewhere(name: str) -> str:
-    """A hint for the name of a network that timm or torchvision know, written without saying whose it is."""
+def library_hint(name: str) -> str:
+    """A hint for a name that timm or torchvision know, written without its library."""
     import timm
     from torchvision import models
 
     known = {"timm": timm.is_model(name.partition(".")[0]), "torchvision": name in models.list_models(module=models)}
-    options = [f"'{source}:{name}'" for source, there in known.items() if there]
+    options = [f"'{source}:{name}'" for source, exists in known.items() if exists]
     return f"; did you mean {' or '.join(options)}?" if options else ""
 
 
 def published(name: str) -> bool:
-    """Whether a hub publishes weights of the network."""
+    """Whether there are published weights for the network."""
     source, _, rest = name.partition(":")
     if source == "timm":
-        import timm
-        from timm.models import get_pretrained_cfg
+        from timm.models import get_pretrained_cfg, is_model
 
         if ":" in rest:  # hf-hub:owner/name
             return True
-        config = get_pretrained_cfg(rest, allow_unregistered=True) if timm.is_model(rest.partition(".")[0]) else None
+        config = get_pretrained_cfg(rest, allow_unregistered=True) if is_model(rest.partition(".")[0]) else None
         return config is not None and bool(config.has_weights)
     if source == "torchvision":
         from torchvision import models
@@ -143,12 +140,12 @@ def published(name: str) -> bool:
     return False
 
 
-Source = Callable[[str, int, bool, int | None], Foreign]
+Source = Callable[[str, int, bool, int | None], ExternalModel]
 SOURCES: dict[str, Source] = {"timm": from_timm, "torchvision": from_torchvision, "import": from_import}
 
 
-def source_of(name: str) -> tuple[Source, str] | None:
-    """Who makes the network of that name, and what it is called there; None when it is one of ours."""
+def find_source(name: str) -> tuple[Source, str] | None:
+    """The builder of a network and its name there; None for the networks of this package."""
     source, _, rest = name.partition(":")
     if not source or not rest:
         return None

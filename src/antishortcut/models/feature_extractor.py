@@ -1,8 +1,8 @@
 """Any classifier or segmentation network → Features: logits, embedding and feature maps.
 
-The first call runs two images and looks at every submodule once. The embedding is the input of the layer that makes the
-logits; the stages are the last feature map at every resolution, or outputs of evenly spaced transformer blocks. Both
-are remembered as module paths and read by forward hooks that last one call, so deep copies and state_dicts stay plain.
+The first call runs two images and records every submodule once. The embedding is the input of the layer that computes
+the logits; the stages are the last feature map at every resolution, or outputs of evenly spaced transformer blocks.
+Both are stored as module paths and read by forward hooks that last one call, so deep copies and state_dicts stay plain.
 """
 # B batch, C classes, D embedding, T tokens, H × W pixels, h × w locations of a map
 
@@ -12,8 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import Features
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)  # what may make logits, with nn.Module heads of others
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)  # which may compute logits
 LOGITS = ("logits", "out", "pred", "prediction", "output", "scores")  # usual names in dicts and objects
 EXPECTED = "expected float logits (batch, classes) or maps of them (batch, classes, h, w), alone, first or as 'logits'"
 BLOCKS = 4  # stages of a plain transformer
@@ -31,8 +30,7 @@ PREFIX = 16  # class and register tokens, at most
 Side = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One execution of a submodule."""
 
     path: str
@@ -41,24 +39,20 @@ class Call:
     output: Tensor | None
     node: Any  # of the autograd graph, as it was when the module returned
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.path, self.turn
 
+class Stage(NamedTuple):
+    """An output of a submodule, and how to read it as a map."""
 
-@dataclass(frozen=True)
-class Stage:
     path: str
     turn: int
     form: str  # nchw, nhwc, or tokens
     prefix: int = 0  # class and register tokens before those of the image
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """What to read in every call."""
 
-    heads: tuple[tuple[str, int], ...]  # calls of the layers that make the logits
+    heads: tuple[tuple[str, int], ...]  # path and turn of the layers that compute the logits
     stages: tuple[Stage, ...]
     embedding: Stage | None  # the module that was named as the embedding
     maps: bool  # whether logits and embedding are maps
@@ -67,9 +61,9 @@ class Layout:
 class FeatureExtractor(nn.Module):
     """Wraps a module that returns logits (or a dict, tuple or object that holds them), so that it returns Features.
 
-    embedding: by default the input of the layer that makes the logits; or the path of a module, whose output is pooled.
-    stages: by default found as described above; or the paths of modules.
-    classes: the number of logits, which tells them from other tensors.
+    embedding: path of a module whose output is pooled; by default the input of the layer that computes the logits.
+    stages: paths of modules; by default found as described above.
+    classes: the number of logits, which distinguishes them from other tensors.
     """
 
     def __init__(
@@ -99,13 +93,13 @@ class FeatureExtractor(nn.Module):
 
     @property
     def head(self) -> nn.Linear | None:
-        """The linear layer that makes the logits; known after the first call."""
+        """The linear layer that computes the logits; known after the first call."""
         head = self.module.get_submodule(self.heads[0]) if len(self.heads) == 1 else None
         return head if isinstance(head, nn.Linear) else None
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Paths of the layers that make the logits; known after the first call."""
+        """Paths of the layers that compute the logits; known after the first call."""
         return tuple(dict.fromkeys(path for path, _ in self._layout.heads)) if self._layout is not None else ()
 
     @property
@@ -118,53 +112,61 @@ class FeatureExtractor(nn.Module):
         return f"embedding: {self.embedding or heads}; stages: {stages}"
 
     def forward(self, x: Tensor) -> Features:
+        if self._layout is None:
+            self._layout = self._find(x[:2])
         layout = self._layout
-        if layout is None:
-            layout = self._layout = self._find(x[:2])
         named = () if layout.embedding is None else (layout.embedding,)
-        paths = dict.fromkeys([*(path for path, _ in layout.heads), *(s.path for s in (*layout.stages, *named))])
+        paths = dict.fromkeys([*self.heads, *(stage.path for stage in (*layout.stages, *named))])
         with recorded(self.module, paths) as calls:
             output = self.module(x)
-        by_key = {call.key: call for call in calls}
+        by_key = {call[:2]: call for call in calls}
         heads = [by_key[key] for key in layout.heads if key in by_key]
         logits = find_logits(output, None, self.classes, heads[0].output if len(heads) == 1 else None)
-        logits = logits if layout.maps else logits.flatten(1)
         aux = entries(output).get("aux") if layout.maps and self.training else None
-        stages = self._stages(layout, by_key, output, x)
-        return Features(logits, self._embedding(layout, by_key, heads, output, x), stages, aux)
+        if self.stages is None and isinstance(output, Features):
+            stages = output.stages
+        else:
+            stages = tuple(
+                to_map(call.output, stage, x)
+                for stage in layout.stages
+                if (call := by_key.get(stage[:2])) is not None and call.output is not None
+            )
+            stages = stages if len(stages) == len(layout.stages) else ()  # stochastic depth skipped one
+        embedding = self._embedding(layout, by_key, heads, output, x)
+        return Features(logits if layout.maps else logits.flatten(1), embedding, stages, aux)
 
     def _embedding(
         self, layout: Layout, by_key: Mapping[tuple[str, int], Call], heads: list[Call], output: Any, x: Tensor
     ) -> Tensor:
         if (named := layout.embedding) is not None:
-            call = by_key.get((named.path, named.turn))
+            call = by_key.get(named[:2])
             if call is None or call.output is None:
                 raise UserError(f"{named.path!r} was not called, so it is no embedding; name another: embedding = …")
             return self._pooled(call.output, named, layout.maps, x)
         returned = entries(output).get("embedding")
         if isinstance(returned, Tensor):
             return returned
-        inputs = {id(call.input): self._read(call, layout.maps, x) for call in heads}  # heads may share their input
+        inputs = {id(call.input): self._head_input(call, layout.maps, x) for call in heads}  # heads may share theirs
         vectors = list(inputs.values())
         if len(vectors) < 2:
             return vectors[0]
         if layout.maps:
             vectors = [v if v.shape == vectors[0].shape else F.interpolate(v, vectors[0].shape[2:]) for v in vectors]
-        shared = len(self.heads) == 1  # one layer that was called several times
-        return torch.stack(vectors).mean(dim=0) if shared else torch.cat(vectors, dim=1)
+        repeated = len(self.heads) == 1  # one layer that was called several times
+        return torch.stack(vectors).mean(dim=0) if repeated else torch.cat(vectors, dim=1)
 
-    def _read(self, call: Call, maps: bool, x: Tensor) -> Tensor:
+    def _head_input(self, call: Call, maps: bool, x: Tensor) -> Tensor:
         """The input of a head as (B, D), or (B, D, h, w) where the logits are maps."""
         value = call.input
         assert value is not None
-        last = isinstance(self.module.get_submodule(call.path), nn.Linear)  # whether its channels come last
+        channels_last = isinstance(self.module.get_submodule(call.path), nn.Linear)
         if maps:
             if value.ndim == 3:
                 return to_grid(value, x)
-            return value.permute(0, 3, 1, 2) if last else value
+            return value.permute(0, 3, 1, 2) if channels_last else value
         if value.ndim == 2:
             return value
-        return value.flatten(1, -2).mean(dim=1) if last else value.flatten(2).mean(dim=2)  # (B, D)
+        return value.flatten(1, -2).mean(dim=1) if channels_last else value.flatten(2).mean(dim=2)  # (B, D)
 
     def _pooled(self, value: Tensor, named: Stage, maps: bool, x: Tensor) -> Tensor:
         """The output of the named module as (B, D), or (B, D, h, w) where the logits are maps."""
@@ -176,49 +178,38 @@ class FeatureExtractor(nn.Module):
         names = {name.rpartition(".")[2] for name, _ in self.module.named_parameters()}
         if names & {"cls_token", "class_token"} and getattr(self.module, "global_pool", "token") == "token":
             return value[:, 0]
-        return value[:, getattr(self.module, "num_prefix_tokens", 0) :].mean(dim=1)  # timm says how many to leave out
-
-    def _stages(
-        self, layout: Layout, by_key: Mapping[tuple[str, int], Call], output: Any, x: Tensor
-    ) -> tuple[Tensor, ...]:
-        if self.stages is None and isinstance(output, Features):
-            return output.stages
-        values = [
-            by_key[stage.path, stage.turn].output for stage in layout.stages if (stage.path, stage.turn) in by_key
-        ]
-        if len(values) < len(layout.stages):  # stochastic depth left one out
-            return ()
-        return tuple(to_map(v, s, x) for v, s in zip(values, layout.stages, strict=True) if v is not None)
+        return value[:, getattr(self.module, "num_prefix_tokens", 0) :].mean(dim=1)  # timm's number of other tokens
 
     def _find(self, x: Tensor) -> Layout:
         """What to read, by one pass in evaluation mode whose autograd graph leads from the logits to their layer."""
-        every = [path for path, _ in self.module.named_modules() if path]
         named = [path for path in (self.embedding, *(self.stages or ())) if path is not None]
+        every = [path for path, _ in self.module.named_modules() if path]
         with silent(self.module), torch.inference_mode(False), torch.enable_grad():
-            image = x.detach().clone().requires_grad_() * 1.0  # may then be changed in place
+            image = x.detach().clone().requires_grad_() * 1.0  # no leaf, so it may be changed in place
             with recorded(self.module, dict.fromkeys([*every, *named])) as calls:
                 output = self.module(image)
         logits = find_logits(output, len(x), self.classes)
-        maps = logits.ndim == 4 and logits.shape[2:] != (1, 1)
-        tells = self.embedding is not None or isinstance(entries(output).get("embedding"), Tensor)
+        returned = isinstance(entries(output).get("embedding"), Tensor)
         heads = find_heads(self.module, calls, logits)
-        if not heads and not tells:
+        if not heads and not returned and self.embedding is None:
             outputs = [c.path for c in calls if c.output is not None and c.output.ndim > 1 and len(c.output) == len(x)]
             options = ", ".join(list(dict.fromkeys(reversed(outputs)))[:6])
             raise UserError(
                 "cannot tell which layer's input is the embedding; name a module: embedding = … "
                 f"(candidates: {options or 'none'}), or return {{'logits': …, 'embedding': …}}"
             )
+        keys = {call[:2] for call in heads}
         embedding = None if self.embedding is None else named_output(calls, self.embedding, x, "embedding")
         if self.stages is not None:
             stages = tuple(named_output(calls, path, x, "stages") for path in self.stages)
         else:
-            end = next((i for i, call in enumerate(calls) if call in heads), len(calls))  # no maps of logits
-            learns = [next(self.module.get_submodule(call.path).parameters(), None) is not None for call in calls]
-            start = learns.index(True) if True in learns else 0  # nor the image itself, normalised or enlarged
-            stages = find_stages(self.module, calls[start:end], x)
-        keys = () if isinstance(entries(output).get("embedding"), Tensor) else tuple(sorted(call.key for call in heads))
-        return Layout(keys, stages, embedding, maps)
+            end = next((i for i, call in enumerate(calls) if call[:2] in keys), len(calls))  # no maps of logits
+            learns = (
+                i for i, c in enumerate(calls) if any(True for _ in self.module.get_submodule(c.path).parameters())
+            )
+            stages = find_stages(self.module, calls[next(learns, 0) : end], x)  # nor the image, normalised or resized
+        maps = logits.ndim == 4 and logits.shape[2:] != (1, 1)
+        return Layout(() if returned else tuple(sorted(keys)), stages, embedding, maps)
 
 
 @contextmanager
@@ -275,39 +266,36 @@ def first_tensor(output: Any) -> Tensor | None:
     return next((values[k] for k in (*LOGITS, *values) if isinstance(values.get(k), Tensor)), None)
 
 
-def find_logits(output: Any, batch: int | None, classes: int | None, made: Tensor | None = None) -> Tensor:
-    """Logits (B, C) or (B, C, h, w): the result of the head, those under a usual name, or the first that fits."""
+def find_logits(output: Any, batch: int | None, classes: int | None, head: Tensor | None = None) -> Tensor:
+    """Logits (B, C) or (B, C, h, w): the output of the head, those under a usual name, or the first that fits."""
     values = {name: value for name, value in entries(output).items() if isinstance(value, Tensor)}
-    fitting = {
+    floats = {
         name: value
         for name, value in values.items()
-        if value.ndim in (2, 4)
-        and value.is_floating_point()
-        and batch in (None, len(value))
-        and classes in (None, value.shape[1])
+        if value.ndim in (2, 4) and value.is_floating_point() and batch in (None, len(value))
     }
+    fitting = {name: value for name, value in floats.items() if classes in (None, value.shape[1])}
     for value in fitting.values():
-        if value is made:
+        if value is head:
             return value
     for name in (*LOGITS, *(name for name in fitting if name not in ("aux", "embedding")), *fitting):
         if name in fitting:
             return fitting[name]
-    if len(values) == 1:
-        (value,) = values.values()
-        if value.ndim in (2, 4) and value.is_floating_point() and classes is not None and batch in (None, len(value)):
-            raise UserError(
-                f"the network returns {value.shape[1]} logits, but there are {classes} classes; "
-                "let its factory take num_classes and use it"
-            )
+    if len(values) == 1 and floats:
+        (value,) = floats.values()
+        raise UserError(
+            f"the network returns {value.shape[1]} logits, but there are {classes} classes; "
+            "let its factory take num_classes and use it"
+        )
     shapes = ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}".strip() for k, v in values.items())
     columns = f", none of them with {classes} columns" if len(values) > 1 and classes is not None else ""
     raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")
 
 
 def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list[Call]:
-    """The layers that make the logits: the first that the autograd graph leads to, back from the logits.
+    """The layers that compute the logits: the first ones met on the way back through the autograd graph.
 
-    None where one of these has another width than the logits, as before a product with a matrix.
+    None if one of them has another width than the logits, as before a product with a matrix.
     """
     layers: dict[Any, Call] = {}
     for call in calls:
@@ -316,7 +304,7 @@ def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list
             continue
         if call.output is logits and isinstance(part, LAYERS) and call.node is None:  # under torch.no_grad
             return [call]
-        own = not any(True for _ in part.children()) and any(True for _ in part.parameters())  # a head of its own kind
+        own = not any(True for _ in part.children()) and any(True for _ in part.parameters())  # a user's own layer
         if isinstance(part, LAYERS) or (own and call.input.shape != call.output.shape):
             layers.setdefault(call.node, call)
     heads: list[Call] = []
@@ -330,16 +318,15 @@ def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list
             heads.append(layers[node])
         else:
             ahead += [before for before, _ in node.next_functions]
-    return heads if all(_width(module, call) == logits.shape[1] for call in heads) else []
-
-
-def _width(module: nn.Module, call: Call) -> int:
-    assert call.output is not None
-    return int(call.output.shape[-1 if isinstance(module.get_submodule(call.path), nn.Linear) else 1])
+    for call in heads:
+        assert call.output is not None
+        if call.output.shape[-1 if isinstance(module.get_submodule(call.path), nn.Linear) else 1] != logits.shape[1]:
+            return []
+    return heads
 
 
 def named_output(calls: Sequence[Call], path: str, x: Tensor, what: str) -> Stage:
-    """How to read the module that was named as the embedding or a stage."""
+    """The module that was named as the embedding or a stage."""
     call = next((call for call in reversed(calls) if call.path == path), None)
     value = None if call is None else call.output
     if call is not None and value is not None and value.is_floating_point():
@@ -359,7 +346,7 @@ def map_form(value: Tensor, x: Tensor, smallest: int = 2) -> str | None:
     if value.ndim != 4 or len(value) != len(x) or not value.is_floating_point():
         return None
     for form, (height, width) in (("nchw", value.shape[2:]), ("nhwc", value.shape[1:3])):
-        if min(height, width) >= smallest and abs(height * x.shape[3] - width * x.shape[2]) < max(x.shape[2:]):
+        if min(height, width) >= smallest and proportional((height, width), x):
             return form
     return None
 
@@ -372,7 +359,7 @@ def to_map(value: Tensor, stage: Stage, x: Tensor) -> Tensor:
 
 
 def grid_side(tokens: int, x: Tensor) -> Side | None:
-    """Sides of the grid with the image's proportions that has so many places."""
+    """Height and width of a grid of that many tokens in the image's proportions."""
     height = round(math.sqrt(tokens * x.shape[2] / x.shape[3]))
     return None if height == 0 or tokens % height else (height, tokens // height)
 
@@ -386,19 +373,22 @@ def to_grid(tokens: Tensor, x: Tensor) -> Tensor:
 
 
 def token_prefix(tokens: Tensor, x: Tensor, places: int | None = None) -> int | None:
-    """How many tokens (B, T, D) come before those of the image's grid, of so many places where they are known."""
+    """How many tokens (B, T, D) come before those of the image's grid; places: the size of the grid, if known."""
     if len(tokens) != len(x) or not tokens.is_floating_point():
         return None
     count = int(tokens.shape[1])
     if places is not None:
         return count - places if 0 <= count - places <= PREFIX else None
-    square = (prefix for prefix in range(PREFIX) if count > prefix and _proportional(count - prefix, x))
-    return next(square, None)
+    for prefix in range(min(PREFIX, count)):
+        side = grid_side(count - prefix, x)
+        if side is not None and proportional(side, x):
+            return prefix
+    return None
 
 
-def _proportional(tokens: int, x: Tensor) -> bool:
-    side = grid_side(tokens, x)
-    return side is not None and abs(side[0] * x.shape[3] - side[1] * x.shape[2]) < max(x.shape[2:])
+def proportional(side: Sequence[int], x: Tensor) -> bool:
+    """Whether a map has the image's proportions, up to rounding."""
+    return abs(side[0] * x.shape[3] - side[1] * x.shape[2]) < max(x.shape[2:])
 
 
 def find_stages(module: nn.Module, calls: Sequence[Call], x: Tensor) -> tuple[Stage, ...]:
@@ -415,7 +405,7 @@ def find_stages(module: nn.Module, calls: Sequence[Call], x: Tensor) -> tuple[St
         ends[call.path] = side
         if min(side) < 2:
             continue
-        # attention makes smaller maps within a block (matrices of channels, fewer keys): drop those of one size
+        # attention has smaller maps within a block (matrices of channels, fewer keys): drop those of one size
         inside = {other for stage, other in maps if stage.path.startswith(f"{call.path}.")}
         smaller = {other for other in inside if math.prod(other) < math.prod(side)}
         if len(smaller) == 1:
@@ -432,7 +422,7 @@ def find_stages(module: nn.Module, calls: Sequence[Call], x: Tensor) -> tuple[St
             within.setdefault(outer, set()).add(side)
 
     def shrinks(stage: Stage, side: Side) -> bool:
-        """Within a block that goes on to shrink the map, like the 1 × 1 convolution before a strided one."""
+        """Whether its block goes on to shrink the map, like the 1 × 1 convolution before a strided one."""
         return any(
             ends.get(outer, side) != side
             and len(within[outer]) <= 2

@@ -17,7 +17,7 @@ from antishortcut.types import Features
 ROWS = ((1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1))
 
 
-class Inverted(nn.Module):
+class InvertedResidual(nn.Module):
     """1 × 1 expansion, depthwise 3 × 3, linear 1 × 1 projection; added to the input when shapes agree."""
 
     def __init__(self, c_in: int, c_out: int, stride: int, expansion: int, bias: bool) -> None:
@@ -45,7 +45,7 @@ class MobileNetV2(nn.Module):
         for (expansion, base, count), stride in zip(ROWS, strides, strict=True):
             row = nn.Sequential()
             for i in range(count):
-                row.append(Inverted(c_in, int(base * width), stride if i == 0 else 1, expansion, bias))
+                row.append(InvertedResidual(c_in, int(base * width), stride if i == 0 else 1, expansion, bias))
                 c_in = int(base * width)
             self.rows.append(row)
         self.last = conv_bn(c_in, 1280, 1, bias=bias)

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.models import deeplab as segmentation
-from antishortcut.models import mobilenet, resnet, shufflenet, vgg, wrn
-from antishortcut.models import simple_cnn as plain
-from antishortcut.models import simple_segmentation as dense
-from antishortcut.models.external import Foreign, elsewhere, source_of
+from antishortcut.models import mobilenet, resnet, shufflenet, simple_cnn, simple_segmentation, vgg, wrn
+from antishortcut.models.deeplab import deeplab
+from antishortcut.models.external import ExternalModel, find_source, library_hint
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.user_models import try_out
 from antishortcut.models.weights import load_weights
@@ -22,32 +20,26 @@ from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network
 __all__ = ["NAMES", "Network", "build", "describe", "load_weights"]
 
 FAMILIES = {
-    "resnet8x4": "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2",
-    "resnet32x4": "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2",
-    "resnet20": "CIFAR ResNet; any resnetN with N = 6n + 2",
-    "resnet32": "CIFAR ResNet; any resnetN with N = 6n + 2",
-    "resnet56": "CIFAR ResNet; any resnetN with N = 6n + 2",
-    "resnet110": "CIFAR ResNet; any resnetN with N = 6n + 2",
-    "resnet18": "four-stage ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
-    "resnet34": "four-stage ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
-    "resnet50": "four-stage bottleneck ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one",
-    "wrn-40-2": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
-    "wrn-16-2": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
-    "wrn-40-1": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
-    "wrn-16-1": "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K",
-    "vgg8": "VGG with batch norm and one linear layer",
-    "vgg13": "VGG with batch norm and one linear layer",
-    "shufflenet-v1": "ShuffleNet v1, three groups",
-    "shufflenet-v2": "ShuffleNet v2",
-    "shufflenet-v2-x0.5": "ShuffleNet v2, half width",
-    "mobilenet-v2": "MobileNetV2 for CIFAR, half width",
-    "mobilenet-v2-x1.0": "MobileNetV2 for TinyImageNet, full width",
-    "cnn-16": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
-    "cnn-32": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
-    "cnn-8-64": "small plain network for a CPU; any cnn-W, or cnn-W-D with embedding width D",
-    "dense-8": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
-    "dense-32": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
-    "dense-8-128": "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
+    name: text
+    for names, text in (
+        ("resnet8x4 resnet32x4", "CIFAR ResNet, four times wider; any resnetNx4 with N = 6n + 2"),
+        ("resnet20 resnet32 resnet56 resnet110", "CIFAR ResNet; any resnetN with N = 6n + 2"),
+        ("resnet18 resnet34", "four-stage ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one"),
+        ("resnet50", "four-stage bottleneck ResNet with a 3 × 3 stem; stem = imagenet for the 7 × 7 one"),
+        ("wrn-40-2 wrn-16-2 wrn-40-1 wrn-16-1", "Wide ResNet; any wrn-D-K with depth D = 6n + 4 and width K"),
+        ("vgg8 vgg13", "VGG with batch norm and one linear layer"),
+        ("shufflenet-v1", "ShuffleNet v1, three groups"),
+        ("shufflenet-v2", "ShuffleNet v2"),
+        ("shufflenet-v2-x0.5", "ShuffleNet v2, half width"),
+        ("mobilenet-v2", "MobileNetV2 for CIFAR, half width"),
+        ("mobilenet-v2-x1.0", "MobileNetV2 for TinyImageNet, full width"),
+        ("cnn-16 cnn-32 cnn-8-64", "small network for a CPU; any cnn-W, or cnn-W-D with embedding width D"),
+        (
+            "dense-8 dense-32 dense-8-128",
+            "small network for segmentation on a CPU; any dense-W, or dense-W-D with embedding width D",
+        ),
+    )
+    for name in names.split()
 }
 
 # name: (parameters at 100 classes, embedding); written down because importing timm takes seconds, checked by a test
@@ -79,34 +71,33 @@ def build(
     stages: Sequence[str] | None = None,
     pretrained: bool = False,
 ) -> Network:
-    """The network of that name for raw images of that size; those for segmentation take any size and give maps.
+    """The network of that name for raw images. Networks for segmentation take any size and return maps.
 
-    mean, std: by default CIFAR-100's, for timm, torchvision and DeepLab those of their published weights.
-    size: side that images are brought to, where the network takes only one; timm and torchvision say theirs.
-    embedding: path of the module whose output is the embedding, where the classifier's input is not wanted.
-    stages: paths of the modules whose outputs are the stages, where the last map at every resolution is not wanted.
+    mean, std: by default CIFAR-100's; for timm, torchvision and DeepLab those of their published weights.
+    size: side that images are resized to, for networks with a fixed input size; timm and torchvision set their own.
+    embedding: path of the module whose output is the embedding; by default the input of the classifier.
+    stages: paths of the modules whose outputs are the stages; by default the last map at every resolution.
     """
     if classes < 1:
         raise UserError(f"classes must be at least 1, got {classes}")
     if stem not in ("cifar", "imagenet") or (stem == "imagenet" and name not in resnet.BIG):
         raise UserError(f"no stem {stem!r} for {name}; stem = imagenet is for {', '.join(resnet.BIG)}, all else cifar")
-    named = {"embedding": embedding, "stages": stages}
-    for what, paths in named.items():
-        if paths is not None and name.startswith(("deeplabv3-", "dense-")):
-            raise UserError(f"{what} = {paths!r} is not for {name}: its embedding is the map its head reads")
-    source = source_of(name)
+    hooked = embedding is not None or stages is not None
+    if hooked and name.startswith(("deeplabv3-", "dense-")):
+        raise UserError(f"embedding and stages cannot be set for {name}: its embedding is the map its head reads")
+    source = find_source(name)
     if name in DEEPLAB:
-        other = segmentation.deeplab(name, classes, pretrained)
+        model = deeplab(name, classes, pretrained)
     elif source is not None:
-        other = source[0](source[1], classes, pretrained, size)
+        model = source[0](source[1], classes, pretrained, size)
+    elif pretrained:
+        raise UserError(f"nobody publishes weights for {name}; train it, or use a timm: or torchvision: network")
     else:
-        if pretrained:
-            raise UserError(f"nobody publishes weights for {name}; train it, or use a timm: or torchvision: network")
-        other = Foreign(make(name, classes, stem), CIFAR_MEAN, CIFAR_STD)
-    tapped = source is not None or embedding is not None or stages is not None
-    body = FeatureExtractor(other.module, embedding, stages, classes) if tapped else other.module
-    network = Network(body, mean or other.mean, std or other.std, size or other.size)
-    if tapped:  # what is wrong is said before training
+        model = ExternalModel(make(name, classes, stem), CIFAR_MEAN, CIFAR_STD)
+    hooked = hooked or source is not None
+    body = FeatureExtractor(model.module, embedding, stages, classes) if hooked else model.module
+    network = Network(body, mean or model.mean, std or model.std, size or model.size)
+    if hooked:  # problems show before training
         try_out(network, name, image_size, own=not name.startswith(("timm:", "torchvision:")))
     return network
 
@@ -114,27 +105,22 @@ def build(
 def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     """One of our own networks, for normalised images."""
     net = resnet.from_name(name, classes, stem)
-    for family in (wrn, vgg, shufflenet, mobilenet, plain, dense):
+    for family in (wrn, vgg, shufflenet, mobilenet, simple_cnn, simple_segmentation):
         net = net or family.from_name(name, classes)
     if net is None:
-        raise UserError(f"unknown model {name!r}{elsewhere(name) or suggest(name, (*NAMES, *IMAGENET))}")
+        raise UserError(f"unknown model {name!r}{library_hint(name) or suggest(name, (*NAMES, *IMAGENET))}")
     return net
 
 
 def describe() -> list[dict[str, Any]]:
     """Every listed network: name, parameters at 100 classes, width of the embedding, a line on its family."""
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[str, int, int, str]] = []
     for name, family in FAMILIES.items():
         with torch.device("meta"):  # shapes without memory or arithmetic
             net = make(name, 100)
-        parameters = sum(p.numel() for p in net.parameters())
         assert isinstance(net.head, nn.Linear | nn.Conv2d)
-        width = net.head.in_features if isinstance(net.head, nn.Linear) else net.head.in_channels
-        rows.append({"name": name, "parameters": parameters, "embedding": width, "family": family})
-    for table, family in (
-        (DEEPLAB, "DeepLabv3 for segmentation, output stride 8; the embedding is the backbone's last map"),
-        (IMAGENET, "ImageNet size; any timm:NAME"),
-    ):
-        for name, (parameters, width) in table.items():
-            rows.append({"name": name, "parameters": parameters, "embedding": width, "family": family})
-    return rows
+        rows.append((name, sum(p.numel() for p in net.parameters()), net.head.weight.shape[1], family))
+    deeplab_family = "DeepLabv3 for segmentation, output stride 8; the embedding is the backbone's last map"
+    rows += [(name, *numbers, deeplab_family) for name, numbers in DEEPLAB.items()]
+    rows += [(name, *numbers, "ImageNet size; any timm:NAME") for name, numbers in IMAGENET.items()]
+    return [dict(zip(("name", "parameters", "embedding", "family"), row, strict=True)) for row in rows]

@@ -17,7 +17,7 @@ from antishortcut.models.layers import DEEPEST, classify, conv_bn, init_convs, n
 from antishortcut.types import Features
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(path(x) + shortcut(x)); the shortcut is a 1 × 1 convolution where the shape changes."""
 
     def __init__(self, path: nn.Sequential, c_in: int, c_out: int, stride: int) -> None:
@@ -30,17 +30,17 @@ class Residual(nn.Module):
         return F.relu(self.path(x) + self.shortcut(x))
 
 
-def basic(c_in: int, width: int, stride: int) -> Residual:
+def basic(c_in: int, width: int, stride: int) -> ResidualBlock:
     path = nn.Sequential(conv_bn(c_in, width, stride=stride), conv_bn(width, width, act=False))
-    return Residual(path, c_in, width, stride)
+    return ResidualBlock(path, c_in, width, stride)
 
 
-def bottleneck(c_in: int, width: int, stride: int) -> Residual:
+def bottleneck(c_in: int, width: int, stride: int) -> ResidualBlock:
     c_out = 4 * width
     path = nn.Sequential(
         conv_bn(c_in, width, 1), conv_bn(width, width, stride=stride), conv_bn(width, c_out, 1, act=False)
     )
-    return Residual(path, c_in, c_out, stride)
+    return ResidualBlock(path, c_in, c_out, stride)
 
 
 class ResNet(nn.Module):

@@ -16,7 +16,7 @@ from antishortcut.models.layers import WIDEST, classify, conv_bn, init_convs, in
 from antishortcut.types import Features
 
 
-class Plain(nn.Module):
+class SimpleCNN(nn.Module):
     def __init__(self, classes: int, width: int, embedding: int | None = None) -> None:
         super().__init__()
         channels = (3, width, 2 * width, 4 * width, 4 * width)
@@ -35,10 +35,10 @@ class Plain(nn.Module):
         return classify(self.last(x), self.head, maps)
 
 
-def from_name(name: str, classes: int) -> Plain | None:
+def from_name(name: str, classes: int) -> SimpleCNN | None:
     """The network of that name, or None when it is no plain one."""
     match = re.fullmatch(r"cnn-([1-9]\d*)(?:-([1-9]\d*))?", name)
     if match is None:
         return None
     width = number(name, "width", match[1], WIDEST)
-    return Plain(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)
+    return SimpleCNN(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)

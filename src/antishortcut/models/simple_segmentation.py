@@ -21,7 +21,7 @@ from antishortcut.models.layers import WIDEST, conv_bn, init_convs, number
 from antishortcut.types import Features
 
 
-class Dense(nn.Module):
+class SimpleSegmentation(nn.Module):
     def __init__(self, classes: int, width: int, embedding: int | None = None) -> None:
         super().__init__()
         wide = 4 * width
@@ -50,10 +50,10 @@ class Dense(nn.Module):
         return Features(self.head(embedding), embedding, tuple(maps))
 
 
-def from_name(name: str, classes: int) -> Dense | None:
+def from_name(name: str, classes: int) -> SimpleSegmentation | None:
     """The network of that name, or None when it is no small dense one."""
     match = re.fullmatch(r"dense-([1-9]\d*)(?:-([1-9]\d*))?", name)
     if match is None:
         return None
     width = number(name, "width", match[1], WIDEST)
-    return Dense(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)
+    return SimpleSegmentation(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)

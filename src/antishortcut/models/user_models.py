@@ -33,7 +33,7 @@ _built: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # networks that factorie
 
 
 def from_own(place: str, classes: int) -> nn.Module:
-    """The network that `package.module:factory` makes; the current folder is searched too.
+    """Call `package.module:factory`, searching the current folder too.
 
     The factory takes num_classes, or classes, or nothing; a network in place of a factory is copied.
     """
@@ -66,21 +66,23 @@ def from_own(place: str, classes: int) -> nn.Module:
 
 
 @contextmanager
-def _current_folder() -> Any:
+def _current_folder() -> Iterator[None]:
     """Modules of the current folder can be imported, after all others."""
     here = os.getcwd()
-    sys.path.append(here)
-    importlib.invalidate_caches()  # a file may be younger than the last look at its folder
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    importlib.invalidate_caches()  # the file may be new
     try:
         yield
     finally:
-        if here in sys.path:  # the last one, which is ours
-            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
+        if added and here in sys.path:
+            sys.path.remove(here)
 
 
 def _import(where: str, place: str) -> Any:
     try:
-        with torch.random.fork_rng(devices=[]):  # it may be imported already: what it draws must not matter
+        with torch.random.fork_rng(devices=[]):  # random numbers drawn by the first import must not matter
             torch.default_generator.manual_seed(0)
             return importlib.import_module(where)
     except (Exception, SystemExit) as error:
@@ -94,7 +96,7 @@ def _import(where: str, place: str) -> Any:
 
 
 def _call(factory: Callable[..., object], place: str, classes: int) -> object:
-    """What the factory returns, given the number of classes under the name it has there."""
+    """Call the factory with num_classes, classes, or nothing, as its signature allows."""
     reason: Exception | None = None
     for options in ({"num_classes": classes}, {"classes": classes}, {}):
         try:
@@ -119,11 +121,11 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)[:300]}{place}"
 
 
-# --- Try a network out when it is built: what cannot work fails before training, with one line ---
-
-
 def try_out(network: Network, name: str, image_size: int, own: bool = False) -> None:
-    """One pass in evaluation mode, which finds embedding and stages, and one in training mode; own: a user's code."""
+    """Run the network once in evaluation mode, which finds embedding and stages, and once in training mode.
+
+    A network that cannot work fails here, before training. own: a user's code, which gets further checks.
+    """
     weight = next(network.parameters(), torch.empty(0))
     image = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)).to(weight.device)
     with silent(network):
@@ -141,44 +143,31 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
             )
     if not own:
         return
-    if _is_probability(evaluated.logits) or _is_probability(trained.logits):
-        warnings.warn(
-            f"{name} returns probabilities, and losses expect logits; remove the softmax at its end", stacklevel=3
-        )
+    total = evaluated.logits.sum(dim=1)
+    if (evaluated.logits >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-3):
+        warnings.warn(f"{name} returns probabilities, and losses expect logits; remove its last softmax", stacklevel=3)
     with silent(network), torch.random.fork_rng(devices=[]):
         again: Features = network(image)
     if not torch.allclose(evaluated.logits, again.logits, rtol=1e-3, atol=1e-4, equal_nan=True):
-        warnings.warn(
-            f"{name} is random in evaluation mode; use self.training, as in F.dropout(x, p, self.training)",
-            stacklevel=3,
-        )
-
-
-def _is_probability(logits: Tensor) -> bool:
-    total = logits.sum(dim=1)
-    return bool((logits >= 0).all()) and torch.allclose(total, torch.ones_like(total), atol=1e-3)
+        advice = "use self.training, as in F.dropout(x, p, self.training)"
+        warnings.warn(f"{name} is random in evaluation mode; {advice}", stacklevel=3)
 
 
 def _features(network: Network, image: Tensor, name: str, mode: str) -> Features:
-    """The network's features; whatever its code raises becomes a line that says what to do."""
+    """The network's features; an error in its code becomes one line with what to do."""
     try:
         features: Features = network(image)
     except UserError as error:
         raise UserError(f"{name}{mode}: {error}") from error
     except Exception as error:
+        line = error_line(error)
+        text = f"{name} failed{mode}: {line}; forward must take images (B, 3, H, W) and nothing else"
         if channels := re.search(r"to have (\d+) channels, but got 3 channels", str(error)):
-            raise UserError(
-                f"{name} takes {channels[1]} channels; images have 3, grey ones three equal ones"
-            ) from error
-        if isinstance(error, RuntimeError | AssertionError | ValueError) and not isinstance(error, NotImplementedError):
-            side = image.shape[-1] if network.size is None else network.size
-            raise UserError(
-                f"{name} cannot read images of {side} pixels{mode}: {error_line(error)}; use larger ones "
-                "(data.image_size), or those it is made for (size = … beside its name)"
-            ) from error
-        raise UserError(
-            f"{name} failed{mode}: {error_line(error)}; forward must take images (B, 3, H, W) and nothing else"
-        ) from error
+            text = f"{name} takes {channels[1]} channels; images have 3, grey ones three equal ones"
+        elif isinstance(error, RuntimeError | AssertionError | ValueError) and type(error) is not NotImplementedError:
+            advice = "use larger ones (data.image_size), or those it is made for (size = … beside its name)"
+            text = f"{name} cannot read images of {network.size or image.shape[-1]} pixels{mode}: {line}; {advice}"
+        raise UserError(text) from error
     if len(features.embedding) != len(image) or not features.embedding.is_floating_point():
         shape = f"shape {tuple(features.embedding.shape)} and type {features.embedding.dtype}"
         raise UserError(f"{name}: its embedding has {shape}; expected floats (batch, D); name a module: embedding = …")
@@ -213,5 +202,5 @@ def check_single_image(network: Network, name: str, sets: DataSplits) -> None:
             raise
         raise UserError(
             f"{name} cannot train on a single image (batch norm of 1 × 1 maps), and some steps have only one; "
-            "use another optim.batch, fewer processes or parts, or larger images"
+            "use another optim.batch, fewer processes or micro-batches, or larger images"
         ) from None

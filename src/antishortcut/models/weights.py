@@ -7,13 +7,11 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, first_line
@@ -34,44 +32,41 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     """Load a file of weights; the keys may be the network's or those of the bare body inside it.
 
     A prefix such as `model.` that only the file or only the network has is added or removed.
-    start: the weights are to start from, so that a classifier for other classes may keep its own.
-    A DeepLab also takes a classifier's file for its backbone, and a DeepLab's whose heads are of other classes or not
-    there; what does not fit of its heads then stays as it is.
-    Weights with NaN are refused, as any that do not fit, before the network is changed.
+    start: initial weights, so a classifier for other classes keeps its own.
+    A DeepLab also takes a classifier's file for its backbone, and a DeepLab's with other heads or none; heads that do
+    not fit stay as they are. Weights that do not fit, or contain NaN, are refused before the network is changed.
     """
     path = Path(path)
     state = strip(read_weights(path))
     body = getattr(network, "body", network)
-    # a Network holds a body, a FeatureExtractor holds somebody's module: whose keys are these?
-    targets: list[nn.Module] = [network, body, getattr(body, "module", body)]
-    fresh: list[str] = []  # parts of the network that keep their own weights
+    targets: list[nn.Module] = [network, body, getattr(body, "module", body)]  # the keys are those of one of these
+    fresh: list[str] = []  # layers of the network that keep their own weights
     if isinstance(body, DeepLab):
-        target = max(targets, key=lambda each: _common(each, state))
-        backbone = backbone_state(state)
-        if _common(body.backbone, backbone) > _common(target, state):
-            target, state = body.backbone, backbone
-        own = target.state_dict()
-        fresh = [head for head in HEADS if _shapes(own, head) != _shapes(state, head)]
-        own = {key: value for key, value in own.items() if _head(key) not in fresh}
-        state = {key: value for key, value in state.items() if _head(key) not in fresh}
-        fresh = [head for head in fresh if _shapes(target.state_dict(), head)]
         advice = "; expected a DeepLab like this, or a timm or torchvision classifier with its backbone"
+        matches = [(len(t.state_dict().keys() & state.keys()), t, state) for t in targets]
+        backbone = backbone_state(state)
+        matches.append((len(body.backbone.state_dict().keys() & backbone.keys()), body.backbone, backbone))
+        _, target, state = max(matches, key=lambda match: match[0])
+        own = target.state_dict()
+        unfit = [head for head in HEADS if _head_shapes(own, head) != _head_shapes(state, head)]
+        fresh = [head for head in unfit if _head_shapes(own, head)]
+        own, state = ({key: x for key, x in each.items() if _head(key) not in unfit} for each in (own, state))
     else:
+        advice = "; name the network they were saved from"
         target, state = _aligned(targets, state, path)
         own = target.state_dict()
-        reference, left = _without_classifier(own, state, *_classifier(network, target))
-        if start and left:
+        rest, left = _without_classifier(own, state, *_classifier(network, target))
+        if left and start:
             fresh = list(dict.fromkeys(key.rpartition(".")[0] for key in left))
-            own, state, left = {key: value for key, value in own.items() if key not in left}, reference, []
-        advice = "; name the network they were saved from"
-        if other := [len(state[key]) for key in left if key in state]:
-            advice = f"; they are for {other[0]} classes: fine to start from (weights = …), not as a finished network"
+            own, state = {key: value for key, value in own.items() if key not in left}, rest
+        elif classes := [len(state[key]) for key in left if key in state]:
+            advice = f"; they are for {classes[0]} classes: fine to start from (weights = …), not as a finished network"
     complain(path, own, state, advice)
-    for key, value in state.items():  # an infinity may be meant, as in masks
+    for key, value in state.items():  # an infinity may be intended, as in masks
         if value.is_floating_point() and bool(value.isnan().any()):
             raise UserError(f"{path} holds NaN in {_bare(key)!r}: that training diverged; use an earlier checkpoint")
     if fresh:
-        names = ", ".join(dict.fromkeys(_bare(part).rstrip(".") for part in fresh))
+        names = ", ".join(dict.fromkeys(_bare(layer).rstrip(".") for layer in fresh))
         warnings.warn(f"{path} has no weights that fit these layers, so they start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
 
@@ -96,21 +91,16 @@ def strip(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def complain(path: Path, own: State, state: State, advice: str = "") -> None:
-    """Raise when keys, shapes or kinds of numbers differ, naming a few of each."""
-    both = [key for key in own if key in state]
+    """Raise if keys, shapes or dtypes differ, naming a few of each."""
+    both = [(key, own[key], state[key]) for key in own if key in state]
     problems = {
-        "missing": [key for key in own if key not in state and not _counts(key)],
+        "missing": [key for key in own if key not in state and not _is_counter(key)],
         "unexpected": [key for key in state if key not in own],
-        "of another shape": [
-            f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
-            for key in both
-            if state[key].shape != own[key].shape
-        ],
+        "of another shape": [f"{k} {tuple(s.shape)} for {tuple(o.shape)}" for k, o, s in both if s.shape != o.shape],
         "of another type": [
-            f"{key} {state[key].dtype} for {own[key].dtype}".replace("torch.", "")
-            for key in both
-            if own[key].is_floating_point() > state[key].is_floating_point()
-            or state[key].is_complex() > own[key].is_complex()
+            f"{k} {s.dtype} for {o.dtype}".replace("torch.", "")
+            for k, o, s in both
+            if o.is_floating_point() > s.is_floating_point() or s.is_complex() > o.is_complex()
         ],
     }
     lines = [
@@ -123,31 +113,24 @@ def complain(path: Path, own: State, state: State, advice: str = "") -> None:
 
 
 def _aligned(targets: list[nn.Module], state: dict[str, Tensor], path: Path) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Whose keys these are, and the file's under the names they have there."""
+    """The module whose keys these are, and the file's tensors under the names they have there."""
     owns = [target.state_dict() for target in targets]
     best, at = max((_matching(own, state), i) for i, own in enumerate(owns))  # of equals the innermost
-    if all(key in state or _counts(key) for key in owns[at]):
+    if all(key in state or _is_counter(key) for key in owns[at]):
         return targets[at], state
     fitting = [("", targets[at], state)]  # all that match best
     for target, own in zip(targets, owns, strict=True):
-        for prefix, renamed in _renamings(own, state):
+        without = [(p, {k.removeprefix(p): v for k, v in state.items() if k.startswith(p)}) for p in _prefixes(state)]
+        for prefix, renamed in [*without, *(("", {p + k: v for k, v in state.items()}) for p in _prefixes(own))]:
             score = _matching(own, renamed)
             if score[1] > len(own) / 2 and score >= best:
                 fitting = [*(fitting if score == best else []), (prefix, target, renamed)]
                 best = score
     first, target, renamed = fitting[0]
-    rivals = [other for other, _, _ in fitting if not (other.startswith(first) or first.startswith(other))]
+    rivals = [prefix for prefix, _, _ in fitting if not (prefix.startswith(first) or first.startswith(prefix))]
     if rivals:
         raise UserError(f"{path} holds two networks that fit, under {first!r} and {rivals[0]!r}; save one of them")
     return target, renamed
-
-
-def _renamings(own: State, state: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """The file's keys without a prefix of theirs, which is named, or with one of ours."""
-    for prefix in _prefixes(state):
-        yield prefix, {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    for prefix in _prefixes(own):
-        yield "", {prefix + key: value for key, value in state.items()}
 
 
 def _prefixes(state: State) -> list[str]:
@@ -157,7 +140,7 @@ def _prefixes(state: State) -> list[str]:
 
 
 def _matching(own: State, state: State) -> tuple[int, int]:
-    """How many keys are the same, in name and shape, and in name."""
+    """How many keys are the same in name and shape, and in name."""
     both = own.keys() & state.keys()
     return sum(own[key].shape == state[key].shape for key in both), len(both)
 
@@ -192,12 +175,12 @@ def _without_classifier(
             and len(value) == classes != len(state[key])
         )
     ]
-    if not left or any(key not in state and key not in left and not _counts(key) for key in own):
+    if not left or any(key not in state and key not in left and not _is_counter(key) for key in own):
         return state, []
     return {key: value for key, value in state.items() if key in own and key not in left}, left
 
 
-def _counts(key: str) -> bool:
+def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
 
 
@@ -205,21 +188,15 @@ def _bare(key: str) -> str:
     return key.removeprefix("body.").removeprefix("module.")
 
 
-def _common(module: nn.Module, state: State) -> int:
-    return len(module.state_dict().keys() & state.keys())
-
-
 def _head(key: str) -> str | None:
     return next((head for head in HEADS if key.removeprefix("body.").startswith(head)), None)
 
 
-def _shapes(state: State, head: str) -> dict[str, torch.Size]:
-    return {key: state[key].shape for key in state if _head(key) == head and not _counts(key)}
+def _head_shapes(state: State, head: str) -> dict[str, torch.Size]:
+    return {key: state[key].shape for key in state if _head(key) == head and not _is_counter(key)}
 
 
-# --- Files of weights ---
-
-# where training scripts put the weights; those of an average only where there are no others
+# where training scripts put the weights; averaged ones are used only if there are no others
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
 NESTED = 8  # dicts around the weights
@@ -228,42 +205,40 @@ REMEDY = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors in a file by name, out of whatever they are packed in."""
-    if not os.path.exists(path):  # False as well for a name that is none
-        raise UserError(f"no weights at {path}")
-    if not path.is_file():
-        raise UserError(f"{path} is no file; name a file of weights")
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is no file of weights" if os.path.exists(path) else f"no weights at {path}")
     try:
         with path.open("rb") as file:
             start = file.read(64)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    problem = f"{path} holds no plain tensors"
     if start[8:9] == b"{":  # safetensors: the length of a header, then the header
+        from safetensors import SafetensorError  # here: the losses need only torch
+        from safetensors.torch import load_file
+
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
-            raise UserError(
-                f"{path} holds no plain tensors: damaged or incomplete, download it again: {first_line(error)}"
-            ) from error
-    if not start.startswith((b"PK\x03\x04", b"\x80")):  # an archive, a pickle: what torch.save writes, new and old
-        raise UserError(
-            f"{path} holds no plain tensors: it begins with {start[:24]!r}; "
-            "download the file itself (Git LFS: git lfs pull)"
-        )
+            raise UserError(f"{problem}: damaged or incomplete, download it again: {first_line(error)}") from error
+    if not start.startswith((b"PK\x03\x04", b"\x80")):  # what torch.save writes: an archive, or formerly a pickle
+        advice = "download the file itself (Git LFS: git lfs pull)"
+        raise UserError(f"{problem}: it begins with {start[:24]!r}; {advice}")
     return unpacked(loaded(path), path)
 
 
 class NumpyNumber:
-    """Stands for a number or array of numpy's beside the weights: numpy's own constructors may run code."""
+    """Replaces numpy's numbers and arrays beside the weights, whose constructors may run code."""
 
     def __new__(cls, *_: object) -> Self:
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
-        """Its value is not kept."""
+        """Drop the value."""
 
 
 class NumpyType(NumpyNumber):
-    """The type of such numbers, which must not be object: those may hold a pickle of their own."""
+    """Their dtype, which must not be object: that may hold a pickle."""
 
     def __new__(cls, *args: object) -> Self:
         if not (args and isinstance(args[0], str) and re.fullmatch(r"[biufcmMSUV]\d*", args[0])):
@@ -291,28 +266,25 @@ def loaded(path: Path) -> Any:
         what = f"a {name[1] or name[2]}, which could run any code" if name else "what torch cannot read safely"
         raise UserError(f"{path} holds no plain tensors but {what}; {REMEDY}") from error
     except Exception as error:  # half a pickle may raise anything
-        raise UserError(
-            f"{path} holds no plain tensors: damaged, incomplete or no state_dict; download it again, or {REMEDY}: "
-            f"{first_line(error)[:200]}"
-        ) from error
+        problem = f"{path} holds no plain tensors: damaged, incomplete or no state_dict"
+        raise UserError(f"{problem}; download it again, or {REMEDY}: {first_line(error)[:200]}") from error
 
 
 def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
-    """The weights among what a training script saved."""
+    """The weights in what a training script saved."""
     for _ in range(NESTED):
-        inside = [
+        keys = [
             key for key in (*PLAIN, *AVERAGED) if isinstance(content, Mapping) and isinstance(content.get(key), Mapping)
         ]
-        if not inside:
+        if not keys:
             break
-        averaged = [key for key in inside if key in AVERAGED]
-        if averaged and inside[0] not in AVERAGED:
-            both = f"{inside[0]!r} and {averaged[0]!r}"
+        averaged = [key for key in keys if key in AVERAGED]
+        if averaged and keys[0] not in AVERAGED:
+            both = f"{keys[0]!r} and {averaged[0]!r}"
             warnings.warn(f"{path} holds {both}: the first is used; save the other alone to use it", stacklevel=2)
-        content = content[inside[0]]
-    tensors = {}
-    if isinstance(content, Mapping):
-        tensors = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
+        content = content[keys[0]]
+    items = content.items() if isinstance(content, Mapping) else ()
+    tensors = {key: value for key, value in items if isinstance(key, str) and isinstance(value, Tensor)}
     for key, value in tensors.items():
         if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
             raise UserError(f"{path} holds no plain tensors: {key!r} is sparse, quantised or a mere shape; {REMEDY}")

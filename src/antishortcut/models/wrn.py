@@ -22,7 +22,7 @@ def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=False)
 
 
-class PreActivation(nn.Module):
+class PreActivationBlock(nn.Module):
     """x + conv(relu(bn(conv(relu(bn(x)))))); where the width changes the shortcut reads the activated input."""
 
     def __init__(self, c_in: int, c_out: int, stride: int) -> None:
@@ -48,8 +48,8 @@ class WideResNet(nn.Module):
         self.stem = conv(3, channels[0])
         self.stages = nn.ModuleList()
         for i in range(3):
-            blocks = [PreActivation(channels[i], channels[i + 1], 1 if i == 0 else 2)]
-            blocks += [PreActivation(channels[i + 1], channels[i + 1], 1) for _ in range(count - 1)]
+            blocks = [PreActivationBlock(channels[i], channels[i + 1], 1 if i == 0 else 2)]
+            blocks += [PreActivationBlock(channels[i + 1], channels[i + 1], 1) for _ in range(count - 1)]
             self.stages.append(nn.Sequential(*blocks))
         self.norm = nn.BatchNorm2d(channels[3])
         self.head = nn.Linear(channels[3], classes)

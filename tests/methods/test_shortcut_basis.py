@@ -15,7 +15,7 @@ from torch import Tensor
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
 from antishortcut.types import Features, Shape, Sizes
-from tests.test_subspace import close, normal, orthonormal, slow_directions, slow_moment, span
+from tests.test_subspace import close, normal, slow_directions, slow_moment, span
 
 D, K = 6, 2
 Pair = tuple[Tensor, Tensor]
@@ -34,7 +34,7 @@ def slow_basis(displacement: Any, final: Any, select: Select) -> Any:
     return span(scipy.linalg.orth(vectors[:, ::-1][:, :K]))
 
 
-def test_batch_forgets_everything() -> None:
+def test_batch_source_has_no_state() -> None:
     basis = ShortcutBasis(D, K)
     for early, final in pairs(3):
         close(span(basis(early, final)), slow_basis(slow_moment(early - final), None, "displaced"))
@@ -71,7 +71,7 @@ def test_dataset_takes_the_moment_of_all_rows(select: Select) -> None:
 
 
 @pytest.mark.parametrize("source", ["batch", "running"])
-def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
+def test_too_few_directions_warn_once(source: Source) -> None:
     basis = ShortcutBasis(D, K, source=source, refresh=1)
     final = normal(8, D, dtype=torch.float32).round()
     early = final + torch.arange(8.0)[:, None] * torch.tensor([1.0, 0, 0, -2, 0, 0])  # rank 1, exactly
@@ -83,14 +83,6 @@ def test_fewer_directions_than_asked_for_are_said_once(source: Source) -> None:
         assert answer.shape == (D, K)
         assert not answer[:, 1:].any()  # the one that is not there
         close(span(answer), span(expected), 1e-6)
-
-
-def test_running_in_single_precision_does_not_take_rounding_for_a_direction() -> None:
-    basis = ShortcutBasis(D, K, source="running", refresh=1)
-    line = orthonormal(D, 1).float()  # (D, 1)
-    with pytest.warns(UserWarning, match=" 1 of 2 directions"):
-        outputs = [basis(normal(32, 1, seed=s, dtype=torch.float32) @ line.T, torch.zeros(32, D)) for s in range(5)]
-    close(span(outputs[-1]), span(line), 1e-5)
 
 
 def test_preparing_needs_features() -> None:

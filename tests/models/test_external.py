@@ -64,7 +64,7 @@ def test_transformers_are_made_for_the_size_that_is_named() -> None:
     assert resized(torch.rand(2, 3, 32, 32)).stages[0].shape[2] == 24
 
 
-def test_auxiliary_answers_nobody_asks_for_are_not_computed() -> None:
+def test_unused_auxiliary_heads_are_not_computed() -> None:
     network = build("torchvision:googlenet", 5, image_size=32)
     assert any("aux1.fc2.weight" in key for key in network.state_dict())  # its checkpoints still fit
     network.train()(torch.rand(2, 3, 32, 32)).logits.sum().backward()
