@@ -74,17 +74,6 @@ def test_sizes_of_embedded_images_are_those_of_the_data(name: str, change: dict[
     assert size_of(data, {}) == DataSize(**size, dense=is_dense(sets.train))
 
 
-@pytest.mark.parametrize(
-    ("name", "make"), [("cues", "synthetic.make_cues"), ("cues-seg", "synthetic_segmentation.make_scenes")]
-)
-def test_embedded_images_have_the_default_count(monkeypatch: pytest.MonkeyPatch, name: str, make: str) -> None:
-    counts = []
-    monkeypatch.setattr(f"antishortcut.data.{make}", lambda split, count, **_: counts.append(count))
-    with pytest.raises(AttributeError):  # nothing was made
-        open_sets(name, None)
-    assert KNOWN[name].images == counts[0]
-
-
 def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(KNOWN) == DATASETS.keys() - set(WITH_PATH)
     assert KNOWN["imagenet100"].classes == len(class_list("imagenet100"))
@@ -269,20 +258,6 @@ def test_every_kind_of_step_can_be_measured(
 ) -> None:
     monkeypatch.setattr(bench, "STEPS", 2)
     assert clock.seconds(StepGroup.model_validate(TINY | change)) > 0
-
-
-def test_large_batches_are_measured_in_part(clock: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "STEPS", 1)
-    monkeypatch.setattr(bench, "PIXELS", 2 * 32 * 32)
-    sizes, original = [], Stopwatch._timed_method
-
-    def noted(self: Stopwatch, group: StepGroup, batch: Any, task: Any) -> Any:
-        sizes.append((len(batch.image), task.num_locations))
-        return original(self, group, batch, task)
-
-    monkeypatch.setattr(Stopwatch, "_timed_method", noted)
-    clock.seconds(StepGroup.model_validate(TINY | DENSE | {"batch": 8}))
-    assert sizes == [(2, 5)]  # images, and of 20 locations as large a part
 
 
 # --- The command ---

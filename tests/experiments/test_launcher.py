@@ -79,21 +79,6 @@ def test_a_student_that_is_being_trained_is_an_error(recipe: Recipe, session: Se
         session.fit(run)
 
 
-@pytest.mark.slow
-def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
-    words = ["rewind", "--only", "asd-rewind", "--seeds", "1,2", "--jobs", "2", "--threads", "1"]
-    more = ("teacher.keep=[15]", "teacher.rewind_epochs=100")
-    words += [word for text in (*SMALL, *more) for word in ("--set", text)]
-    message = CliRunner().invoke(
-        app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False
-    )
-    assert message.exit_code == 0, message.output
-    assert json.loads(message.stdout) == {"done": 2, "failed": {}, "runs": 2}
-    kinds = {RunDir(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
-    assert set(kinds) == {"teach", "rewind"}
-    assert len(list((kinds["rewind"] / "tensorboard").iterdir())) == 1
-
-
 def test_a_state_chosen_by_another_run_is_reused(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,6 @@ from antishortcut.experiments.printed import PRINTED, find, of_run
 from antishortcut.experiments.suites import SUITES, open_suite
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import build, feature_shapes
-from antishortcut.models.registry import IMAGENET, make
 from antishortcut.teachers.trajectory import snapshot_steps
 from antishortcut.types import Shape, Sizes
 
@@ -95,13 +94,8 @@ def test_every_table_and_figure_has_its_suite(scale: str) -> None:
     assert {name: len(opened(name, scale).jobs) for name in RUNS} == RUNS
     numbered = {number.place.partition(",")[0] for number in PRINTED if "Table" in number.place}
     assert {place.lower().replace(" ", "") for place in numbered} <= set(TABLES)
-
-
-def test_readable_names_open_the_same_suites() -> None:
     assert not set(NAMES) & set(SUITES)
     assert opened("same-family") == opened("table1")
-    assert opened("early-epoch").name == "table7"
-    assert {"ablation-losses", "negative-source", "batch-size", "texture-shift", "ade20k"} <= set(NAMES)
 
 
 def test_tables_share_runs(scale: str) -> None:
@@ -195,12 +189,8 @@ def test_sweeps_have_the_values_of_their_table(name: str) -> None:
     for job in opened(name).jobs:
         assert settings(job)[setting] == find(place, job.name, "P1", measure).mean
         assert {key for key, value in settings(job).items() if value != method_options("asd", {})[key]} <= {setting}
-
-
-def test_early_epochs_are_those_of_table_7() -> None:
     for job in opened("table7").jobs:
         share = float((job.early or job.recipe.teacher.early).rstrip("%"))
-        assert share == find("Table 7", job.name, "P1", "T_early, % of training").mean
         assert share / 100 * job.recipe.epochs == find("Table 7", job.name, "P1", "T_early epoch").mean
 
 
@@ -296,23 +286,6 @@ def invoke(*words: str) -> str:
     return result.stdout
 
 
-def test_show_lists_the_students_of_table_1() -> None:
-    shown = json.loads(invoke("show", "table1", "--json"))
-    assert len(shown) == 5 * 8 * 3
-    assert {job["suite"] for job in shown} == {"P1", "P2", "P3", "P4", "P5"}
-    assert {job["method"] for job in shown} == {
-        "ce", "kd", "fitnets+kd", "at+kd", "dkd", "crd+kd", "ckptkd", "asd",
-    }  # fmt: skip
-    assert {(job["recipe"]["epochs"], job["recipe"]["optim"]["batch"]) for job in shown} == {(240, 64)}
-    own = [job["resolved"] for job in shown if job["method"] == "asd"]
-    asd = {key: find("S-Sec. A.5", "protocol", "all", measure).mean for key, measure in ASD_TEXT.items()}
-    assert all(settings | asd == settings for settings in own)
-    assert all(settings == method_options("asd", {}) for settings in own)
-    for message, job in zip(shown, opened("table1").jobs, strict=True):
-        assert message.pop("resolved") == settings(job)
-        assert Job.model_validate(message) == job
-
-
 def test_show_prints_the_papers_hours() -> None:
     assert "540 A100-hours" in invoke("show", "table1")
     assert "250 in all" in invoke("show", "table6")
@@ -397,27 +370,6 @@ def test_settings_come_after_the_scale() -> None:
     jobs = open_suite("table6", ["epochs=2", "data.train_limit=500"], scale="desk").jobs
     assert {(job.recipe.epochs, job.recipe.data.train_limit) for job in jobs} == {(2, 500)}
     assert {job.recipe.epochs for job in open_suite("table1", ["epochs=2"]).jobs} == {2}
-
-
-@cache
-def width(name: str) -> int:
-    """Of the embedding."""
-    if name in IMAGENET:
-        return IMAGENET[name][1]
-    if ":" in name:
-        return feature_shapes(build(name, 10, image_size=32), 32).embedding
-    with torch.device("meta"):
-        head = make(name, 10).head
-    assert isinstance(head, torch.nn.Linear)
-    return head.in_features
-
-
-@pytest.mark.parametrize("name", BUILT)
-def test_stand_ins_are_equally_wide_where_the_papers_are(name: str) -> None:
-    recipe = PAIRS[name].recipe()
-    teacher, student = recipe.teacher.name, recipe.student.name
-    assert (width(teacher) == width(student)) == (width(STAND_INS[teacher]) == width(STAND_INS[student]))
-    assert STAND_INS[teacher] != STAND_INS[student]
 
 
 @cache

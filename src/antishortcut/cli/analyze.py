@@ -44,20 +44,11 @@ class AuditInput:
 def audit(
     final: Annotated[Path | None, Option(help="Weights of the trained model: .safetensors, .pt, .pth.")] = None,
     early: Annotated[list[str] | None, Option(help="Early weights, FILE or NAME=FILE; repeated, in order.")] = None,
-    model: Annotated[
-        str | None,
-        Option(help="asd list models, or timm:NAME, torchvision:NAME, import:….", autocompletion=options.models),
-    ] = None,
-    data: Annotated[
-        str | None, Option(help="A data set (asd list datasets), or folder:PATH.", autocompletion=options.datasets)
-    ] = None,
-    teacher: Annotated[
-        Path | None, Option(help="Instead of these four: runs/teachers/<hash>; --early is then one of its states.")
-    ] = None,
+    model: options.ModelOption = None,
+    data: options.DatasetOption = None,
+    teacher: Annotated[Path | None, Option(help="Instead: runs/teachers/<hash>; --early is one of its states.")] = None,
     student: Annotated[Path | None, Option(help="A student's weights, or its run folder.")] = None,
-    student_model: Annotated[
-        str | None, Option(help="The model of the student's weights.", autocompletion=options.models)
-    ] = None,
+    student_model: options.ModelOption = None,
     out: Annotated[Path, Option(help="Folder for audit.html, audit.json, pictures/ and figures/.")] = Path("audit"),
     data_root: RootOption = None,
     embedding: Annotated[str | None, Option(help="Module whose output is the embedding [default: found].")] = None,
@@ -71,6 +62,7 @@ def audit(
 ) -> None:
     """Audit your own model: from two checkpoints and images, which directions training abandoned, and how sure."""
     from antishortcut.analysis.audit import audit as measure
+    from antishortcut.data import open_sets
     from antishortcut.export.atomic_dir import placing
     from antishortcut.run_dir import write_json
 
@@ -84,7 +76,12 @@ def audit(
             raise UserError(f"--teacher brings its own model and data; leave out {', '.join(extra)}")
         case = _from_teacher(teacher, early or (), data_root)
     else:
-        case = _from_files(flags, early or (), data_root, embedding, classes, image_size)
+        if missing := [flag for flag, value in {**flags, "--early": early or None}.items() if value is None]:
+            raise UserError(
+                f"an audit needs --final, --early, --model and --data, or --teacher; missing: {', '.join(missing)}"
+            )
+        sets = open_sets(str(data), data_root, image_size=image_size)
+        case = _from_files(str(model), Path(str(final)), early or (), sets, embedding, classes)
     if student is not None or student_model is not None:
         case = _with_student(case, student, student_model, classes)
     with placing(out.resolve()) as work:  # a link may lead to another disk
@@ -133,36 +130,11 @@ def _blank(settings: Any) -> Any:
 
 
 def _from_files(
-    flags: dict[str, Any],
-    early: Sequence[str],
-    data_root: Path | None,
-    embedding: str | None,
-    classes: int | None,
-    image_size: int | None,
+    model: str, final: Path, early: Sequence[str], sets: DataSplits, embedding: str | None, classes: int | None
 ) -> AuditInput:
-    """Weights from files, all of one model."""
-    from antishortcut.data import open_sets
-
-    if missing := [flag for flag, value in {**flags, "--early": early or None}.items() if value is None]:
-        raise UserError(
-            f"an audit needs --final, --early, --model and --data, or --teacher; missing: {', '.join(missing)}"
-        )
-    paths = _named(early)
-    first = next(iter(paths))
-    paths["final"] = flags["--final"]
-    for path in paths.values():
-        if not path.is_file():
-            raise UserError(f"no weights at {path}")
-    model, sets = flags["--model"], open_sets(flags["--data"], data_root, image_size=image_size)
-    networks = {name: _load(model, path, sets, embedding, classes) for name, path in paths.items()}
-    files = {name: str(path) for name, path in paths.items()}
-    return AuditInput(model, sets, networks.pop("final"), networks, first, files)
-
-
-def _named(texts: Sequence[str]) -> dict[str, Path]:
-    """NAME=FILE, or FILE, which is named after its stem."""
+    """Weights from files, all of one model: FILE or NAME=FILE."""
     paths: dict[str, Path] = {}
-    for text in texts:
+    for text in early:
         name, mark, file = text.partition("=")
         if not mark or Path(text).is_file():
             name, file = Path(text).stem, text
@@ -171,7 +143,9 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
         if name in paths:
             raise UserError(f"two early states are called {name!r}; tell them apart: --early NAME=FILE")
         paths[name] = Path(file)
-    return paths
+    networks = {name: _load(model, path, sets, embedding, classes) for name, path in {**paths, "final": final}.items()}
+    files = {name: str(path) for name, path in {**paths, "final": final}.items()}
+    return AuditInput(model, sets, networks.pop("final"), networks, next(iter(paths)), files)
 
 
 def _load(
@@ -179,6 +153,8 @@ def _load(
 ) -> Network:
     from antishortcut.models import build, load_weights
 
+    if not path.is_file():
+        raise UserError(f"no weights at {path}")
     network = build(model, classes or len(sets.classes), image_size=sets.image_size, embedding=embedding)
     try:
         load_weights(network, path)

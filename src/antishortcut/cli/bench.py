@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from antishortcut.experiments.benchmark import Pair
     from antishortcut.experiments.cost import DataSize
 
+PAIR = "TEACHER:STUDENT on CIFAR-100, or a recipe."
+METHODS = options.last_of(lambda: options.methods(""))
+
 
 def bench(
-    pair: Annotated[
-        str, Option(help="TEACHER:STUDENT on CIFAR-100, or a recipe.", autocompletion=options.recipes)
-    ] = "wrn-40-2:wrn-16-2",
-    methods: Annotated[
-        str, Option(help="Comma-separated, or all.", autocompletion=options.last_of(lambda: options.methods("")))
-    ] = "kd,asd,contrast",
+    pair: Annotated[str, Option(help=PAIR, autocompletion=options.recipes)] = "wrn-40-2:wrn-16-2",
+    methods: Annotated[str, Option(help="Comma-separated, or all.", autocompletion=METHODS)] = "kd,asd,contrast",
     batch: Annotated[int | None, Option(min=2, help="Batch size [default: 64, or the recipe's].")] = None,
     rounds: Annotated[int, Option(min=1, help="Measured steps of each method.")] = 20,
     device: options.DeviceOption = "auto",
@@ -37,11 +36,11 @@ def bench(
 
     from antishortcut.experiments.benchmark import PHASES, WARM
     from antishortcut.experiments.benchmark import bench as measure
-    from antishortcut.methods import METHODS
+    from antishortcut.methods import METHODS as ALL
     from antishortcut.progress import ProgressBar
 
     names = options.split_names(methods)
-    names = list(METHODS) if names == ["all"] else names
+    names = list(ALL) if names == ["all"] else names
     if not names:
         raise UserError("--methods names none; asd list methods shows them")
     if compile not in ("on", "off", "auto"):

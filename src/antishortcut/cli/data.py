@@ -30,13 +30,8 @@ STARTING_PAIRS = {  # dense labels or not → teacher, student
     False: ("timm:resnet50", "timm:mobilenetv3_small_100"),
     True: ("deeplabv3-resnet50", "deeplabv3-mobilenetv2"),
 }
-DataArg = Annotated[
-    str,
-    Argument(
-        help="A folder of images, folder:PATH, groups:PATH, a data set or a recipe (asd list).",
-        autocompletion=options.data,
-    ),
-]
+DATA = "A folder of images, folder:PATH, groups:PATH, a data set or a recipe (asd list)."
+DataArg = Annotated[str, Argument(help=DATA, autocompletion=options.data)]
 
 
 def check(
@@ -194,9 +189,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def corrupt(
-    data: Annotated[
-        str, Argument(help="A data set (asd list datasets), or folder:PATH.", autocompletion=options.datasets)
-    ],
+    data: Annotated[str, Argument(help="asd list datasets, or folder:PATH.", autocompletion=options.datasets)],
     out: Annotated[Path, Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
     names: Annotated[str | None, Option(help="Corruptions, comma-separated [default: the fifteen].")] = None,
     extra: Annotated[bool, Option("--extra", help="The four extra corruptions too.")] = False,

@@ -16,16 +16,12 @@ from antishortcut.errors import UserError, one_line
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
 
+ON = f"What to measure, comma-separated: {', '.join(MEASURED)}."
+
 
 def evaluate(
     folders: Annotated[list[Path], Argument(help="Run folders.", metavar="RUN...")],
-    on: Annotated[
-        str,
-        Option(
-            help=f"What to measure, comma-separated: {', '.join(MEASURED)}.",
-            autocompletion=options.last_of(lambda: MEASURED),
-        ),
-    ] = "clean",
+    on: Annotated[str, Option(help=ON, autocompletion=options.last_of(lambda: MEASURED))] = "clean",
     at: options.AtOption = None,
     reference: Annotated[Path | None, Option(help="A run whose corruption error the others are relative to.")] = None,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above each run].")] = None,
@@ -96,15 +92,9 @@ def score_run(
 
 def report(
     folder: Annotated[Path, Argument(help="A folder of runs: runs/P2.")],
-    columns: Annotated[
-        str | None, Option(help='Columns of the tables, not of the page: "last,conflict accuracy,mce".')
-    ] = None,
-    sweep: Annotated[
-        str | None, Option(help='A setting to plot scores against: "strength", "data.options.rho"; sweep.md.')
-    ] = None,
-    scatter: Annotated[
-        str | None, Option(help='Two columns: does the first predict the second? "last,mce"; scatter.md.')
-    ] = None,
+    columns: Annotated[str | None, Option(help='Columns of the tables: "last,conflict accuracy,mce".')] = None,
+    sweep: Annotated[str | None, Option(help='A setting to plot scores against, "strength": sweep.md.')] = None,
+    scatter: Annotated[str | None, Option(help='Does one column predict another? "last,mce": scatter.md.')] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""

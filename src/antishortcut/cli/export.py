@@ -23,9 +23,7 @@ def export(
     folder: Annotated[Path, Argument(help="A run folder, or a teacher's or its hash.", metavar="RUN")],
     to: Annotated[str, Option(help=f"{', '.join(FORMATS)}.", autocompletion=options.last_of(lambda: FORMATS))],
     out: Annotated[Path | None, Option(help="The folder to write [default: RUN/export/<to>].")] = None,
-    embedding: Annotated[
-        bool, Option("--embedding", help="Output the embedding beside the logits: onnx and torch.")
-    ] = False,
+    embedding: Annotated[bool, Option("--embedding", help="Output the embedding too: onnx and torch.")] = False,
     state: Annotated[str, Option(help="Of a teacher: a state it kept, like 15%.")] = "final",
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,

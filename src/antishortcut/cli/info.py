@@ -15,34 +15,65 @@ import typer
 from packaging.requirements import Requirement
 
 from antishortcut import __version__, hardware
-from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
+from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, starting, table, tell
 from antishortcut.errors import UserError, first_line, suggest
 
 Rows = list[dict[str, Any]]
+KINDS = {  # kind → where its names are used
+    "methods": "asd distill RECIPE --method NAME",
+    "models": "asd distill RECIPE --set student.name=NAME",
+    "recipes": "asd distill NAME",
+    "datasets": "asd check NAME",
+    "suites": "asd suite run NAME",
+    "augmentations": "asd distill RECIPE --set data.augment=NAME",
+    "evaluations": "asd evaluate RUN --on NAME",
+}
+LISTED = f"{', '.join(KINDS)}; without it, this list."
 
 
 def list_(
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            help="methods, models, recipes, datasets, suites, augmentations or evaluations; without it, this list.",
-            autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
-        ),
-    ] = None,
+    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=lambda text: starting(KINDS, text))] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what is available, with a line on each."""
     name = {"data": "datasets"}.get(what or "", what)
     if name is None:
-        rows = [{"what": kind, "shown by": f"asd list {kind}", "used by": use} for kind, (_, use) in KINDS.items()]
+        rows = [{"what": kind, "shown by": f"asd list {kind}", "used by": use} for kind, use in KINDS.items()]
     elif name in KINDS:
-        rows = KINDS[name][0]()
+        rows = _rows(name)
     else:
         raise UserError(f"asd list knows no {what!r}{suggest(name, KINDS)}")
     if as_json:
         print_json(rows)
     else:
         table(what or "asd list", list(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _rows(kind: str) -> Rows:
+    if kind == "methods":
+        return _methods()
+    if kind == "models":
+        from antishortcut.models import describe
+
+        return describe()
+    if kind == "suites":
+        from antishortcut.experiments.suites import describe_suites
+
+        return describe_suites()
+    if kind == "recipes":
+        from antishortcut.config.recipe import load_recipe, shipped_recipes
+
+        return [
+            {"name": name, "pair": f"{r.teacher.name} → {r.student.name}", "data": r.data.name, "length": r.length}
+            | {"what": r.title}
+            for name in shipped_recipes()
+            for r in [load_recipe(name)]
+        ]
+    from antishortcut.data import AUGMENTS, DATASETS
+
+    datasets = {name: dataset.help for name, dataset in DATASETS.items()}
+    lines = {"datasets": datasets, "augmentations": AUGMENTS, "evaluations": MEASURED}[kind]
+    return [{"name": name, "what": line} for name, line in lines.items()]
 
 
 def _methods() -> Rows:
@@ -56,57 +87,6 @@ def _methods() -> Rows:
         states = ", ".join(method_roles(name, method_options(name, {}))) or "–"
         rows.append({"name": name, "what": f"{line}; with {own}" if own else line, "teacher states": states})
     return rows
-
-
-def _models() -> Rows:
-    from antishortcut.models import describe
-
-    return describe()
-
-
-def _datasets() -> Rows:
-    from antishortcut.data import DATASETS
-
-    return [{"name": name, "what": source.help} for name, source in DATASETS.items()]
-
-
-def _augmentations() -> Rows:
-    from antishortcut.data import AUGMENTS
-
-    return [{"name": name, "what": line} for name, line in AUGMENTS.items()]
-
-
-def _evaluations() -> Rows:
-    return [{"name": name, "what": line} for name, line in MEASURED.items()]
-
-
-def _suites() -> Rows:
-    from antishortcut.experiments.suites import describe_suites
-
-    return describe_suites()
-
-
-def _recipes() -> Rows:
-    from antishortcut.config.recipe import load_recipe, shipped_recipes
-
-    rows = []
-    for name in shipped_recipes():
-        recipe = load_recipe(name)
-        pair = f"{recipe.teacher.name} → {recipe.student.name}"
-        row = {"name": name, "pair": pair, "data": recipe.data.name, "length": recipe.length, "what": recipe.title}
-        rows.append(row)
-    return rows
-
-
-KINDS = {  # kind → its rows, and where its names are used
-    "methods": (_methods, "asd distill RECIPE --method NAME"),
-    "models": (_models, "asd distill RECIPE --set student.name=NAME"),
-    "recipes": (_recipes, "asd distill NAME"),
-    "datasets": (_datasets, "asd check NAME"),
-    "suites": (_suites, "asd suite run NAME"),
-    "augmentations": (_augmentations, "asd distill RECIPE --set data.augment=NAME"),
-    "evaluations": (_evaluations, "asd evaluate RUN --on NAME"),
-}
 
 
 # --- asd doctor ---

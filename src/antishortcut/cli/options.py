@@ -32,28 +32,28 @@ MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
 def methods(incomplete: str) -> list[str]:
     from antishortcut.methods import METHODS
 
-    return _starting(METHODS, incomplete)
+    return starting(METHODS, incomplete)
 
 
 def models(incomplete: str) -> list[str]:
     if incomplete.startswith("timm:"):
         import timm
 
-        return _starting((f"timm:{name}" for name in timm.list_models()), incomplete)
+        return starting((f"timm:{name}" for name in timm.list_models()), incomplete)
     if incomplete.startswith("torchvision:"):
         import torchvision
 
         names = torchvision.models.list_models(module=torchvision.models)
-        return _starting((f"torchvision:{name}" for name in names), incomplete)
+        return starting((f"torchvision:{name}" for name in names), incomplete)
     from antishortcut.models.registry import DEEPLAB, FAMILIES, IMAGENET
 
-    return _starting((*FAMILIES, *DEEPLAB, *IMAGENET, "timm:", "torchvision:", "import:"), incomplete)
+    return starting((*FAMILIES, *DEEPLAB, *IMAGENET, "timm:", "torchvision:", "import:"), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
     from antishortcut.config.recipe import shipped_recipes
 
-    return [*_starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
+    return [*starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
 
 
 def datasets(incomplete: str) -> list[str]:
@@ -62,7 +62,7 @@ def datasets(incomplete: str) -> list[str]:
     kind, colon, path = incomplete.partition(":")
     if colon and kind in WITH_PATH:
         return [f"{kind}:{folder}" for folder in _folders(path)]
-    return _starting([f"{name}:" if name in WITH_PATH else name for name in DATASETS], incomplete)
+    return starting([f"{name}:" if name in WITH_PATH else name for name in DATASETS], incomplete)
 
 
 def data(incomplete: str) -> list[str]:
@@ -72,7 +72,7 @@ def data(incomplete: str) -> list[str]:
 def suites(incomplete: str) -> list[str]:
     from antishortcut.experiments.suites import SUITES
 
-    return _starting(SUITES, incomplete)
+    return starting(SUITES, incomplete)
 
 
 def last_of(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -80,12 +80,12 @@ def last_of(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in _starting(known(), last) if name not in before.split(",")]
+        return [f"{before}{comma}{name}" for name in starting(known(), last) if name not in before.split(",")]
 
     return complete
 
 
-def _starting(known: Iterable[str], incomplete: str) -> list[str]:
+def starting(known: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -104,10 +104,15 @@ AtOption = Annotated[list[str] | None, Option(help="Images of an evaluation: NAM
 DownloadOption = Annotated[bool, Option("--download", help="Download the data set if torchvision can.")]
 JsonOption = Annotated[bool, Option("--json", help="Print one JSON document.")]
 SeedOption = Annotated[int, Option(min=0, max=2**31 - 1, help="Random seed.")]
+ModelOption = Annotated[str | None, Option(help="asd list models, timm:NAME, import:….", autocompletion=models)]
+DatasetOption = Annotated[str | None, Option(help="asd list datasets, or folder:PATH.", autocompletion=datasets)]
 TestSetOption = Annotated[str | None, Option(help="Which test set [default: the first].")]
 DeviceOption = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 PrecisionOption = Annotated[str, Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
 ThreadsOption = Annotated[int, Option(help="CPU threads of each process, 0 for torch's default.")]
+
+MICRO_BATCHES = "Micro-batches per accumulation step; auto fits memory [default: 1; auto without a recipe]."
+CACHE = "Cache the teachers' outputs on disk [default: in suites, if there is room]."
 
 # execution flag → its type and default; see `with_execution`
 EXECUTION: dict[str, tuple[Any, Any]] = {
@@ -118,24 +123,9 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "threads": (ThreadsOption, 0),
     "workers": (Annotated[str, Option(help="Processes that decode image files; auto: one per core.")], "auto"),
     "save_every": (Annotated[float, Option(help="Seconds between checkpoints to resume from.")], 60.0),
-    "micro_batches": (
-        Annotated[
-            str | None,
-            Option(help="Micro-batches per accumulation step; auto fits memory [default: 1; auto without a recipe]."),
-        ],
-        None,
-    ),
+    "micro_batches": (Annotated[str | None, Option(help=MICRO_BATCHES)], None),
     "log": (Annotated[str, Option(help="Where metrics are logged too: tensorboard, wandb, or both.")], "tensorboard"),
-    "cache_teachers": (
-        Annotated[
-            bool | None,
-            Option(
-                "--cache-teachers/--no-cache-teachers",
-                help="Cache the teachers' outputs on disk [default: in suites, if there is room].",
-            ),
-        ],
-        None,
-    ),
+    "cache_teachers": (Annotated[bool | None, Option("--cache-teachers/--no-cache-teachers", help=CACHE)], None),
     "teacher_precision": (Annotated[str, Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),
     "teacher_compile": (Annotated[str, Option(help="on, off; auto: in long runs, if it is faster.")], "auto"),
     "compile": (Annotated[bool, Option("--compile", help="Compile the student (torch.compile).")], False),

@@ -103,9 +103,7 @@ def run(
     engine: Annotated[str, Option(help="local processes, or ray, a cluster.")] = "local",
     jobs: Annotated[int | None, Option(min=1, help="Runs at a time [default: 1; on a cluster as many as fit].")] = None,
     address: Annotated[str | None, Option(help="HOST:PORT of the Ray cluster's head [default: auto].")] = None,
-    cards: Annotated[
-        float | None, Option(min=0, help="GPUs of a run on the cluster; 0.5: two runs on one [default: --devices].")
-    ] = None,
+    cards: Annotated[float | None, Option(min=0, help="GPUs of a run on the cluster [default: --devices].")] = None,
     at: options.AtOption = None,
     runs: RunsOption = Path("runs"),
     data_root: options.RootOption = None,

@@ -9,29 +9,27 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import (
-    DownloadOption,
-    Flags,
     JsonOption,
     RootOption,
     RunsOption,
-    SeedOption,
     SetOption,
     open_session,
     print_json,
     table,
     tell,
-    with_execution,
 )
 from antishortcut.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from antishortcut.run_dir import RunDir
 
+VIA = "A network between teacher and student (TAKD), repeated."
+
 
 def demo(
     task: Annotated[str, Option(help="classification or segmentation.")] = "classification",
     runs: RunsOption = Path("runs"),
-    seed: SeedOption = 1,
+    seed: options.SeedOption = 1,
     set_: SetOption = None,
     threads: options.ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -63,16 +61,16 @@ def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("reci
     tell(f"wrote {path}; next: edit it, then asd teach {path} && asd distill {path} --method contrast+tc")
 
 
-@with_execution(*options.STUDENT_ONLY)
+@options.with_execution(*options.STUDENT_ONLY)
 def teach(
     recipe: options.RecipeArg,
     set_: SetOption = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
-    download: DownloadOption = False,
+    download: options.DownloadOption = False,
     as_json: JsonOption = False,
     *,
-    execution: Flags,
+    execution: options.Flags,
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
     from antishortcut.config.recipe import load_recipe
@@ -84,20 +82,18 @@ def teach(
     _show_trajectory(RunDir(run.folder(runs)), as_json)
 
 
-@with_execution(*options.STUDENT_ONLY)
+@options.with_execution(*options.STUDENT_ONLY)
 def rewind(
     teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
     epochs: Annotated[
-        int | None, Option(help="Epochs of fine-tuning, or iterations, as the teacher counts [default: 10 epochs].")
+        int | None, Option(help="Length in the teacher's epochs or iterations [default: 10 epochs].")
     ] = None,
-    rate: Annotated[
-        float | None, Option(help="The constant learning rate [default: 0.05, or AdamW's first one].")
-    ] = None,
+    rate: Annotated[float | None, Option(help="Constant learning rate [default: 0.05, or AdamW's first one].")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     as_json: JsonOption = False,
     *,
-    execution: Flags,
+    execution: options.Flags,
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
     from antishortcut.config.recipe import rewind_length
@@ -120,52 +116,36 @@ def rewind(
     _show_trajectory(RunDir(new.folder(runs)), as_json)
 
 
-@with_execution()
+@options.with_execution()
 def distill(
-    recipe: Annotated[
-        str | None,
-        Argument(
-            help="A TOML file, or the name of a shipped recipe; or none, with --data, --teacher and --student.",
-            autocompletion=options.recipes,
-        ),
-    ] = None,
+    recipe: Annotated[str | None, Argument(help=options.RECIPE, autocompletion=options.recipes)] = None,
     data: Annotated[
-        str | None,
-        Option(help="Without a recipe: a folder of images, or asd list datasets.", autocompletion=options.data),
+        str | None, Option(help="Without a recipe: a folder of images.", autocompletion=options.data)
     ] = None,
-    teacher: Annotated[
-        str | None, Option(help="Without a recipe: a network, like timm:resnet50.", autocompletion=options.models)
-    ] = None,
-    student: Annotated[
-        str | None, Option(help="Without a recipe: a smaller network.", autocompletion=options.models)
-    ] = None,
+    teacher: options.ModelOption = None,
+    student: options.ModelOption = None,
     final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
     early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
-    pretrained: Annotated[
-        bool | None, Option(help="Without a recipe: begin with published weights [default: if there are any].")
-    ] = None,
+    pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,
     method: Annotated[str, Option(help="asd list methods.", autocompletion=options.methods)] = "asd",
-    seed: SeedOption = 1,
+    seed: options.SeedOption = 1,
     set_: SetOption = None,
     suite: Annotated[str | None, Option(help="Folder below --runs [default: the recipe's name].")] = None,
     name: Annotated[str | None, Option(help="Name of the run [default: the method's].")] = None,
-    via: Annotated[
-        list[str] | None,
-        Option(help="A network between teacher and student (TAKD), repeated.", autocompletion=options.models),
-    ] = None,
+    via: Annotated[list[str] | None, Option(help=VIA, autocompletion=options.models)] = None,
     generations: Annotated[int, Option(min=1, help="Born-Again: each student teaches the next.")] = 1,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
-    download: DownloadOption = False,
+    download: options.DownloadOption = False,
     as_json: JsonOption = False,
     *,
-    execution: Flags,
+    execution: options.Flags,
 ) -> None:
-    """Distil a student, by a recipe, or from your data and two networks. Trains the teacher first if needed.
+    """Distil a student. Trains the teacher first if needed.
 
-    --set method.KEY=VALUE sets an option of the method.
+    Name a recipe, or --data, --teacher and --student. --set method.KEY=VALUE sets an option of the method.
     """
     from antishortcut.cli import auto
     from antishortcut.config.recipe import load_recipe
