@@ -31,6 +31,7 @@ from antishortcut.experiments.benchmark import Stopwatch
 from antishortcut.experiments.cost import KNOWN, DataSize, StepGroup, measured_cost, size_of, steps_of, trainings
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.suites import open_suite
+from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
@@ -158,7 +159,12 @@ def finish(run: Run, runs: Path) -> None:
 
 def student_of(job: Job, teacher: Run) -> Run:
     names = {"suite": job.suite, "name": job.name, "seed": job.seed, "method": job.method}
-    more = {"options": job.options, "roles": {}, "early": "15%", "teacher": teacher.hash}
+    more = {
+        "options": method_options(job.method, {}),
+        "roles": {"final": "final"},
+        "early": "15%",
+        "teacher": teacher.hash,
+    }
     return distill_run(job.recipe, "some images", **names, **more)  # type: ignore[arg-type]
 
 

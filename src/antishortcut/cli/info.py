@@ -31,8 +31,12 @@ KINDS = {  # kind → where its names are used
 LISTED = f"{', '.join(KINDS)}; without it, this list."
 
 
+def _kinds(incomplete: str) -> list[str]:
+    return starting(KINDS, incomplete)
+
+
 def list_(
-    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=lambda text: starting(KINDS, text))] = None,
+    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=_kinds)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what is available, with a line on each."""

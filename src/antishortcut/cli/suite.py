@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -70,7 +70,13 @@ def show(
     if measure:
         cost = _measure(suite, runs, execution_of(device=device, precision=precision, threads=threads))
     if as_json:
-        jobs = [_job_json(job) for job in suite.jobs]
+        from antishortcut.methods import method_options
+
+        jobs = [
+            job.model_dump(mode="json")
+            | {"resolved": method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)}
+            for job in suite.jobs
+        ]
         print_json({"runs": jobs, "paper": paper and paper.as_json(), "cost": cost.as_json()} if cost else jobs)
         return
     for folder in dict.fromkeys(job.suite for job in suite.jobs):
@@ -178,13 +184,6 @@ def status(
     table(name, ("suite", "name", *STATES), [(*key, *(count[s] for s in STATES)) for key, count in groups.items()])
     trained = sum(text in ("finished", "not scored") for text in states.values())
     tell(f"{trained} of {len(jobs)} students are trained")
-
-
-def _job_json(job: Job) -> dict[str, Any]:
-    from antishortcut.methods import method_options
-
-    options = job.recipe.methods.get(job.method, {}) | job.options
-    return job.model_dump(mode="json") | {"resolved": method_options(job.method, options)}
 
 
 def _settings(job: Job) -> str:

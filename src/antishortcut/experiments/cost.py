@@ -185,11 +185,12 @@ def trainings(jobs: Iterable[Job], counted: Mapping[str, DataSize], runs: Path) 
             step = {"network": architecture(own), "batch": own.batch or recipe.optim.batch}
             if key not in listed and own.final is None and teacher is None:
                 add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
+            listed.add(key)
             if own.early == "rewind" and rewound not in listed:
+                listed.add(rewound)
                 run = teacher and rewind_run(teacher, own.rewind_epochs, own.rewind_lr)
                 if run is None or not RunDir(run.folder(runs)).finished:
                     add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
-            listed |= {key, rewound}
         if state(job, runs) != "finished":
             recipe, network = job.recipe, architecture(job.recipe.teacher)
             other = None if job.other is None or architecture(job.other) == network else architecture(job.other)

@@ -157,12 +157,9 @@ def mismatch(job: Job, runs: Path) -> str:
         expected = _expected_run(job, run)
     except UserError:  # missing weights, a wrong option: reported when it is trained
         return ""
-    there, here = (
-        _flat(each.model_dump(mode="json", exclude={"keep": True, "model": {"weights"}})) for each in (run, expected)
-    )
-    differences = [
-        f"{key} {there.get(key)} there, {here.get(key)} here" for key in there | here if there.get(key) != here.get(key)
-    ]
+    there, here = _flat(run), _flat(expected)
+    keys = [key for key in there | here if there.get(key) != here.get(key)]
+    differences = [f"{key} {there.get(key)} there, {here.get(key)} here" for key in keys]
     if not differences:
         return ""
     return f"{folder.path} holds another run ({'; '.join(differences[:3])}); use another --runs or remove that folder"
@@ -194,9 +191,9 @@ def _expected_run(job: Job, run: Run) -> Run:
     )
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+def _flat(run: Run) -> dict[str, Any]:
     flat = dict[str, Any]()
-    for key, value in settings.items():
+    for key, value in run.model_dump(mode="json", exclude={"keep": True, "model": {"weights"}}).items():
         flat |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
     return flat
 

@@ -204,11 +204,6 @@ TABLES: dict[str, PaperTable] = {
 NAMES = {table.also: name for name, table in TABLES.items() if table.also}  # readable name → its number
 
 
-def table(name: str) -> Suite:
-    """The runs of a table at the paper's scale."""
-    return Suite(name, TABLES[name].what, TABLES[name].jobs(), TABLES[name].timed)
-
-
 def _all() -> tuple[Job, ...]:
     """All tables; a run that several need is scored on what any of them measures."""
     jobs: dict[str, Job] = {}
@@ -235,13 +230,15 @@ STAND_INS = {  # narrower or shallower, if possible of the same family; equally 
 }  # fmt: skip
 
 
-def scaled(suite: Suite, scale: str) -> Suite:
-    """A suite of the paper at a scale."""
-    if scale == "paper":
-        return suite
-    recipes: dict[int, Recipe] = {}  # jobs share their recipes
-    jobs = tuple(desk(job, recipes.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
-    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs, suite.timed)
+def paper_suite(name: str, overrides: Sequence[str], scale: str = "paper") -> Suite:
+    """The runs of a table at a scale."""
+    _, what, make, timed = TABLES[name]
+    jobs = make()
+    if scale == "desk":
+        recipes: dict[int, Recipe] = {}  # jobs share their recipes
+        jobs = tuple(desk(job, recipes.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in jobs)
+        what = f"at desk scale, not the paper's size: {what}"
+    return Suite(name, what, jobs, timed).set(overrides)
 
 
 def desk(job: Job, recipe: Recipe | None = None) -> Job:

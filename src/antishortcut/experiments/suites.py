@@ -15,40 +15,25 @@ from typing import Any
 
 from antishortcut.config.recipe import Value, load_recipe
 from antishortcut.errors import UserError, suggest
+from antishortcut.experiments import paper
 from antishortcut.experiments.jobs import Job, Suite, SuiteRow, make_jobs
-from antishortcut.experiments.paper import (
-    MARK,
-    METHODS,
-    NAMES,
-    NO_SS,
-    NO_TC,
-    NO_TEMPORAL,
-    PAIRS,
-    SCALES,
-    SEGMENTERS,
-    TABLES,
-    scaled,
-    table,
-)
+from antishortcut.experiments.paper import MARK, NAMES, PAIRS, SCALES, TABLES, paper_suite
 
 SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # for segmentation, and for sweeps that ask for a trend
 OURS = SuiteRow("contrast+tc", "contrast+tc")
-ROWS = (*METHODS, NO_SS, NO_TC, NO_TEMPORAL[0], OURS)
-DENSE = (*SEGMENTERS, OURS)
+ROWS = (*paper.METHODS, paper.NO_SS, paper.NO_TC, paper.NO_TEMPORAL[0], OURS)
+DENSE = (*paper.SEGMENTERS, OURS)
 CORRUPTED = 2000  # images per corruption and severity
 ON, ON_DENSE, ON_HARD = ("clean", "corruptions", "mechanism"), ("clean", "scenes"), ("clean", "hard")
 
 STRENGTHS = [SuiteRow(f"contrast-{value:g}", "contrast", {"strength": value}) for value in (0.25, 0.5, 1.0, 2.0)]  # λ
 RHOS = (0.8, 0.95, 0.99)  # beside 0.9, which has every row
 KEPT = (0, 2, 5, 10, 15, 20, 30, 50, 75)  # states of a teacher; 0 is untrained
-BASE = [SuiteRow("ce", "ce"), SuiteRow("kd", "kd"), SuiteRow("asd", "asd")]
+BASE = [paper.CE, paper.KD, paper.ASD]
 JTT, LFF = SuiteRow("jtt", "jtt+kd"), SuiteRow("lff", "lff+kd")
 RIVALS = [
-    SuiteRow("asd-no-ss", "asd", {"ss": 0.0}),
-    SuiteRow("ckptkd", "ckptkd"),
-    JTT,
-    LFF,
+    *(paper.NO_SS, paper.CKPT, JTT, LFF),
     SuiteRow("residual-0.5", "residual", {"strength": 0.5}),
     SuiteRow("residual-1", "residual", {"strength": 1.0}),
 ]
@@ -143,10 +128,6 @@ def beyond_groups(overrides: Sequence[str]) -> Suite:
     return Suite("beyond-groups", "contrast targets on a folder with a group file", tuple(jobs))
 
 
-def _paper(name: str, overrides: Sequence[str], scale: str = "paper") -> Suite:
-    return scaled(table(name), scale).set(overrides)
-
-
 SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "desk": desk,
     "desk-cues": desk_cues,
@@ -154,7 +135,7 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "beyond-cues": beyond_cues,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
-    **{name: partial(_paper, name) for name in TABLES},
+    **{name: partial(paper_suite, name) for name in TABLES},
 }
 
 
@@ -169,7 +150,7 @@ def open_suite(
         raise UserError(f"no suite {name!r}{suggest(name, [*SUITES, *NAMES])}")
     if known not in TABLES and scale != "paper":
         raise UserError(f"suite {name} has one size only; --scale {scale} is for the tables of the paper")
-    suite = _paper(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
+    suite = paper_suite(known, overrides, scale) if known in TABLES else SUITES[known](overrides)
     suite = suite.only(only, seeds)
     if overrides:
         _check_rows(known, overrides, suite)

@@ -98,16 +98,22 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     _require_images(finding)
     images, pretrained = len(finding.parts["train"]), _pretrained(request)
     batch = min(max(1 << int(math.log2(max(images / STEPS_PER_EPOCH, 1))), BATCH[0]), BATCH[1])
-    unit, length, why = _length(request, overrides.get("iterations"), images, batch)
+    epochs = request.epochs or min(max(round(STEPS * batch / images), EPOCHS[0]), EPOCHS[1])
+    unit, length = ("iterations", overrides["iterations"]) if "iterations" in overrides else ("epochs", epochs)
+    length = length if isinstance(length, int) else epochs  # a wrong type is refused below
+    why = "" if request.epochs else f"about {STEPS:,} steps, from {EPOCHS[0]} to {EPOCHS[1]} epochs"
+    counts = f"{plural(len(finding.classes), 'class')}, {plural(images, 'image')} to train on"  # no names in comments
+    counts += f", {sum(map(len, finding.parts.values())) - images:,} held out"
+    if finding.empty:
+        counts += f"; without images: {plural(len(finding.empty), 'folder')}"
     augment = usual_augment(finding)
     lines = [
         RecipeLine("title", f"{request.teacher} → {request.student} on {request.data}"),
         RecipeLine(unit, length, why),
-        RecipeLine("data.name", request.data, _counts(finding)),
+        RecipeLine("data.name", request.data, counts),
     ]
     if request.data.startswith(OWN):
-        why = "half of the images or more are no smaller"
-        lines.append(RecipeLine("data.image_size", finding.image_size, why))
+        lines.append(RecipeLine("data.image_size", finding.image_size, "half of the images or more are no smaller"))
     lines += [
         RecipeLine("data.augment", augment, AUGMENTS.get(augment, "")),
         *_teacher(request, pretrained, length, batch),
@@ -145,22 +151,6 @@ def _require_images(finding: Finding) -> None:
         raise UserError(f"{finding.name}: no image of {empty[0]} is left to train on; add some (asd check counts them)")
     if sum(counts) < 2:
         raise UserError(f"{finding.name}: {sum(counts)} training image; at least two are needed")
-
-
-def _counts(finding: Finding) -> str:
-    """Without names, which may hold anything: this becomes a comment."""
-    train, *held = (len(images) for images in finding.parts.values())
-    text = f"{plural(len(finding.classes), 'class')}, {plural(train, 'image')} to train on, {sum(held):,} held out"
-    return text + (f"; without images: {plural(len(finding.empty), 'folder')}" if finding.empty else "")
-
-
-def _length(request: PairRequest, iterations: Any, images: int, batch: int) -> tuple[str, int, str]:
-    if iterations is not None:
-        return "iterations", iterations if isinstance(iterations, int) else EPOCHS[0], ""
-    if request.epochs is not None:
-        return "epochs", request.epochs, ""
-    epochs = min(max(round(STEPS * batch / images), EPOCHS[0]), EPOCHS[1])
-    return "epochs", epochs, f"about {STEPS:,} steps, from {EPOCHS[0]} to {EPOCHS[1]} epochs"
 
 
 def _pretrained(request: PairRequest) -> dict[str, bool]:
