@@ -200,16 +200,6 @@ def test_hours_equal_those_computed_by_hand(tmp_path: Path) -> None:
     assert cost.left_out == ()
 
 
-@pytest.mark.parametrize("suite", ["table4", "desk-dense"])
-def test_steps_of_segmentation_are_counted(tmp_path: Path, suite: str) -> None:
-    jobs, clock = open_suite(suite).jobs, Fake()
-    cost = measured_cost(jobs, tmp_path, clock)
-    assert cost.left_out == ()
-    assert all(group.size.dense and group.task is not None for group in clock.groups)
-    hours = sum(row.student_hours for row in cost.rows)
-    assert hours == pytest.approx(sum(job.recipe.iterations for job in jobs) * 0.001 / 3600)
-
-
 def test_a_group_that_fails_is_left_out(tmp_path: Path) -> None:
     lines: list[tuple[int, int, str]] = []
     jobs = open_suite("table6").jobs

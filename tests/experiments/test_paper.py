@@ -19,26 +19,20 @@ from antishortcut.experiments.cost import KNOWN
 from antishortcut.experiments.jobs import Job, Suite, teacher_key
 from antishortcut.experiments.paper import (
     ADE,
-    ALL_HOURS,
     C100,
-    CIFAR_HOURS,
     DENSE,
     DESK_EPOCHS,
     DESK_ITERATIONS,
     IN100,
-    LARGE_HOURS,
     MARK,
     NAMES,
-    OTHER_HOURS,
     PAIRS,
-    RUN_HOURS,
     STAND_INS,
     TABLES,
     TINY,
     WARMED,
     desk,
     desk_recipe,
-    reported_hours,
 )
 from antishortcut.experiments.printed import PRINTED, find, of_run
 from antishortcut.experiments.suites import SUITES, open_suite
@@ -301,25 +295,6 @@ def test_show_prints_the_papers_hours() -> None:
     message = invoke("show", "s-table8")
     assert "batch=32" in message
     assert "rewind" in invoke("show", "rewind", "--only", "asd-rewind")
-
-
-def test_hours_are_the_papers() -> None:
-    assert find("S-Sec. A.5", "asd", C100, "A100-hours of a run").mean == RUN_HOURS
-    assert [find("S-Sec. A.5", "paper", of, "A100-hours").mean for of in (C100, f"{IN100} and {TINY}", "all")] == [
-        CIFAR_HOURS, OTHER_HOURS, ALL_HOURS,
-    ]  # fmt: skip
-    assert CIFAR_HOURS + OTHER_HOURS == ALL_HOURS
-    nine = open_suite("table3", only=["asd"])
-    hours = reported_hours(nine)
-    assert str(hours).startswith("75 A100-hours")
-    assert hours is not None
-    assert hours.as_json() == {
-        "a100_hours": pytest.approx(75), "each": [{"hours": LARGE_HOURS, "runs": 9}], "left_out": {},
-    }  # fmt: skip
-    silent = reported_hours(opened("table4"))
-    assert silent is not None
-    assert silent.as_json() == {"a100_hours": None, "each": [], "left_out": dict.fromkeys(DENSE, 15)}
-    assert {name for name, pair in PAIRS.items() if pair.hours is None} == {*DENSE, "deit-tiny"}
 
 
 def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:

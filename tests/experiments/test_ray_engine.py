@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -127,13 +126,16 @@ def wait_for(found: Callable[[], Path | None], process: subprocess.Popen[bytes],
 
 
 def saved_by(group: int, runs: Path) -> Path | None:
-    """A student with a saved state whose training is a process of this node."""
-    for lock in runs.glob("beyond-cues/*/.lock"):
-        try:
-            if list(lock.parent.glob("resume/*.pt")) and json.loads(lock.read_text())["pid"] in members(group):
+    """A student with a checkpoint whose lock is held by a process of this node."""
+    for link in (link for number in members(group) for link in Path(f"/proc/{number}/fd").glob("*")):
+        with suppress(OSError):
+            lock = link.readlink()
+            if (
+                lock.name == ".lock"
+                and lock.parent.parent == runs / "beyond-cues"
+                and list(lock.parent.glob("resume/*.pt"))
+            ):
                 return lock.parent
-        except (ValueError, KeyError, OSError):
-            continue
     return None
 
 
