@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from antishortcut.experiments.benchmark import CACHED, PARTS, bench, machine, pair_of
+from antishortcut.experiments.benchmark import CACHED, PHASES, bench, machine, pair_of
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
@@ -106,7 +106,7 @@ def share(pair: str, steps: int) -> dict[str, Any]:
     """The method's part of a step: its terms and the task's own loss, forward and backward."""
     message = bench(pair_of(pair), ["kd", "asd"], batch=USUAL["B"], rounds=steps)
     split = {name: message["split"][name] for name in ("kd", "asd", "asd" + CACHED)}
-    part = {name: round(pieces["method"] / sum(pieces[p] for p in PARTS), 4) for name, pieces in split.items()}
+    part = {name: round(pieces["method"] / sum(pieces[p] for p in PHASES), 4) for name, pieces in split.items()}
     return {"pair": pair, "batch": USUAL["B"], "steps": steps, "method": part, "ms": split}
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antishortcut.experiments.benchmark import Bench
+    from antishortcut.experiments.benchmark import TimedMethod
     from antishortcut.types import Batch
 
 TORCHDISTILL = "1.1.5"
@@ -101,7 +101,7 @@ class Other:
         return pipe
 
 
-def our_turn(runs: dict[str, Bench], batch: Batch, data: float) -> None:
+def our_turn(runs: dict[str, TimedMethod], batch: Batch, data: float) -> None:
     """A step to wake up, and one of every method that counts."""
     first = next(iter(runs.values()))
     first.turn(batch)
@@ -126,7 +126,7 @@ def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, pyth
         CIFAR,
         PLAIN,
         WARM,
-        Maker,
+        BenchSetup,
         machine,
         median,
         now,
@@ -138,7 +138,7 @@ def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, pyth
     torch.manual_seed(0)
     other = Other(python, pair, batch, threads)
     with tempfile.TemporaryDirectory() as place:
-        maker = Maker(pair_of(pair), CIFAR, batch, torch.device("cpu"), compile, Path(place))
+        maker = BenchSetup(pair_of(pair), CIFAR, batch, torch.device("cpu"), compile, Path(place))
         runs = {PLAIN: maker.plain()} | {name: maker.ours(name) for name in METHODS}
         runs["asd" + CACHED] = maker.ours("asd", cached=True)
         networks = (maker.teachers["final"], runs["kd"].student)
@@ -168,7 +168,7 @@ def compare(pair: str, rounds: int, batch: int, threads: int, compile: str, pyth
             "batch": batch,
             "threads": {"ours": torch.get_num_threads(), "torchdistill": other.facts["threads"]},
             "parameters": other.facts["parameters"],
-            "ours": maker.how,
+            "ours": maker.precision,
             "torchdistill": "DistillationBox, KDLoss, SGD, float32, default layout, teacher in eval mode",
             "networks": "torchdistill's own" if pair.startswith("wrn") else "of torchvision's BasicBlock",
         },

@@ -1,11 +1,13 @@
-"""Progress of a run: a progress bar at a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress of a run: a progress bar at a terminal, plain lines elsewhere, always on stderr; and how a process exits."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -91,3 +93,29 @@ def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     more = (TimeRemainingColumn(), TextColumn("{task.fields[terms]}"))
     return Progress(*columns, *more, console=console(), transient=True)
+
+
+@contextmanager
+def own_exit_code() -> Iterator[None]:
+    """Exit with the code this block ends with, whatever torch's threads do meanwhile.
+
+    A gloo thread that still holds a tensor may abort the process while Python shuts down (pytorch issue 190489). So a
+    process that was part of a group exits before that. This is registered first, so it is called last.
+    """
+    code = 1  # a traceback's
+
+    def exit_at_once() -> None:
+        dist = sys.modules.get("torch.distributed")  # not imported for this
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):  # nobody reads it any more
+                    stream.flush()
+            os._exit(code)
+
+    atexit.register(exit_at_once)
+    try:
+        yield
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise

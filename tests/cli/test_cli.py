@@ -1,4 +1,4 @@
-"""The command as a person meets it: results on standard output, everything else on standard error, errors in a line."""
+"""The command: results on standard output, everything else on standard error, errors in one line."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_whole_path(here: Path, tiny: Path) -> None:
+def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> None:
     taught = asd("teach", str(tiny), "--threads", "1")
     assert taught["states"][-1]["labels"] == ["100%"]
     for seed in ("1", "2"):
         for method in ("kd", "asd"):
-            built = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
-            assert built["run"] == f"runs/tiny/{method}-s{seed}"
-            assert 0 <= built["last"]["accuracy"] <= built["best"]["accuracy"] <= 1
+            result = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
+            assert result["run"] == f"runs/tiny/{method}-s{seed}"
+            assert 0 <= result["last"]["accuracy"] <= result["best"]["accuracy"] <= 1
     folders = sorted(str(path) for path in Path("runs/tiny").iterdir())
     scored = asd("evaluate", *folders, "--on", "clean,mechanism")
     assert [entry["run"] for entry in scored["runs"]] == folders
@@ -58,7 +58,7 @@ def test_the_whole_path(here: Path, tiny: Path) -> None:
     assert ablation["hash"] != again["hash"]
 
 
-def test_demo_gives_a_row_for_everyone(here: Path) -> None:
+def test_demo_has_a_row_for_each_method(here: Path) -> None:
     small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
     story = asd("demo", *small, "--threads", "1")
     assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast+tc"]
@@ -93,7 +93,7 @@ def test_init_writes_a_recipe_once(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["distill", "P2x"], "did you mean 'P2'"),
         (["distill", "cues", "--method", "asdf"], "did you mean 'asd'"),
@@ -108,11 +108,23 @@ def test_init_writes_a_recipe_once(here: Path) -> None:
         (["evaluate", "nothing"], "not a run folder"),
         (["report", "nothing"], "nothing"),
         (["rewind", "nothing"], "not a run folder"),
-        (["list", "method"], "did you mean 'methods'"),
+        (["distil"], "'distill'"),
+        (["distill", "cues", "--metod", "kd"], "--method"),
+        (["list", "sutes"], "'suites'"),
+        (["check", "camvod"], "'camvid'"),
+        (["evaluate", "x", "--at", "cleen=."], "'clean'"),
+        (["distill", "cues", "--set", "data.augmet=none"], "'augment'"),
+        (["distill", "cues", "--set", "data.name=cue"], "'cues'"),
+        (["bench", "--pair", "cnn16:cnn-8-64", "--rounds", "1"], "'cnn-16'"),
+        (["bench", "--pair", "camvid"], "is not measured here"),
+        (["bench", "--methods", "kdd"], "unknown method 'kdd'"),
+        (["bench", "--methods", ","], "--methods names none"),
+        (["bench", "--device", "tpu"], "--device tpu"),
+        (["demo", "--threads", "-1"], "--threads"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["asd", *words])
     with pytest.raises(SystemExit) as caught:
@@ -122,20 +134,22 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert captured.out == ""
     line = captured.err.strip().splitlines()[-1]
     assert line.startswith("asd: ")
-    assert said in line
+    assert message in line
     assert "Traceback" not in captured.err
     assert not (here / "runs" / "cues").exists()  # nothing half-written
 
 
-def test_the_version_is_told(here: Path) -> None:
+def test_version(here: Path) -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"asd {__version__}\n"
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_and_suite_show_import_nothing_heavy() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from antishortcut.cli import app\n"
         "result = CliRunner().invoke(app, ['--help']); assert 'distill' in result.output, result.output\n"
-        "heavy = {'torch', 'pydantic', 'numpy', 'lightning_fabric', 'timm', 'polars'} & set(sys.modules)\n"
+        "result = CliRunner().invoke(app, ['suite', 'show', 'beyond-cues'])\n"
+        "assert result.exit_code == 0 and 'contrast-1' in result.output, result.output\n"
+        "heavy = {'torch', 'numpy', 'lightning_fabric', 'timm', 'polars'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Shell completion and asd list: names offered are names that exist, and each has its line."""
+"""Shell completion and asd list: names exist, and each has a description."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from antishortcut.cli import app, main
-from antishortcut.cli import options as complete
+from antishortcut.cli import app, options
 from antishortcut.cli.info import KINDS
 from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
@@ -41,7 +40,7 @@ from antishortcut.models.registry import IMAGENET
         ("asd distill cues --meth", ["--method"]),
     ],
 )
-def test_names_are_offered(
+def test_names_are_completed(
     line: str,
     offered: list[str],
     tmp_path: Path,
@@ -61,7 +60,7 @@ def test_names_are_offered(
 
 
 def test_the_last_of_several_names_is_completed() -> None:
-    assert complete.listed(lambda: ["kd", "asd"])("asd,") == ["asd,kd"]
+    assert options.last_of(lambda: ["kd", "asd"])("asd,") == ["asd,kd"]
 
 
 def test_completion_is_installed(tmp_path: Path) -> None:
@@ -77,14 +76,14 @@ def asd(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_list_without_a_word_says_what_can_be_listed() -> None:
+def test_list_without_a_name_lists_the_kinds() -> None:
     assert [row["what"] for row in asd("list")] == list(KINDS)
     assert asd("list", "data") == asd("list", "datasets")
     assert {row["name"] for row in asd("list", "evaluations")} == set(MEASURED)
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_everything_has_its_line(what: str) -> None:
+def test_every_name_has_a_description(what: str) -> None:
     rows = asd("list", what)
     for row in rows:
         line = row.get("what", row.get("family", ""))
@@ -93,21 +92,3 @@ def test_everything_has_its_line(what: str) -> None:
     if what == "methods":  # variants are told apart
         assert len({row["what"] for row in rows}) == len(rows)
         assert next(row["what"] for row in rows if row["name"] == "at+kd").endswith("with kd = 1.0")
-
-
-@pytest.mark.parametrize(("words", "near"), [
-    (["distil"], "'distill'"), (["distill", "cues", "--metod", "kd"], "--method"), (["list", "sutes"], "'suites'"),
-    (["suite", "show", "dexk"], "'desk'"), (["distill", "cuse"], "'cues'"), (["check", "camvod"], "'camvid'"),
-    (["evaluate", "x", "--at", "cleen=."], "'clean'"), (["distill", "cues", "--set", "data.augmet=none"], "'augment'"),
-    (["distill", "cues", "--set", "data.name=cue"], "'cues'"),
-    (["bench", "--pair", "cnn16:cnn-8-64", "--rounds", "1"], "'cnn-16'"),
-])  # fmt: skip
-def test_a_typo_is_answered_with_the_near_name(
-    words: list[str], near: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["asd", *words])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert near in capsys.readouterr().err.strip().splitlines()[-1]

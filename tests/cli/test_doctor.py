@@ -1,4 +1,4 @@
-"""asd doctor: it reports what there is, every problem comes with a fix, and only what breaks asd is an error."""
+"""asd doctor: every problem comes with a fix, and only what breaks asd is an error."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from antishortcut import __version__
-from antishortcut import hardware as machine
-from antishortcut.cli import app, main
-from antishortcut.cli import info as doctor
+from antishortcut import __version__, hardware
+from antishortcut.cli import app, info, main
 from antishortcut.cli.info import KNOWN, examine
-from antishortcut.data import DATASETS
-from antishortcut.data import readers as layouts
+from antishortcut.data import DATASETS, readers
 from antishortcut.data.datasets import WITH_PATH
 from tests.data.official import make_ade, make_camvid, make_cifar, make_tiny, picture
 
 
-def test_it_reports_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_versions_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
     result = CliRunner().invoke(app, ["doctor", "--json"], catch_exceptions=False)
     results = json.loads(result.stdout)
@@ -45,21 +42,21 @@ def test_it_reports_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_sets_are_found_where_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(KNOWN) == set(DATASETS) - set(WITH_PATH) - {"cues", "cues-seg"}
     assert examine(tmp_path / "data")["data sets there"] == []
-    first = sorted(layouts.class_list("imagenet100"))[0]
+    first = sorted(readers.class_list("imagenet100"))[0]
     picture(tmp_path / "imagenet" / "train" / first / "0.JPEG")
     for make in (make_cifar, make_tiny, make_ade):
         make(tmp_path)
     make_camvid(tmp_path / "camvid")
     monkeypatch.setenv("ANTISHORTCUT_DATA", str(tmp_path))
     assert examine()["data sets there"] == list(KNOWN)
-    assert examine(tmp_path / layouts.CIFAR)["data sets there"] == ["cifar100"]  # the folder of the set itself
+    assert examine(tmp_path / readers.CIFAR)["data sets there"] == ["cifar100"]  # the folder of the set itself
 
 
 def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_DATA", str(tmp_path / "gone"))
     monkeypatch.setenv("ANTISHORTCUT_DATE", "today")
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float23")
-    monkeypatch.setattr(machine, "shared_bytes", lambda: 64 * 2**20)
+    monkeypatch.setattr(hardware, "shared_bytes", lambda: 64 * 2**20)
     usage = shutil.disk_usage(".")._replace(free=2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/nvidia-smi" if name == "nvidia-smi" else None)
@@ -72,8 +69,8 @@ def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_missing_extras_are_listed_with_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = doctor._installed
-    monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "altair" else installed(name))
+    installed = info._installed
+    monkeypatch.setattr(info, "_installed", lambda name: None if name == "altair" else installed(name))
     result = examine()
     assert result["broken"] == []
     assert result["missing extras"]["report"] == "pip install 'antishortcut[report]'"
@@ -81,9 +78,9 @@ def test_missing_extras_are_listed_with_their_command(monkeypatch: pytest.Monkey
 
 
 def test_only_what_breaks_asd_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    installed, load = doctor._installed, importlib.import_module
+    installed, load = info._installed, importlib.import_module
     versions = {"timm": None, "typer": "0.1.0"}
-    monkeypatch.setattr(doctor, "_installed", lambda name: versions.get(name, installed(name)))
+    monkeypatch.setattr(info, "_installed", lambda name: versions.get(name, installed(name)))
 
     def refuse(name: str, package: str | None = None) -> Any:
         if name == "torchvision":

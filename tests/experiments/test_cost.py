@@ -28,8 +28,10 @@ from antishortcut.data.readers import class_list
 from antishortcut.errors import UserError
 from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
-from antishortcut.experiments.cost import KNOWN, Group, Size, measured_cost, size_of, steps_of, trainings
-from antishortcut.experiments.suites import Job, open_suite, teacher_key
+from antishortcut.experiments.cost import KNOWN, DataSize, StepGroup, measured_cost, size_of, steps_of, trainings
+from antishortcut.experiments.jobs import Job, teacher_key
+from antishortcut.experiments.suites import open_suite
+from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
@@ -41,21 +43,21 @@ class Fake:
 
     broken: str = ""  # a method that fails
     machine: str = "an abacus"
-    groups: list[Group] = field(default_factory=list)
+    groups: list[StepGroup] = field(default_factory=list)
 
-    def seconds(self, group: Group) -> float:
+    def seconds(self, group: StepGroup) -> float:
         self.groups.append(group)
         if group.method == self.broken:
             raise RuntimeError("out of memory\nand much more")
         return 0.001 if group.teacher else 0.01
 
-    def count(self, data: DataSettings) -> Size:
+    def count(self, data: DataSettings) -> DataSize:
         if not data.name.endswith("there"):
             raise UserError(f"{data.name}: no such folder")
-        return Size(images=1000, classes=7, side=224)
+        return DataSize(images=1000, classes=7, side=224)
 
 
-# --- sizes and numbers of steps ----------------------------------------------------------------------------------
+# --- Sizes and numbers of steps ---
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 32])
@@ -70,16 +72,7 @@ def test_sizes_of_embedded_images_are_those_of_the_data(name: str, change: dict[
     data = DataSettings(name=name, options={"count": 41, "test_count": 10}, **change)
     sets = open_sets(name, None, options=data.options, **change)
     size = {"images": len(sets.train), "classes": len(sets.classes), "side": sets.image_size}
-    assert size_of(data, {}) == Size(**size, dense=is_dense(sets.train))
-
-
-@pytest.mark.parametrize(("name", "make"), [("cues", "cues.make_cues"), ("cues-seg", "cues_seg.make_scenes")])
-def test_embedded_images_have_the_default_count(monkeypatch: pytest.MonkeyPatch, name: str, make: str) -> None:
-    counts = []
-    monkeypatch.setattr(f"antishortcut.data.{make}", lambda split, count, **_: counts.append(count))
-    with pytest.raises(AttributeError):  # nothing was made
-        open_sets(name, None)
-    assert KNOWN[name].images == counts[0]
+    assert size_of(data, {}) == DataSize(**size, dense=is_dense(sets.train))
 
 
 def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +84,9 @@ def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: 
         assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
-    monkeypatch.setitem(KNOWN, "cifar100", Size(images=15, classes=3, side=32))
+    monkeypatch.setitem(KNOWN, "cifar100", DataSize(images=15, classes=3, side=32))
     result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
-    assert result == Size(images=len(sets.train), classes=len(sets.classes), side=32)
+    assert result == DataSize(images=len(sets.train), classes=len(sets.classes), side=32)
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +100,12 @@ def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any, clock: Stopwa
     sets = open_sets(data.name, None, image_size=16)
     size = {"images": len(sets.train), "classes": len(sets.classes), "side": 16, "dense": is_dense(sets.train)}
     assert size_of(data, {}) is None
-    assert size_of(data, {data.name: clock.count(data)}) == Size.model_validate(size)
+    assert size_of(data, {data.name: clock.count(data)}) == DataSize.model_validate(size)
     with pytest.raises(UserError, match="steps on elsewhere are not measured yet"):
         clock.count(DataSettings(name="elsewhere"))
 
 
-# --- which trainings ---------------------------------------------------------------------------------------------
+# --- Which trainings ---
 
 
 def test_table_1_has_forty_kinds_of_students_and_each_teacher_once(tmp_path: Path) -> None:
@@ -126,7 +119,7 @@ def test_table_1_has_forty_kinds_of_students_and_each_teacher_once(tmp_path: Pat
     assert {training.steps for training in result} == {240 * 782}  # 781 batches of 64, and one of 16
 
 
-def test_what_costs_the_same_is_one_group(tmp_path: Path) -> None:
+def test_steps_of_equal_cost_are_one_group(tmp_path: Path) -> None:
     jobs = [job for job in open_suite("beyond-cues", seeds=[1]).jobs if job.suite == "beyond-cues"]
     result = {t.title.split("/")[-1][:-3]: t for t in trainings(jobs, {}, tmp_path) if not t.teacher}
     group = result["contrast-1"].group
@@ -166,7 +159,12 @@ def finish(run: Run, runs: Path) -> None:
 
 def student_of(job: Job, teacher: Run) -> Run:
     names = {"suite": job.suite, "name": job.name, "seed": job.seed, "method": job.method}
-    more = {"options": job.options, "roles": {}, "early": "15%", "teacher": teacher.hash}
+    more = {
+        "options": method_options(job.method, {}),
+        "roles": {"final": "final"},
+        "early": "15%",
+        "teacher": teacher.hash,
+    }
     return distill_run(job.recipe, "some images", **names, **more)  # type: ignore[arg-type]
 
 
@@ -186,10 +184,10 @@ def test_finished_trainings_are_not_counted(tmp_path: Path) -> None:
     assert set(before) - set(after) == {name, f"{name}, rewound", jobs[0].title}
 
 
-# --- sums --------------------------------------------------------------------------------------------------------
+# --- Sums ---
 
 
-def test_hours_as_by_hand(tmp_path: Path) -> None:
+def test_hours_equal_those_computed_by_hand(tmp_path: Path) -> None:
     clock = Fake()
     cost = measured_cost(open_suite("table1").jobs, tmp_path, clock)
     assert len(clock.groups) == 40 + 4
@@ -202,17 +200,7 @@ def test_hours_as_by_hand(tmp_path: Path) -> None:
     assert cost.left_out == ()
 
 
-@pytest.mark.parametrize("suite", ["table4", "desk-dense"])
-def test_steps_of_segmentation_are_counted(tmp_path: Path, suite: str) -> None:
-    jobs, clock = open_suite(suite).jobs, Fake()
-    cost = measured_cost(jobs, tmp_path, clock)
-    assert cost.left_out == ()
-    assert all(group.size.dense and group.task is not None for group in clock.groups)
-    hours = sum(row.student_hours for row in cost.rows)
-    assert hours == pytest.approx(sum(job.recipe.iterations for job in jobs) * 0.001 / 3600)
-
-
-def test_a_kind_that_fails_is_named_and_left_out(tmp_path: Path) -> None:
+def test_a_group_that_fails_is_left_out(tmp_path: Path) -> None:
     lines: list[tuple[int, int, str]] = []
     jobs = open_suite("table6").jobs
     cost = measured_cost(jobs, tmp_path, Fake(broken="kd"), lambda *line: lines.append(line))
@@ -229,7 +217,7 @@ def test_folders_are_counted_or_left_out(tmp_path: Path, place: str, known: bool
     assert {why for _, why in cost.left_out} == (set() if known else {"groups:nowhere: no such folder"})
 
 
-# --- a real measurement ------------------------------------------------------------------------------------------
+# --- A real measurement ---
 
 TINY = {
     "network": ModelSettings(name="cnn-2-16"),
@@ -238,12 +226,12 @@ TINY = {
     "optimizer": "sgd",
     "batch": 4,
     "augment": "none",
-    "size": Size(images=50, classes=5, side=16),
+    "size": DataSize(images=50, classes=5, side=16),
 }
 DENSE = {
     "network": ModelSettings(name="dense-2"),
     "teacher": ModelSettings(name="dense-4"),
-    "size": Size(images=50, classes=5, side=32, dense=True),
+    "size": DataSize(images=50, classes=5, side=32, dense=True),
     "task": TaskSettings(samples=20),
 }
 
@@ -255,7 +243,7 @@ DENSE = {
         {"method": "asd", "options": {"subspace": "dataset", "queue": 16}},
         {"method": "contrast", "other": ModelSettings(name="cnn-8-16")},
         {"method": "crd+kd", "accumulate": 2, "augment": "crop-flip"},
-        {"augment": "imagenet", "size": Size(images=50, classes=5, side=40)},
+        {"augment": "imagenet", "size": DataSize(images=50, classes=5, side=40)},
         DENSE | {"method": "ce", "teacher": None, "optimizer": "adamw", "augment": "crop"},
         DENSE | {"method": "asd", "options": {"subspace": "dataset", "queue": 16}, "augment": "scale-crop-flip"},
         DENSE | {"method": "afdcd"},
@@ -265,29 +253,10 @@ def test_every_kind_of_step_can_be_measured(
     clock: Stopwatch, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(bench, "STEPS", 2)
-    assert clock.seconds(Group.model_validate(TINY | change)) > 0
+    assert clock.seconds(StepGroup.model_validate(TINY | change)) > 0
 
 
-def test_large_batches_are_measured_in_part(clock: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "STEPS", 1)
-    monkeypatch.setattr(bench, "PIXELS", 2 * 32 * 32)
-    sizes, original = [], Stopwatch._bench
-
-    def noted(self: Stopwatch, group: Group, batch: Any, task: Any) -> Any:
-        sizes.append((len(batch.image), task.count))
-        return original(self, group, batch, task)
-
-    monkeypatch.setattr(Stopwatch, "_bench", noted)
-    clock.seconds(Group.model_validate(TINY | DENSE | {"batch": 8}))
-    assert sizes == [(2, 5)]  # images, and of 20 locations as large a part
-
-
-def test_what_cannot_be_trained_is_refused(clock: Stopwatch) -> None:
-    with pytest.raises(UserError):
-        clock.seconds(Group.model_validate(TINY | {"method": "kdd"}))
-
-
-# --- the command -------------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def show(*words: str) -> str:
@@ -296,7 +265,7 @@ def show(*words: str) -> str:
     return result.stdout
 
 
-def test_the_command_measures_when_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_measures_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "STEPS", 1)
     small = [word for text in ("data.options.count=64", "optim.batch=8") for word in ("--set", text)]
     words = ["desk-cues", *small, "--only", "kd", "--runs", str(tmp_path)]
@@ -307,7 +276,7 @@ def test_the_command_measures_when_told_to(tmp_path: Path, monkeypatch: pytest.M
     assert "evaluation is not counted" in printed
 
 
-def test_the_papers_hours_are_in_the_json_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_the_papers_hours_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Stopwatch", lambda execution: Fake())
     words = ["table6", "--runs", str(tmp_path), "--json"]
     result = json.loads(show(*words, "--measure"))
@@ -316,9 +285,3 @@ def test_the_papers_hours_are_in_the_json_too(tmp_path: Path, monkeypatch: pytes
     cost = result["cost"]
     assert (cost["estimate"], cost["machine"], [row["suite"] for row in cost["pairs"]]) == (True, "an abacus", ["P1"])
     assert cost["hours"] == pytest.approx(cost["pairs"][0]["student_hours"] + cost["pairs"][0]["teacher_hours"])
-
-
-@pytest.mark.parametrize("words", [["--device", "tpu"], ["--threads", "-1"], ["--precision", "16-mixed"]])
-def test_a_device_that_is_not_there_is_refused(words: list[str]) -> None:
-    result = CliRunner().invoke(app, ["suite", "show", "desk", "--measure", "--device", "cpu", *words])
-    assert isinstance(result.exception, UserError)

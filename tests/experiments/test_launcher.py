@@ -1,4 +1,4 @@
-"""What runs of a suite share and need: one training of a teacher, folders that are their own, images, devices."""
+"""What runs of a suite share and need: one training of a teacher, their own folders, images, devices."""
 
 from __future__ import annotations
 
@@ -11,36 +11,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-import antishortcut.cli.suite as command
-import antishortcut.teachers.selection as room
 from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, EvalContext, evaluate
-from antishortcut.experiments import ray_engine as cluster
-from antishortcut.experiments.launcher import (
-    GIVEN,
-    OTHERS,
-    Command,
-    Place,
-    Worker,
-    another,
-    check_images,
-    environment,
-    scored,
-    state,
-)
-from antishortcut.experiments.suites import Job, open_suite
+from antishortcut.experiments.jobs import Job
+from antishortcut.experiments.launcher import IMAGE_FOLDERS, check_images, mismatch, scored, state
+from antishortcut.experiments.local import share_gpus
+from antishortcut.experiments.suites import open_suite
+from antishortcut.experiments.worker import Command, Place, run_item, without_ranks
 from antishortcut.run_dir import InUse, RunDir
-from antishortcut.teachers.selection import select_state
+from antishortcut.teachers import selection
 from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.pipeline import Session, distill, rewind, teach
 
@@ -50,7 +37,7 @@ SMALL = (
 )  # fmt: skip
 
 
-# --- one training of a teacher -----------------------------------------------------------------------------------
+# --- One training of a teacher ---
 
 
 @contextmanager
@@ -71,7 +58,7 @@ def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
     thread.join()
 
 
-def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, session: Session) -> None:
+def test_a_teacher_that_is_being_trained_is_waited_for(recipe: Recipe, session: Session) -> None:
     short = recipe.model_copy(update={"epochs": 1})
     teacher = teach(short, session)
     with busy(rewind_run(teacher, 1, 0.05).folder(session.runs)) as text:
@@ -85,29 +72,14 @@ def test_a_trajectory_that_is_being_trained_is_waited_for(recipe: Recipe, sessio
         assert text == ["free"]
 
 
-def test_a_student_that_is_being_trained_is_not(recipe: Recipe, session: Session) -> None:
+def test_a_student_that_is_being_trained_is_an_error(recipe: Recipe, session: Session) -> None:
     run = distill(recipe, session, method="ce", seed=1, suite="s")
     RunDir(run.folder(session.runs)).path.joinpath("result.json").unlink()
     with busy(run.folder(session.runs)), pytest.raises(InUse):
         session.fit(run)
 
 
-@pytest.mark.slow
-def test_parallel_runs_rewind_their_teacher_once(tmp_path: Path) -> None:
-    words = ["rewind", "--only", "asd-rewind", "--seeds", "1,2", "--jobs", "2", "--threads", "1"]
-    more = ("teacher.keep=[15]", "teacher.rewind_epochs=100")
-    words += [word for text in (*SMALL, *more) for word in ("--set", text)]
-    message = CliRunner().invoke(
-        app, ["suite", "run", *words, "--runs", str(tmp_path), "--json"], catch_exceptions=False
-    )
-    assert message.exit_code == 0, message.output
-    assert json.loads(message.stdout) == {"done": 2, "failed": {}, "runs": 2}
-    kinds = {RunDir(path).read()[0].kind: path for path in (tmp_path / "teachers").iterdir()}
-    assert set(kinds) == {"teach", "rewind"}
-    assert len(list((kinds["rewind"] / "tensorboard").iterdir())) == 1
-
-
-def test_what_another_run_has_chosen_meanwhile_is_read(
+def test_a_state_chosen_by_another_run_is_reused(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = teach(recipe.model_copy(update={"epochs": 1}), session)
@@ -126,15 +98,15 @@ def test_what_another_run_has_chosen_meanwhile_is_read(
     def never(*_: Any) -> tuple[float, float]:
         raise AssertionError("estimated twice")
 
-    monkeypatch.setattr(room, "_information", never)
+    monkeypatch.setattr(selection, "_information", never)
     thread = threading.Thread(target=estimate)
     thread.start()
     inside.wait()
-    assert select_state(late, session.sets(recipe.data), lambda text: None) == late.entries[1]["labels"][0]
+    assert selection.select_state(late, session.sets(recipe.data), lambda text: None) == late.entries[1]["labels"][0]
     thread.join()
 
 
-# --- folders that hold another run -------------------------------------------------------------------------------
+# --- Folders that hold another run ---
 
 SUITES = {"kd": "beyond-cues", "other-network": "beyond-cues", "ckptkd": "beyond-cues", "asd-rewind": "rewind"}
 KEPT = ("teacher.keep=[5, 15, 30, 50]", "teacher.rewind_epochs=1")
@@ -150,60 +122,60 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("learned")
     session = Session(runs, execution=Execution(accelerator="cpu", threads=1), quiet=True, reuse=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "STEPS", 2)
-        patch.setattr(room, "IMAGES", 128)
+        patch.setattr(selection, "STEPS", 2)
+        patch.setattr(selection, "IMAGES", 128)
         for name in SUITES:
-            Worker(session, {}).learn(job(name).model_copy(update={"on": ("clean",)}))
+            run_item(job(name).model_copy(update={"on": ("clean",)}), session, {})
     return runs
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_a_run_is_known_as_its_own(learned: Path, name: str) -> None:
-    assert another(job(name), learned) == ""
+def test_a_run_of_the_same_settings_is_recognised(learned: Path, name: str) -> None:
+    assert mismatch(job(name), learned) == ""
     assert state(job(name), learned) == "finished"
     saved = job(name, "teacher.keep=[15]")
     assert state(saved, learned) == "finished"  # which states are kept changes no result
 
 
 @pytest.mark.parametrize(
-    ("name", "setting", "said"),
+    ("name", "setting", "message"),
     [
         ("kd", "teacher.epochs=2", "teacher "),
         ("kd", "teacher.seed=7", "teacher "),
         ("other-network", "teacher.lr=0.01", "teacher "),
         ("kd", "teacher.early=30%", "early 15% there, 30% here"),
-        ("kd", "student.stem=imagenet", "student.stem cifar there, imagenet here"),
-        ("kd", "methods.kd.temperature=9.0", "method.temperature 4.0 there, 9.0 here"),
+        ("kd", "student.stem=imagenet", "model.stem cifar there, imagenet here"),
+        ("kd", "methods.kd.temperature=9.0", "options.temperature 4.0 there, 9.0 here"),
         ("kd", "task.aux=0.1", "task.aux 0.4 there, 0.1 here"),
         ("asd-rewind", "teacher.rewind_epochs=2", "/final here"),
         ("asd-rewind", "teacher.rewind_lr=0.1", "/final here"),
     ],
 )
-def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting: str, said: str) -> None:
-    assert f"{job(name).title} holds another run" in another(job(name, setting), learned)
-    assert said in another(job(name, setting), learned)
+def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting: str, message: str) -> None:
+    assert f"{job(name).title} holds another run" in mismatch(job(name, setting), learned)
+    assert message in mismatch(job(name, setting), learned)
     assert state(job(name, setting), learned) == "another"
 
 
-def test_settings_that_only_the_folder_has_count(learned: Path, tmp_path: Path) -> None:
+def test_settings_of_the_folder_are_compared(learned: Path, tmp_path: Path) -> None:
     run, execution = RunDir(learned / "beyond-cues" / "kd-s1").read()
 
     def there(**change: Any) -> str:
         shutil.rmtree(tmp_path / "beyond-cues", ignore_errors=True)
         other = Run.model_validate(run.model_dump() | change)
         RunDir(tmp_path / "beyond-cues" / "kd-s1").begin(other, execution, {})
-        return another(job("kd"), tmp_path)
+        return mismatch(job("kd"), tmp_path)
 
     assert there() == ""
-    assert "method.temperature 9.0 there, 4.0 here" in there(options=run.options | {"temperature": 9.0})
-    assert "state final 15% there, final here" in there(roles={"final": "15%"})
+    assert "options.temperature 9.0 there, 4.0 here" in there(options=run.options | {"temperature": 9.0})
+    assert "roles.final 15% there, final here" in there(roles={"final": "15%"})
     assert there(fingerprint="0" * 16) != ""  # its teacher saw those images too
 
 
-# --- images to score on ------------------------------------------------------------------------------------------
+# --- Images to score on ---
 
 
-def test_images_that_are_not_there_are_told_before_training(tmp_path: Path) -> None:
+def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     jobs = open_suite("s-table3").jobs
     with pytest.raises(UserError, match="images to score on are not there") as caught:
         check_images(jobs, Place(tmp_path / "runs", tmp_path))
@@ -219,9 +191,9 @@ def test_images_that_are_not_there_are_told_before_training(tmp_path: Path) -> N
 
 
 def test_the_evaluations_that_need_images_are_known(recipe: Recipe, session: Session, tmp_path: Path) -> None:
-    assert {*OTHERS, "clean"} == set(EVALUATIONS)
+    assert set(IMAGE_FOLDERS) == {name for name, evaluation in EVALUATIONS.items() if evaluation.needs_folder}
     bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
-    for name, folder in GIVEN.items():
+    for name, folder in IMAGE_FOLDERS.items():
         with pytest.raises(UserError, match=r"^no (folder|stylised copies)"):
             list(EVALUATIONS[name].run(bench))
         (tmp_path / folder.format(data="cues")).mkdir()
@@ -229,13 +201,7 @@ def test_the_evaluations_that_need_images_are_known(recipe: Recipe, session: Ses
             list(EVALUATIONS[name].run(bench))
 
 
-def test_the_command_that_makes_copies_can_be_pasted(recipe: Recipe, session: Session, tmp_path: Path) -> None:
-    bench = EvalContext(replace(session.sets(recipe.data), name="folder:my photos"), session.runs, tmp_path)
-    with pytest.raises(UserError, match=r"asd stylize 'folder:my photos' OUT --train"):
-        list(EVALUATIONS["stylized"].run(bench))
-
-
-def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+def test_one_evaluation_that_fails_stops_no_other(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
     with pytest.raises(UserError, match=r"no stylised copies .*; no folder .*imagenet-r"):
@@ -243,7 +209,7 @@ def test_one_evaluation_that_fails_keeps_no_other_from_it(recipe: Recipe, sessio
     assert set(RunDir(run.folder(session.runs)).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
 
 
-def test_status_tells_what_is_not_scored(learned: Path) -> None:
+def test_status_shows_what_is_not_scored(learned: Path) -> None:
     words = ["suite", "status", "beyond-cues", "--only", "beyond-cues/kd", "--seeds", "1", "--runs", str(learned)]
     words += [word for text in (*SMALL, *KEPT) for word in ("--set", text)]
     message = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
@@ -257,72 +223,31 @@ def test_status_tells_what_is_not_scored(learned: Path) -> None:
     assert not scored(only, learned / "nowhere")
 
 
-# --- a cluster that is not there ---------------------------------------------------------------------------------
+# --- Several devices ---
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "999.1.1.1:5", "ray://127.0.0.1:1", "auto"])
-def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    def init(**_: Any) -> None:
-        pytest.fail("Ray was asked, and would ask for ever")
-
-    ray = ModuleType("ray")
-    ray.init = init  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(UserError, match=r"no Ray cluster at .*; start one: ray start --head"):
-        cluster._connect(address)
-
-
-# --- several devices ---------------------------------------------------------------------------------------------
-
-
-def test_devices_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    outputs = list[Place]()
-
-    def engine(place: Place, jobs: int) -> None:
-        outputs.append(place)
-        raise UserError("enough")
-
-    monkeypatch.setattr(command, "_processes", engine)
-    words = ["suite", "run", "beyond-cues", "--devices", "4", "--runs", str(tmp_path)]
-    assert isinstance(CliRunner().invoke(app, words).exception, UserError)
-    assert outputs[0].execution.devices == 4
-
-
-def test_a_run_on_the_cluster_takes_as_many_cards_as_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    requested = dict[str, Any]()
-
-    def remote(**needs: Any) -> Any:
-        requested.update(needs)
-        return lambda work: work
-
-    there = {"CPU": 8.0, "GPU": 4.0}
-    nodes = [{"Alive": True, "Resources": there}]
-    ray = SimpleNamespace(cluster_resources=lambda: there, nodes=lambda: nodes, remote=remote)
-    monkeypatch.setattr(cluster, "_connect", lambda address: ray)
-    place = Place(tmp_path, execution=Execution(accelerator="cuda", devices=4, threads=2))
-    cluster.Cluster(place, "auto")
-    assert (requested["num_gpus"], requested["num_cpus"]) == (4.0, 8)
-    with pytest.raises(UserError, match=r"--cards 0\.5: a run over --devices 4 takes 4 GPUs or none"):
-        cluster.Cluster(place, "auto", cards=0.5)
-    cluster.Cluster(Place(tmp_path, execution=Execution(accelerator="cpu", devices=2)), "auto")
-    assert (requested["num_gpus"], requested["num_cpus"]) == (0.0, 2)
-
-
-def test_an_error_in_the_process_of_a_run_comes_back(tmp_path: Path) -> None:
+def test_an_error_in_the_process_of_a_run_is_returned(tmp_path: Path) -> None:
     place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu"))
     assert "nowhere" in Command(place, load_recipe("P2")).result()["error"]
 
 
-def test_a_run_over_several_devices_does_not_inherit_ranks() -> None:
-    saved = environment(
-        {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
-    )
-    assert saved == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
+def test_runs_do_not_inherit_ranks_and_share_gpus(tmp_path: Path) -> None:
+    environ = {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
+    assert without_ranks(environ) == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}
+    none, two = tmp_path / "none", tmp_path / "two"
+    for name in "ab":
+        (two / name).mkdir(parents=True)
+    assert share_gpus(3, "auto", {}, two) == ["0", "1", "0"]
+    assert share_gpus(3, "cuda", {"CUDA_VISIBLE_DEVICES": "4, GPU-7"}, two) == ["4", "GPU-7", "4"]
+    assert share_gpus(3, "auto", {"CUDA_VISIBLE_DEVICES": ""}, two) == []
+    assert share_gpus(3, "auto", {}, none) == share_gpus(3, "cpu", {}, two) == []
+    four = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert share_gpus(3, "cuda", four, two, each=2) == ["0,1", "2,3", "0,1"]
+    assert share_gpus(1, "cuda", four, two, each=8) == ["0,1,2,3"]  # Fabric says what is missing
 
 
 @pytest.mark.slow
-def test_a_suite_over_two_devices_stops_and_goes_on_as_it_began(tmp_path: Path) -> None:
+def test_a_suite_over_two_devices_resumes_with_two(tmp_path: Path) -> None:
     runs, student = tmp_path / "runs", tmp_path / "runs" / "beyond-cues" / "kd-s1"
     words = [sys.executable, "-m", "antishortcut", "suite", "run", "beyond-cues", "--only", "beyond-cues/kd"]
     words += ["--seeds", "1", "--device", "cpu", "--threads", "1", "--runs", str(runs)]

@@ -20,12 +20,12 @@ import torch
 from torture.disk import may_mount, mounted
 
 from antishortcut.cli import main
-from antishortcut.cli.train import _slug
+from antishortcut.cli.train import _folder_name
 from antishortcut.config.recipe import recipe_template
 from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluation import _examine
 from antishortcut.evaluation.context import Scored
-from antishortcut.experiments.launcher import guarded
+from antishortcut.experiments.worker import guarded
 from antishortcut.fileio import atomic_write
 from antishortcut.report import build
 from tests.browser.fake_runs import student
@@ -132,9 +132,9 @@ def test_short_memory_is_one_line(
     monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
     assert asd(monkeypatch, "teach", "cues") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("asd: memory is short (")
+    assert line.startswith("asd: out of memory (")
     result = guarded(failing(error))["error"]
-    assert result.startswith("memory is short (")
+    assert result.startswith("out of memory (")
     assert capsys.readouterr().err == ""
 
 
@@ -227,5 +227,5 @@ def test_a_damaged_result_is_named(
 @pytest.mark.parametrize("name", ["a\udcff", "\udcff"])
 def test_a_name_that_is_no_text_names_no_run(name: str) -> None:
     with pytest.raises(UserError, match="cannot name a folder: it is not UTF-8"):
-        _slug(name)
-    assert _slug("Ärger-日本") == "Ärger-日本"
+        _folder_name(name)
+    assert _folder_name("Ärger-日本") == "Ärger-日本"

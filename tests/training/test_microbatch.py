@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import antishortcut.training.trainer as loop
-from antishortcut import hardware as machine
+from antishortcut import hardware
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network
@@ -42,12 +42,12 @@ def test_auto_halves_the_micro_batch_until_it_fits(
 ) -> None:
     limit_training_batches(monkeypatch, 8)
     results = []
-    for name, pieces in (("auto", "auto"), ("four", 4)):
-        session.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "parts": pieces})
+    for name, count in (("auto", "auto"), ("four", 4)):
+        session.execution = Execution.model_validate({"accelerator": "cpu", "threads": 1, "micro_batches": count})
         session.quiet = name != "auto"
         results.append(outcome(distill(recipe, session, method="ce", seed=1, suite=name), session))
     (weights, history, execution), (expected, expected_history, _) = results
-    assert execution["parts"] == 4
+    assert execution["micro_batches"] == 4
     assert all(torch.equal(weights[key], expected[key]) for key in expected)  # the trial leaves no trace
     assert history == expected_history
     message = " ".join(capsys.readouterr().err.split())
@@ -57,15 +57,15 @@ def test_auto_halves_the_micro_batch_until_it_fits(
 def test_auto_keeps_a_batch_that_fits_in_one_piece(recipe: Recipe, session: Session) -> None:
     session.execution = Execution(accelerator="cpu", threads=1, micro_batches="auto")
     short = recipe.model_copy(update={"epochs": 1})
-    assert outcome(distill(short, session, method="asd", seed=1, suite="s"), session)[2]["parts"] == 1
+    assert outcome(distill(short, session, method="asd", seed=1, suite="s"), session)[2]["micro_batches"] == 1
 
 
 def test_micro_batches_multiply_those_of_the_recipe(recipe: Recipe, session: Session) -> None:
     split = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"accumulate": 2}), "epochs": 1})
     whole = recipe.model_copy(update={"epochs": 1})
     histories = []
-    for name, each, pieces in (("a", split, 2), ("b", whole, 4)):
-        session.execution = Execution(accelerator="cpu", threads=1, micro_batches=pieces)
+    for name, each, count in (("a", split, 2), ("b", whole, 4)):
+        session.execution = Execution(accelerator="cpu", threads=1, micro_batches=count)
         histories.append(outcome(distill(each, session, method="ce", seed=1, suite=name), session)[1])
     assert histories[0] == histories[1]
 
@@ -117,15 +117,15 @@ def test_running_out_of_memory_is_one_line(
 
 
 def test_free_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> None:
-    assert machine.free_bytes(tmp_path) is None
+    assert hardware.free_bytes(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable:   50 kB\n")
-    assert machine.free_bytes(tmp_path) == 50 * 1024
+    assert hardware.free_bytes(tmp_path) == 50 * 1024
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("30000\n")
     (group / "memory.stat").write_text("anon 1\ninactive_file 2000\n")
-    assert machine.free_bytes(tmp_path) == 50 * 1024
+    assert hardware.free_bytes(tmp_path) == 50 * 1024
     (group / "memory.max").write_text("40000\n")
-    assert machine.free_bytes(tmp_path) == 12_000
+    assert hardware.free_bytes(tmp_path) == 12_000

@@ -1,4 +1,4 @@
-"""asd list: what there is, with a line on each."""
+"""asd list, doctor: what is available, and whether this machine is ready."""
 
 from __future__ import annotations
 
@@ -14,36 +14,70 @@ from typing import Annotated, Any
 import typer
 from packaging.requirements import Requirement
 
-from antishortcut import __version__
-from antishortcut import hardware as machine
-from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
+from antishortcut import __version__, hardware
+from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, starting, table, tell
 from antishortcut.errors import UserError, first_line, suggest
 
 Rows = list[dict[str, Any]]
+KINDS = {  # kind → where its names are used
+    "methods": "asd distill RECIPE --method NAME",
+    "models": "asd distill RECIPE --set student.name=NAME",
+    "recipes": "asd distill NAME",
+    "datasets": "asd check NAME",
+    "suites": "asd suite run NAME",
+    "augmentations": "asd distill RECIPE --set data.augment=NAME",
+    "evaluations": "asd evaluate RUN --on NAME",
+}
+LISTED = f"{', '.join(KINDS)}; without it, this list."
+
+
+def _kinds(incomplete: str) -> list[str]:
+    return starting(KINDS, incomplete)
 
 
 def list_(
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            help="methods, models, recipes, datasets, suites, augmentations or evaluations; nothing for these.",
-            autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
-        ),
-    ] = None,
+    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=_kinds)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What there is, with a line on each."""
+    """List what is available, with a line on each."""
     name = {"data": "datasets"}.get(what or "", what)
     if name is None:
-        rows = [{"what": kind, "shown by": f"asd list {kind}", "used by": use} for kind, (_, use) in KINDS.items()]
+        rows = [{"what": kind, "shown by": f"asd list {kind}", "used by": use} for kind, use in KINDS.items()]
     elif name in KINDS:
-        rows = KINDS[name][0]()
+        rows = _rows(name)
     else:
         raise UserError(f"asd list knows no {what!r}{suggest(name, KINDS)}")
     if as_json:
         print_json(rows)
     else:
-        table(what or "what there is", list(rows[0]), [tuple(row.values()) for row in rows])
+        table(what or "asd list", list(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _rows(kind: str) -> Rows:
+    if kind == "methods":
+        return _methods()
+    if kind == "models":
+        from antishortcut.models import describe
+
+        return describe()
+    if kind == "suites":
+        from antishortcut.experiments.suites import describe_suites
+
+        return describe_suites()
+    if kind == "recipes":
+        from antishortcut.config.recipe import load_recipe, shipped_recipes
+
+        return [
+            {"name": name, "pair": f"{r.teacher.name} → {r.student.name}", "data": r.data.name, "length": r.length}
+            | {"what": r.title}
+            for name in shipped_recipes()
+            for r in [load_recipe(name)]
+        ]
+    from antishortcut.data import AUGMENTS, DATASETS
+
+    datasets = {name: dataset.help for name, dataset in DATASETS.items()}
+    lines = {"datasets": datasets, "augmentations": AUGMENTS, "evaluations": MEASURED}[kind]
+    return [{"name": name, "what": line} for name, line in lines.items()]
 
 
 def _methods() -> Rows:
@@ -59,119 +93,64 @@ def _methods() -> Rows:
     return rows
 
 
-def _models() -> Rows:
-    from antishortcut.models import describe
+# --- asd doctor ---
 
-    return describe()
-
-
-def _datasets() -> Rows:
-    from antishortcut.data import DATASETS
-
-    return [{"name": name, "what": source.help} for name, source in DATASETS.items()]
-
-
-def _augmentations() -> Rows:
-    from antishortcut.data import AUGMENTS
-
-    return [{"name": name, "what": line} for name, line in AUGMENTS.items()]
-
-
-def _evaluations() -> Rows:
-    return [{"name": name, "what": line} for name, line in MEASURED.items()]
-
-
-def _suites() -> Rows:
-    from antishortcut.experiments.suites import describe
-
-    return describe()
-
-
-def _recipes() -> Rows:
-    from antishortcut.config.recipe import load_recipe, shipped_recipes
-
-    return [
-        {
-            "name": name,
-            "pair": f"{recipe.teacher.name} → {recipe.student.name}",
-            "data": recipe.data.name,
-            "length": recipe.length,
-            "what": recipe.title,
-        }
-        for name in shipped_recipes()
-        for recipe in [load_recipe(name)]
-    ]
-
-
-KINDS = {  # what there is: its rows, and where its names are used
-    "methods": (_methods, "asd distill RECIPE --method NAME"),
-    "models": (_models, "asd distill RECIPE --set student.name=NAME"),
-    "recipes": (_recipes, "asd distill NAME"),
-    "datasets": (_datasets, "asd check NAME"),
-    "suites": (_suites, "asd suite run NAME"),
-    "augmentations": (_augmentations, "asd distill RECIPE --set data.augment=NAME"),
-    "evaluations": (_evaluations, "asd evaluate RUN --on NAME"),
-}
-
-
-# --- asd doctor: versions, devices, what will be used ---
-
-
-def doctor(data_root: RootOption = None, as_json: JsonOption = False) -> None:
-    """Versions, devices, data found, what a run would use, and how to fix any problems."""
-
-    result = examine(data_root)
-    if as_json:
-        print_json(result)
-    else:
-        rows = []
-        for name, value in result.items():
-            if isinstance(value, dict):
-                rows += [(f"{name}: {key}", text or "missing") for key, text in value.items()]
-            elif name not in ("warnings", "broken"):
-                rows.append((name, value if isinstance(value, str) else ", ".join(value) or "none"))
-        table("asd doctor", ("", ""), [(name, str(value)) for name, value in rows])
-        for line in result["warnings"]:
-            tell(f"- {line}")
-    if result["broken"]:
-        raise UserError(f"asd cannot run here: {'; '.join(result['broken'])}")
-    if not as_json:
-        tell("all well; next: asd demo, or asd check YOUR-FOLDER")
-
-
-# --- What there is to compute with, what a run would use of it, and how to fix any problems ---
-
-IMPORTED = ("torch", "torchvision", "timm", "lightning_fabric")
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ANTISHORTCUT_DATA", "ANTISHORTCUT_NATIVE")
-KNOWN = {  # a file or folder below the data root that a data set has
+KNOWN = {  # data set → files or folders below the data root that show it is there
     "cifar100": ("cifar-100-python/train",),
     "tiny-imagenet": ("tiny-imagenet-200/wnids.txt",),
-    "imagenet100": tuple(f"{place}train/n01558993" for place in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
+    "imagenet100": tuple(f"{folder}train/n01558993" for folder in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
     "ade20k": ("ADEChallengeData2016/images/training",),
     "camvid": ("camvid/train", "CamVid/train"),
 }
 GIB = 2**30
 
 
+def doctor(data_root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Check your environment: versions, devices, data, defaults of a run, and how to fix any problems."""
+    result = examine(data_root)
+    if as_json:
+        print_json(result)
+    else:
+        rows: list[tuple[str, str]] = []
+        for name, value in result.items():
+            if isinstance(value, dict):
+                rows += [(f"{name}: {key}", str(text or "missing")) for key, text in value.items()]
+            elif name not in ("warnings", "broken"):
+                rows.append((name, value if isinstance(value, str) else ", ".join(value) or "none"))
+        table("asd doctor", ("", ""), rows)
+        for line in result["warnings"]:
+            tell(f"- {line}")
+    if result["broken"]:
+        raise UserError(f"asd cannot run here: {'; '.join(result['broken'])}")
+    if not as_json:
+        tell("no problems; next: asd demo, or asd check YOUR-FOLDER")
+
+
 def examine(data_root: Path | None = None) -> dict[str, Any]:
-    """Everything, as JSON takes it: `warnings` say what to do, `broken` why asd cannot run."""
-    broken, warnings = _broken(), list[str]()
+    """The report as JSON: `warnings` say what to do, `broken` why asd cannot run."""
+    needs = [Requirement(line) for line in requires("antishortcut") or []]
+    broken, warnings = _broken(needs), list[str]()
     root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    sets = [name for name, marks in KNOWN.items() if any(_exists(root, mark) for mark in marks)]
     if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
         warnings.append(f"data root {root}: no such folder")
     environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
     warnings += [f"{name} is set, but means nothing" for name in environment if name not in VARIABLES]
+    free, shared = shutil.disk_usage(".").free, hardware.shared_bytes()
+    if free < 5 * GIB:
+        warnings.append(f"{free / GIB:.1f} GiB of disk are free here: make room")
+    if shared is not None and shared < GIB / 4:
+        warnings.append("/dev/shm is small, so few workers can pass batches: start the container with --shm-size=8g")
     return {
         "versions": {"antishortcut": __version__, "python": platform.python_version()}
         | {name: _installed(name) for name in ("torch", "torchvision", "timm", "lightning-fabric")},
-        "missing extras": _missing_extras(),
+        "missing extras": _missing_extras(needs),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "processor": f"{machine.processor()}, {machine.cores()} of {os.cpu_count()} cores",
-        **({} if broken else _torch(warnings)),
+        "processor": f"{hardware.processor()}, {hardware.cores()} of {os.cpu_count()} cores",
+        **({} if broken else _devices(warnings)),
         "data root": str(root),
-        "data sets there": sets,
-        "disk free": _disk(warnings),
+        "data sets there": [name for name, marks in KNOWN.items() if any(_exists(root, mark) for mark in marks)],
+        "disk free": f"{free / GIB:.1f} GiB",
         "environment": environment,
         "warnings": warnings,
         "broken": broken,
@@ -179,13 +158,9 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
 
 
 def _exists(root: Path, mark: str) -> bool:
-    """Below the root, or in it when the root is the data set's own folder."""
+    """Below the root, or in it if the root is the data set's own folder."""
     first, _, rest = mark.partition("/")
     return (root / mark).exists() or (root.name == first and (root / rest).exists())
-
-
-def _requirements() -> list[Requirement]:
-    return [Requirement(line) for line in requires("antishortcut") or []]
 
 
 def _installed(name: str) -> str | None:
@@ -195,15 +170,15 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _broken() -> list[str]:
+def _broken(needs: list[Requirement]) -> list[str]:
     """Packages that are missing, too old, or cannot be imported."""
     problems = []
-    for need in _requirements():
+    for need in needs:
         if need.marker is None or need.marker.evaluate({"extra": ""}):
-            result = _installed(need.name)
-            if result is None or not need.specifier.contains(result, prereleases=True):
-                problems.append(f"{need.name} is {result or 'missing'}: pip install '{need.name}{need.specifier}'")
-    for name in IMPORTED:
+            installed = _installed(need.name)
+            if installed is None or not need.specifier.contains(installed, prereleases=True):
+                problems.append(f"{need.name} is {installed or 'missing'}: pip install '{need.name}{need.specifier}'")
+    for name in ("torch", "torchvision", "timm", "lightning_fabric"):
         try:
             importlib.import_module(name)
         except Exception as error:  # a library that does not fit its neighbours can raise anything
@@ -211,9 +186,9 @@ def _broken() -> list[str]:
     return problems
 
 
-def _missing_extras() -> dict[str, str]:
-    """Extras that are not installed, and the command that installs each."""
-    needs, missing = _requirements(), {}
+def _missing_extras(needs: list[Requirement]) -> dict[str, str]:
+    """Extra → the command that installs it."""
+    missing = {}
     for extra in metadata("antishortcut").get_all("Provides-Extra") or []:
         names = [need.name for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
         if extra not in ("dev", "docs") and any(_installed(name) is None for name in names):
@@ -221,17 +196,17 @@ def _missing_extras() -> dict[str, str]:
     return missing
 
 
-def _torch(warnings: list[str]) -> dict[str, Any]:
-    """Devices, and what a run takes when no flag says otherwise."""
+def _devices(warnings: list[str]) -> dict[str, Any]:
+    """GPUs, and the defaults of a run."""
     import torch
 
     from antishortcut.config.recipe import Execution
     from antishortcut.teachers.frozen import fastest_precision, has_compiler
     from antishortcut.training.fabric import resolve_execution
 
-    cards = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if not cards and shutil.which("nvidia-smi"):
+    if not gpus and shutil.which("nvidia-smi"):
         warnings.append(
             "there is an NVIDIA driver, but torch finds no GPU: install the build of pytorch.org/get-started"
         )
@@ -241,18 +216,9 @@ def _torch(warnings: list[str]) -> dict[str, Any]:
         warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
     default: dict[str, Any] = {"device": kind, "threads": torch.get_num_threads()}
     try:
-        chosen = resolve_execution(Execution())
-        default |= {"student precision": chosen.precision, "teacher precision": fastest_precision(torch.device(kind))}
-        default["workers"] = chosen.workers
+        execution, precision = resolve_execution(Execution()), fastest_precision(torch.device(kind))
+        default |= {"student precision": execution.precision, "teacher precision": precision}
+        default["workers"] = execution.workers
     except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
         warnings.append(str(error))
-    return {"GPUs": cards, "a run uses": default}
-
-
-def _disk(warnings: list[str]) -> str:
-    free, shared = shutil.disk_usage(".").free, machine.shared_bytes()
-    if free < 5 * GIB:
-        warnings.append(f"{free / GIB:.1f} GiB of disk are free here: make room")
-    if shared is not None and shared < GIB / 4:
-        warnings.append("/dev/shm is small, so few workers can pass batches: start the container with --shm-size=8g")
-    return f"{free / GIB:.1f} GiB"
+    return {"GPUs": gpus, "a run uses": default}

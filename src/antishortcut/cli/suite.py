@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from antishortcut.cli import options as complete
-from antishortcut.cli.options import (
-    AtOption,
-    DeviceOption,
-    DownloadOption,
-    Flags,
-    JsonOption,
-    PrecisionOption,
-    RootOption,
-    RunsOption,
-    SetOption,
-    ThreadsOption,
-    execution_of,
-    places_of,
-    print_json,
-    table,
-    tell,
-    with_execution,
-)
+from antishortcut.cli import options
+from antishortcut.cli.options import JsonOption, RunsOption, SetOption, execution_of, print_json, table, tell
 from antishortcut.errors import UserError, printable, suggest
 
 if TYPE_CHECKING:
-    from antishortcut.experiments.launcher import Engine, Place
-    from antishortcut.experiments.suites import Job, Suite
+    from antishortcut.config.recipe import Execution
+    from antishortcut.experiments.cost import Cost
+    from antishortcut.experiments.jobs import Job, Suite
+    from antishortcut.experiments.launcher import Engine
+    from antishortcut.experiments.worker import Place
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
-NameArg = Annotated[str, typer.Argument(help="asd suite list.", autocompletion=complete.suites)]
-OnlyOption = Annotated[list[str] | None, typer.Option(help="Names of runs to keep, * for any, may be repeated.")]
-SeedsOption = Annotated[str | None, typer.Option(help="Seeds to keep, like 1,2,3.")]
+NameArg = Annotated[str, Argument(help="asd suite list.", autocompletion=options.suites)]
+OnlyOption = Annotated[list[str] | None, Option(help="Names of runs to keep, * for any, may be repeated.")]
+SeedsOption = Annotated[str | None, Option(help="Seeds to keep, like 1,2,3.")]
+ScaleOption = Annotated[str, Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
 ENGINES = ("local", "ray")
-# not scored: trained, but some scores are not there; another: the folder holds another run
-STATES = ("finished", "not scored", "begun", "waiting", "another")
-ScaleOption = Annotated[str, typer.Option(help="Of the paper's tables: paper, or desk, cut down for two cores.")]
+STATES = ("finished", "not scored", "begun", "waiting", "another")  # another: the folder holds another run
 
 
 @app.command("list")
 def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.experiments.suites import describe
+    from antishortcut.experiments.suites import describe_suites
 
-    rows = describe(scale)
+    rows = describe_suites(scale)
     if as_json:
         print_json(rows)
-        return
-    table("suites", list(rows[0]), [tuple(row.values()) for row in rows])
+    else:
+        table("suites", list(rows[0]), [tuple(row.values()) for row in rows])
 
 
 @app.command()
@@ -62,11 +49,11 @@ def show(
     only: OnlyOption = None,
     seeds: SeedsOption = None,
     scale: ScaleOption = "paper",
-    measure: Annotated[bool, typer.Option("--measure", help="Measure steps here, and estimate the hours.")] = False,
+    measure: Annotated[bool, Option("--measure", help="Measure steps here, and estimate the hours.")] = False,
     runs: RunsOption = Path("runs"),
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
-    threads: ThreadsOption = 0,
+    device: options.DeviceOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    threads: options.ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """The runs of a suite, what the paper says they cost, and what they would cost here.
@@ -76,106 +63,100 @@ def show(
     from antishortcut.experiments.paper import reported_hours
 
     if not measure:
-        inputs = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
-        _idle("--measure", inputs)
-    opened = _open(name, set_, only, seeds, scale)
-    jobs, paper, here = opened.jobs, reported_hours(opened), None
+        changed = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
+        _refuse_unused("--measure", changed)
+    suite = _open(name, set_, only, seeds, scale)
+    paper, cost = reported_hours(suite), None
     if measure:
-        here = measure_suite(opened, runs, execution_of(device=device, precision=precision, threads=threads))
+        cost = _measure(suite, runs, execution_of(device=device, precision=precision, threads=threads))
     if as_json:
         from antishortcut.methods import method_options
 
-        listed = [
-            job.model_dump(mode="json") | {"resolved": method_options(job.method, _settings(job))} for job in jobs
+        jobs = [
+            job.model_dump(mode="json")
+            | {"resolved": method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)}
+            for job in suite.jobs
         ]
-        print_json({"runs": listed, "paper": paper and paper.as_json(), "cost": here.as_json()} if here else listed)
+        print_json({"runs": jobs, "paper": paper and paper.as_json(), "cost": cost.as_json()} if cost else jobs)
         return
-    for suite in dict.fromkeys(job.suite for job in jobs):
-        own = [job for job in jobs if job.suite == suite]
-        recipe, names = own[0].recipe, [job.name for job in own]
-        pair = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
-        first = {job.name: job for job in reversed(own)}
+    for folder in dict.fromkeys(job.suite for job in suite.jobs):
+        jobs_here = [job for job in suite.jobs if job.suite == folder]
+        recipe, seeds_of = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
+        first = {job.name: job for job in reversed(jobs_here)}
+        title = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
         rows = [
-            (name, first[name].method, _options(first[name]), _early(first[name]), names.count(name))
-            for name in dict.fromkeys(names)
+            (row, first[row].method, _settings(first[row]), _early(first[row]), count)
+            for row, count in seeds_of.items()
         ]
-        table(f"{suite}: {pair}", ("name", "method", "settings", "T_early", "seeds"), rows)
-    tell(f"{len(jobs)} students")
+        table(f"{folder}: {title}", ("name", "method", "settings", "T_early", "seeds"), rows)
+    tell(f"{len(suite.jobs)} students")
     if paper:
         tell(paper)
-    if here:
-        print_cost(here)
+    if cost:
+        _show_cost(cost)
     else:
         tell(f"hours on this machine: asd suite show {name}{f' --scale {scale}' * (scale != 'paper')} --measure")
 
 
 @app.command()
-@with_execution("nodes")
+@options.with_execution("nodes")
 def run(
     name: NameArg,
     set_: SetOption = None,
     only: OnlyOption = None,
     seeds: SeedsOption = None,
     scale: ScaleOption = "paper",
-    engine: Annotated[str, typer.Option(help="Where: local processes, or ray, a cluster.")] = "local",
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; 1 unless said, on a cluster as many as fit.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster: HOST:PORT of its head, auto unless said.")
-    ] = None,
-    cards: Annotated[
-        float | None,
-        typer.Option(min=0, help="GPUs of a run on the cluster, 0.5 for two runs on one; --devices unless said."),
-    ] = None,
-    at: AtOption = None,
+    engine: Annotated[str, Option(help="local processes, or ray, a cluster.")] = "local",
+    jobs: Annotated[int | None, Option(min=1, help="Runs at a time [default: 1; on a cluster as many as fit].")] = None,
+    address: Annotated[str | None, Option(help="HOST:PORT of the Ray cluster's head [default: auto].")] = None,
+    cards: Annotated[float | None, Option(min=0, help="GPUs of a run on the cluster [default: --devices].")] = None,
+    at: options.AtOption = None,
     runs: RunsOption = Path("runs"),
-    data_root: RootOption = None,
-    download: DownloadOption = False,
+    data_root: options.RootOption = None,
+    download: options.DownloadOption = False,
     as_json: JsonOption = False,
     *,
-    execution: Flags,
+    execution: options.Flags,
 ) -> None:
-    """Carry a suite out; what is finished is skipped, so the same command goes on after an interruption."""
-    from antishortcut.experiments.launcher import Place, carry_out, check_images
+    """Run a suite. Finished runs are skipped, so the same command resumes after an interruption."""
+    from antishortcut.experiments.launcher import check_images, run_jobs
+    from antishortcut.experiments.worker import Place
     from antishortcut.progress import console
 
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{suggest(engine, ENGINES)}")
     if engine != "ray":
-        _idle("--engine ray", {"--address": address is not None, "--cards": cards is not None})
+        _refuse_unused("--engine ray", {"--address": address is not None, "--cards": cards is not None})
     suite = _open(name, set_, only, seeds, scale)
     if execution["cache_teachers"] is None:
         execution["cache_teachers"] = False if suite.timed else "auto"
-    place = Place(runs, data_root, places_of(at or ()), execution_of(**execution), download)
+    place = Place(runs, data_root, options.image_folders(at or ()), execution_of(**execution), download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
     check_images(todo, place)
     screen = console()
-    where = _cluster(place, address or "auto", jobs, cards) if engine == "ray" else _processes(place, jobs or 1)
-    outcome = carry_out(todo, place, where, lambda text: screen.print(printable(text), markup=False))
+    where = _engine(engine, place, jobs, address, cards)
+    outcome = run_jobs(todo, place, where, lambda text: screen.print(printable(text), markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
         print("asd: stopped; the same command goes on from there", file=sys.stderr)
         raise typer.Exit(outcome.code)
     if outcome.failed:
-        first = next(iter(outcome.failed.items()))
-        raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {first[0]}: {first[1]}")
+        title, error = next(iter(outcome.failed.items()))
+        raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {title}: {error}")
     if not as_json:
         folders = dict.fromkeys(str(runs / job.suite) for job in suite.jobs)
         tell(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
 
 
-def _processes(place: Place, jobs: int) -> Engine:
-    from antishortcut.experiments.local import Processes
+def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> Engine:
+    if name == "ray":
+        from antishortcut.experiments.ray_engine import RayEngine
 
-    return Processes(place, jobs)
+        return RayEngine(place, address or "auto", jobs, gpus)
+    from antishortcut.experiments.local import LocalEngine
 
-
-def _cluster(place: Place, address: str, jobs: int | None, cards: float | None) -> Engine:
-    from antishortcut.experiments.ray_engine import Cluster
-
-    return Cluster(place, address, jobs, cards)
+    return LocalEngine(place, jobs or 1)
 
 
 @app.command()
@@ -188,7 +169,7 @@ def status(
     runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """How far a suite has come."""
+    """How many runs of a suite are finished."""
     from antishortcut.experiments.launcher import scored, state
 
     jobs = _open(name, set_, only, seeds, scale).jobs
@@ -197,28 +178,22 @@ def status(
     if as_json:
         print_json(states)
         return
-    groups: dict[tuple[str, str], dict[str, int]] = {}
+    groups: dict[tuple[str, str], Counter[str]] = {}
     for job in jobs:
-        count = groups.setdefault((job.suite, job.name), dict.fromkeys(STATES, 0))
-        count[states[job.title]] += 1
-    rows = [(*key, *count.values()) for key, count in groups.items()]
-    table(name, ("suite", "name", *STATES), rows)
-    trained = sum(result in ("finished", "not scored") for result in states.values())
+        groups.setdefault((job.suite, job.name), Counter())[states[job.title]] += 1
+    table(name, ("suite", "name", *STATES), [(*key, *(count[s] for s in STATES)) for key, count in groups.items()])
+    trained = sum(text in ("finished", "not scored") for text in states.values())
     tell(f"{trained} of {len(jobs)} students are trained")
 
 
-def _settings(job: Job) -> dict[str, Any]:
-    return job.recipe.methods.get(job.method, {}) | job.options
-
-
-def _options(job: Job) -> str:
+def _settings(job: Job) -> str:
     batch = job.recipe.optim.batch
     own = {"batch": batch} if job.recipe.teacher.batch not in (None, batch) else {}  # of the student alone
     return " ".join(f"{key}={value}" for key, value in {**job.options, **own}.items())
 
 
 def _early(job: Job) -> str:
-    """The state it learns from, where it is not the recipe's."""
+    """The state it learns from, if it is not the recipe's."""
     if job.other is None:
         return job.early or ("rewind" if job.recipe.teacher.early == "rewind" else "")
     return f"{job.early} of {'another seed' if job.other.name == job.recipe.teacher.name else job.other.name}"
@@ -236,40 +211,32 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
     return open_suite(name, set_ or (), only or (), numbers, scale)
 
 
-def _idle(beside: str, given: dict[str, bool]) -> None:
-    """Options that were given and would do nothing, for the one they stand beside was not."""
-    if names := [name for name, text in given.items() if text]:
-        raise UserError(f"{' and '.join(names)} without {beside} would do nothing; add {beside} or leave them out")
+def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
+    """Options that would do nothing, because the one they need is missing."""
+    if names := [name for name, used in flags.items() if used]:
+        raise UserError(f"{' and '.join(names)} without {needed} would do nothing; add {needed} or leave them out")
 
 
-# --- How `asd suite show --measure` measures and prints what a suite costs here ---
-
-if TYPE_CHECKING:
-    from antishortcut.config.recipe import Execution
-    from antishortcut.experiments.cost import Cost
-    from antishortcut.experiments.suites import Suite
-
-
-def measure_suite(suite: Suite, runs: Path, execution: Execution) -> Cost:
+def _measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
     from antishortcut.experiments.benchmark import Stopwatch
     from antishortcut.experiments.cost import measured_cost
     from antishortcut.progress import ProgressBar
 
     clock = Stopwatch(execution)
-    with ProgressBar(f"measuring {suite.name}", 1) as watch:
+    with ProgressBar(f"measuring {suite.name}", 1) as bar:
 
         def progress(done: int, groups: int, problem: str) -> None:
             if done == 0:
-                watch.total = groups
-                watch.begin(0)
+                bar.total = groups
+                bar.begin(0)
             if problem:
-                watch.say(f"left out: {problem}")
-            watch.update(done, {})
+                bar.say(f"left out: {problem}")
+            bar.update(done, {})
 
         return measured_cost(suite.jobs, runs, clock, progress)
 
 
-def print_cost(cost: Cost) -> None:
+def _show_cost(cost: Cost) -> None:
     columns = ("", "students", "their hours", "teachers", "their hours")
     table(f"estimated hours on {cost.machine}", columns, [tuple(vars(row).values()) for row in cost.rows])
     tell(f"estimated {cost.hours:,.2f} h for the runs that are not finished, one after the other")

@@ -1,8 +1,8 @@
-"""What a training step costs: methods beside each other on one pair, interleaved, median of many rounds.
+"""What a training step costs: methods on one pair, interleaved, median of many rounds.
 
-Random images: the networks' time does not depend on them. `plain-kd` is the outside measure: KD as anyone would write
-it, float32 and the default memory layout for both networks; the others run as the trainer runs them. `asd-cached` is
-ASD that reads its teachers' outputs from disk. `Stopwatch` times single steps for the estimates of `cost`.
+Random images: the networks' time does not depend on them. `plain-kd` is KD as anyone would write it, float32 and the
+default memory layout; the others run as in the trainer. `asd-cached` reads its teachers' outputs from disk.
+`Stopwatch` times single steps for the estimates of `cost`.
 """
 # B batch, S side of an image
 
@@ -26,7 +26,7 @@ from antishortcut.config.recipe import DataSettings, Execution, ModelSettings, T
 from antishortcut.data import Loader
 from antishortcut.data.datasets import WITH_PATH, find
 from antishortcut.errors import UserError, suggest
-from antishortcut.experiments.cost import KNOWN, Group, Size
+from antishortcut.experiments.cost import KNOWN, DataSize, StepGroup
 from antishortcut.hardware import cores, processor
 from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.models import Network, feature_shapes
@@ -42,22 +42,22 @@ WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
 PLAIN, CACHED = "plain-kd", "-cached"
 PAST_WARMUP = 1e6
-PARTS = ("data", "teachers", "student", "method", "optimiser")
+PHASES = ("data", "teachers", "student", "method", "optimiser")
 CIFAR = KNOWN["cifar100"]
 # of a stopwatch
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
-SLOW = 5.0  # seconds of a step beside which warming up is nothing
-PIXELS = 2**19  # of a batch on a CPU; larger ones are measured in part, the rest in proportion
+SLOW = 5.0  # seconds of a step that needs no warm-up
+PIXELS = 2**19  # of a batch on a CPU; of larger ones a part is measured, and scaled up
 
-Ask = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are wanted
+Teacher = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are needed
 Pair = tuple[ModelSettings, ModelSettings]  # teacher and student
 
 
 @dataclass
-class Bench:
-    """One method on one pair; every round adds the milliseconds of a step to `rounds`, by part."""
+class TimedMethod:
+    """One method on one pair; every step adds its milliseconds by phase to `rounds`."""
 
-    teachers: Mapping[str, Ask]  # by role; different weights, or there would be no eigenspace to find
+    teachers: Mapping[str, Teacher]  # by role; different weights, or there would be no eigenspace
     student: nn.Module
     method: nn.Module
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -76,26 +76,26 @@ class Bench:
 
     def turn(self, batch: Batch, data: float = 0.0) -> None:
         """One step, timed; `data` are the seconds that its batch took."""
-        method = cast(Method, self.method)
+        stages = "stages" in cast(Method, self.method).taps
         start = now()
         with torch.no_grad():
-            outputs = {role: ask(batch, "stages" in method.taps) for role, ask in self.teachers.items()}
+            targets = {role: teacher(batch, stages) for role, teacher in self.teachers.items()}
         taught = now()
         with self.autocast():
-            terms = self.step(batch, outputs, PAST_WARMUP)
+            losses = self.step(batch, targets, PAST_WARMUP)
         self.marks["reached"] = now()
-        torch.autograd.backward(torch.stack(list(terms.values())).sum())
+        torch.autograd.backward(torch.stack(list(losses.values())).sum())
         back = now()
         self.optimizer.step()
         self.optimizer.zero_grad()
         end = now()
-        ahead = self.marks["student"] - self.marks["before"]
-        down = back - self.marks["reached"]  # what autograd did once it had come to the student's outputs
-        spans = (data, taught - start, ahead + down, back - taught - ahead - down, end - back)
-        self.rounds.append({part: 1000 * span for part, span in zip(PARTS, spans, strict=True)})
+        # the student: its forward pass, and the backward pass from when autograd reached its outputs
+        student = self.marks["student"] - self.marks["before"] + back - self.marks["reached"]
+        seconds = (data, taught - start, student, back - taught - student, end - back)
+        self.rounds.append({phase: 1000 * value for phase, value in zip(PHASES, seconds, strict=True)})
 
     def _mark_outputs(self, module: nn.Module, inputs: object, outputs: Features) -> None:
-        """Mark the time, and have it marked again when gradients arrive: autograd does the latest arithmetic first."""
+        """Mark the time, and again when gradients arrive."""
         self.marks["student"] = now()
         for output in (outputs.logits, outputs.embedding):
             if output.requires_grad:
@@ -103,7 +103,7 @@ class Bench:
 
 
 def now() -> float:
-    """Seconds, when all that the device was given is done."""
+    """Seconds, when the device has done its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():
@@ -111,36 +111,36 @@ def now() -> float:
     return time.perf_counter()
 
 
-def asking(network: nn.Module) -> Ask:
+def _computed(network: nn.Module) -> Teacher:
     """A teacher that computes its outputs every time."""
 
-    def ask(batch: Batch, stages: bool) -> Features:
+    def teacher(batch: Batch, stages: bool) -> Features:
         outputs: Features = network(batch.image)
         maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
         return Features(outputs.logits.float(), outputs.embedding.float(), maps)
 
-    return ask
+    return teacher
 
 
-def _reading(path: Path, size: Size, width: int) -> Ask:
-    """A teacher whose outputs lie on disk, as the trainer's cache keeps them."""
-    rows = CachedOutputs(path, {"bench": 1}, size.images, width)
-    rows.begin()
+def _cached(path: Path, size: DataSize, width: int) -> Teacher:
+    """A teacher whose outputs are in the trainer's cache."""
+    cache = CachedOutputs(path, {"bench": 1}, size.images, width)
+    cache.begin()
     noise = np.random.default_rng(list(path.name.encode()))
-    for part in np.array_split(np.arange(size.images), -(-size.images // 10_000)):
-        rows.write(0, part, noise.normal(size=(len(part), width)).astype(np.float16))
+    for index in np.array_split(np.arange(size.images), -(-size.images // 10_000)):
+        cache.write(0, index, noise.normal(size=(len(index), width)).astype(np.float16))
 
-    def ask(batch: Batch, stages: bool) -> Features:
-        values = rows.read(0, batch.index.cpu().numpy())
+    def teacher(batch: Batch, stages: bool) -> Features:
+        values = cache.read(0, batch.index.cpu().numpy())
         assert values is not None
         both = torch.from_numpy(values).to(batch.image.device).float()
         return Features(both[:, : size.classes].contiguous(), both[:, size.classes :].contiguous())
 
-    return ask
+    return teacher
 
 
 class _DefaultLayout(nn.Module):
-    """A network in torch's default memory layout, as most write it."""
+    """A network in torch's default memory layout."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -170,10 +170,10 @@ def bench(
     rounds: int = 20,
     device: str = "cpu",
     compile: str = "off",
-    images: Size = CIFAR,
+    images: DataSize = CIFAR,
     tell: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Milliseconds of a step by method and part, ratios round by round, teacher passes, and how it was computed.
+    """Milliseconds of a step by method and phase, ratios round by round, and teacher passes.
 
     compile: of the teachers; "auto" keeps what is faster here.
     """
@@ -181,14 +181,14 @@ def bench(
         if name not in METHODS:
             raise UserError(f"unknown method {name!r}{suggest(name, METHODS)}")
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as place:
-        maker = Maker(pair, images, batch, torch.device(device), compile, Path(place))
-        runs = {PLAIN: maker.plain()}
+    with tempfile.TemporaryDirectory() as folder:
+        setup = BenchSetup(pair, images, batch, torch.device(device), compile, Path(folder))
+        runs = {PLAIN: setup.plain()}
         for name in methods:
-            runs[name] = maker.ours(name)
+            runs[name] = setup.ours(name)
             if name == "asd":
-                runs[name + CACHED] = maker.ours(name, cached=True)
-        batches, order = maker.batches(), list(runs.values())
+                runs[name + CACHED] = setup.ours(name, cached=True)
+        batches, order = setup.batches(), list(runs.values())
         for number in range(WARM + rounds):
             start = now()
             here = next(batches)
@@ -197,14 +197,14 @@ def bench(
                 run.turn(here, data)
             tell(number + 1)
     counted = {name: run.rounds[WARM:] for name, run in runs.items()}
-    times = {name: [sum(pieces.values()) for pieces in steps] for name, steps in counted.items()}
-    rest = [other for other in (PLAIN, "kd", "asd") if other in runs]
-    pairs = [(name, other) for other in rest for name in runs if name not in (PLAIN, other)]
+    times = {name: [sum(phases.values()) for phases in steps] for name, steps in counted.items()}
+    pairs = [(name, other) for other in (PLAIN, "kd", "asd") if other in runs for name in runs]
+    pairs = [(name, other) for name, other in pairs if name not in (PLAIN, other)]
     return {
         "ms": {name: median(values) for name, values in times.items()},
         "ratio": {f"{name}/{other}": ratio_of(times[name], times[other]) for name, other in pairs},
         "split": {
-            name: {part: median([pieces[part] for pieces in steps]) for part in PARTS}
+            name: {phase: median([step[phase] for step in steps]) for phase in PHASES}
             for name, steps in counted.items()
         },
         "teacher_passes": {name: run.passes for name, run in runs.items()},
@@ -212,59 +212,59 @@ def bench(
         "images": {"classes": images.classes, "count": images.images, "side": images.side},
         "batch": batch,
         "rounds": rounds,
-        "machine": machine(device) | maker.how,
+        "machine": machine(device) | setup.precision,
     }
 
 
 def machine(device: str) -> dict[str, Any]:
     """What a measurement was made on."""
-    return {
-        "processor": processor(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
-    }
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    facts = {"processor": processor(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    return facts | {"device": name}
 
 
-class Maker:
-    """Networks and methods of one pair, as the trainer has them, and batches for them."""
+class BenchSetup:
+    """Networks and methods of one pair, as in the trainer, and batches for them."""
 
-    def __init__(self, pair: Pair, size: Size, batch: int, device: torch.device, compile: str, place: Path) -> None:
-        self.first, self.second = pair
-        self.size, self.batch, self.device, self.place = size, batch, device, place
-        self.teachers = {role: self._network(self.first, torch.channels_last).eval() for role in ("final", "early")}
+    def __init__(
+        self, pair: Pair, size: DataSize, batch: int, device: torch.device, compile: str, folder: Path
+    ) -> None:
+        self.teacher, self.student = pair
+        self.size, self.batch, self.device, self.folder = size, batch, device, folder
+        self.teachers = {role: self._network(self.teacher, torch.channels_last).eval() for role in ("final", "early")}
         image = torch.rand(batch, 3, size.side, size.side, device=device)
-        self.frozen = {
-            role: FrozenModel(network, InferenceForm(fastest_precision(device)), size.side)
-            for role, network in self.teachers.items()
-        }
+        form = InferenceForm(fastest_precision(device))
+        self.frozen = {role: FrozenModel(network, form, size.side) for role, network in self.teachers.items()}
         if compile == "auto":
             self.frozen = compile_if_faster(self.frozen, image, self.teachers, 10**9, lambda text: None)
         elif compile == "on":
             self.frozen = compile_all(self.frozen, image, self.teachers)
         self.mixed = fastest_precision(device) == "bfloat16"
-        self.how = {"teacher": str(self.frozen["final"].form), "student": "bf16-mixed" if self.mixed else "32-true"}
+        self.precision = {
+            "teacher": str(self.frozen["final"].form),
+            "student": "bf16-mixed" if self.mixed else "32-true",
+        }
 
     def batches(self) -> Iterator[Batch]:
         return _batches(self.size, self.batch, "crop-flip", self.device)
 
-    def plain(self) -> Bench:
-        teacher, student = (self._network(model, torch.contiguous_format) for model in (self.first, self.second))
+    def plain(self) -> TimedMethod:
+        teacher, student = (self._network(model, torch.contiguous_format) for model in (self.teacher, self.student))
         method = _method("kd", method_options("kd", {}), {"final": teacher}, student, self.size, Classification())
-        asks = {"final": asking(_DefaultLayout(teacher.eval()))}
-        return Bench(asks, _DefaultLayout(student), method.to(self.device), passes=1)
+        teachers = {"final": _computed(_DefaultLayout(teacher.eval()))}
+        return TimedMethod(teachers, _DefaultLayout(student), method.to(self.device), passes=1)
 
-    def ours(self, name: str, cached: bool = False) -> Bench:
-        student, options = self._network(self.second, torch.channels_last), method_options(name, {})
+    def ours(self, name: str, cached: bool = False) -> TimedMethod:
+        student, options = self._network(self.student, torch.channels_last), method_options(name, {})
         states = {role: "final" if role == "final" else "early" for role in method_roles(name, options)}
         networks = {role: self.teachers[state] for role, state in states.items()}
         if cached:
             width = feature_shapes(self.teachers["final"], self.size.side).embedding + self.size.classes
-            asks = {role: _reading(self.place / role, self.size, width) for role in states}
+            teachers = {role: _cached(self.folder / role, self.size, width) for role in states}
         else:
-            asks = {role: asking(self.frozen[state]) for role, state in states.items()}
+            teachers = {role: _computed(self.frozen[state]) for role, state in states.items()}
         method = _method(name, options, networks, student, self.size, Classification()).to(self.device)
-        return Bench(asks, student, method, autocast=self._autocast, passes=0 if cached else len(asks))
+        return TimedMethod(teachers, student, method, autocast=self._autocast, passes=0 if cached else len(teachers))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
@@ -282,23 +282,21 @@ class Stopwatch:
         self.device = self.fabric.device
         facts = machine(self.device.type)
         name = facts["processor"] if self.device.type == "cpu" else facts["device"]
-        self.machine = (
-            f"{name}, threads {facts['threads']}, {resolve_execution(execution).precision}, torch {facts['torch']}"
-        )
+        precision = resolve_execution(execution).precision
+        self.machine = f"{name}, threads {facts['threads']}, {precision}, torch {facts['torch']}"
 
-    def seconds(self, group: Group) -> float:
-        """Of a step: the median, with the batch's augmentation and its way to the device."""
+    def seconds(self, group: StepGroup) -> float:
+        """Median seconds of a step, with the batch's augmentation and its transfer to the device."""
         torch.manual_seed(0)
         size, whole = group.size, -(-group.batch // group.accumulate)
         images = min(whole, max(PIXELS // size.side**2, 2)) if self.device.type == "cpu" else whole
         batches = _batches(size, images, group.augment, self.device)
         task: Task = Classification()
-        settings = group.task or TaskSettings()
-        if size.dense:  # methods learn from as large a part of the locations as there is of the batch
-            task = Segmentation(
-                size.classes, samples=max(round(images / whole * settings.samples), 1), aux=settings.aux
-            )
-        run = self._bench(group, next(batches), task)
+        if size.dense:
+            settings = group.task or TaskSettings()
+            samples = max(round(images / whole * settings.samples), 1)
+            task = Segmentation(size.classes, samples=samples, aux=settings.aux)
+        run = self._timed_method(group, next(batches), task)
 
         def timed() -> float:
             start = time.perf_counter()
@@ -312,36 +310,35 @@ class Stopwatch:
                 times.append(timed())
         return statistics.median(times) * group.batch / images
 
-    def count(self, data: DataSettings) -> Size:
-        kind = data.name.partition(":")[0]
-        if kind not in WITH_PATH:
+    def count(self, data: DataSettings) -> DataSize:
+        if data.name.partition(":")[0] not in WITH_PATH:
             raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
         sets, _ = find(data.name, None, seed=data.seed, options=data.options)
         dense = is_dense(sets.train)
-        return Size(images=len(sets.train), classes=len(sets.classes), side=sets.image_size, dense=dense)
+        return DataSize(images=len(sets.train), classes=len(sets.classes), side=sets.image_size, dense=dense)
 
-    def _bench(self, group: Group, batch: Batch, task: Task) -> Bench:
+    def _timed_method(self, group: StepGroup, batch: Batch, task: Task) -> TimedMethod:
         size, options = group.size, method_options(group.method, group.options)
-        teachers = dict[str, Network]()
+        networks = dict[str, Network]()
         for role in method_roles(group.method, options):
             model = cast(ModelSettings, group.other or group.teacher if role == "early" else group.teacher)
-            teachers[role] = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
+            networks[role] = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
         student = build_model(group.network, size.classes, size.side).to(self.device)
-        method = _method(group.method, options, teachers, student, size, task).to(self.device)
-        if isinstance(method, Prepares) and teachers:
+        method = _method(group.method, options, networks, student, size, task).to(self.device)
+        if isinstance(method, Prepares) and networks:
             with torch.no_grad():
-                outputs = {role: network(batch.image) for role, network in teachers.items()}
+                outputs = {role: network(batch.image) for role, network in networks.items()}
                 method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])
         form = InferenceForm(fastest_precision(self.device))
-        asks = {role: asking(FrozenModel(network, form, size.side)) for role, network in teachers.items()}
-        run = Bench(asks, student, method, autocast=self.fabric.autocast, task=task)
+        teachers = {role: _computed(FrozenModel(network, form, size.side)) for role, network in networks.items()}
+        run = TimedMethod(teachers, student, method, autocast=self.fabric.autocast, task=task)
         if group.optimizer == "adamw":
             run.optimizer = torch.optim.AdamW(run.step.parameters(), lr=0.001)
         return run
 
 
 def _method(
-    name: str, options: dict[str, Any], teachers: Mapping[str, Network], student: Network, size: Size, task: Task
+    name: str, options: dict[str, Any], teachers: Mapping[str, Network], student: Network, size: DataSize, task: Task
 ) -> nn.Module:
     shapes = {role: feature_shapes(network, size.side) for role, network in teachers.items()}
     labels = None if task.dense else _labels(size)
@@ -349,9 +346,14 @@ def _method(
     return build_method(name, sizes, options)
 
 
-def _batches(size: Size, images: int, augment: str, device: torch.device) -> Iterator[Batch]:
-    """Batches of random images without end, augmented; their places are drawn from the whole training set."""
-    loader = Loader(_random_images(size, POOL * images), batch=images, seed=0, image_size=size.side, augment=augment)
+def _batches(size: DataSize, images: int, augment: str, device: torch.device) -> Iterator[Batch]:
+    """Endless batches of random images, augmented; their indices are drawn from the whole training set."""
+    count, side = POOL * images, size.side
+    image = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
+    label = torch.zeros(count, dtype=torch.int64)
+    if size.dense:
+        label = torch.randint(size.classes, (count, side, side), dtype=torch.uint8)
+    loader = Loader(ImageSet(image, label), batch=images, seed=0, image_size=side, augment=augment)
     labels = _labels(size)
     for epoch in itertools.count():
         for batch in loader.epoch(epoch):
@@ -360,14 +362,7 @@ def _batches(size: Size, images: int, augment: str, device: torch.device) -> Ite
             yield Batch(*(tensor.to(device) for tensor in (batch.image, label, index)))
 
 
-def _random_images(size: Size, count: int) -> ImageSet:
-    image = torch.randint(256, (count, 3, size.side, size.side), dtype=torch.uint8)
-    if size.dense:
-        return ImageSet(image, torch.randint(size.classes, (count, size.side, size.side), dtype=torch.uint8))
-    return ImageSet(image, torch.zeros(count, dtype=torch.int64))
-
-
-def _labels(size: Size) -> Tensor:
+def _labels(size: DataSize) -> Tensor:
     return torch.arange(size.images) % size.classes
 
 
@@ -376,5 +371,5 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratio_of(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Of steps of the same round: what slows the machine slows both."""
+    """Median over rounds: what slows the machine in a round slows both."""
     return round(statistics.median(a / b for a, b in zip(times, reference, strict=True)), 3)

@@ -1,4 +1,4 @@
-"""Hours of a suite on this machine: seconds of a training step, measured, times the steps that are left. No torch here.
+"""Hours of a suite on this machine: measured seconds of a training step times the steps that are left. No torch.
 
 Evaluation and reading of image files are not counted.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -28,10 +28,10 @@ from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.launcher import state
 from antishortcut.run_dir import RunDir
 
-Progress = Callable[[int, int, str], None]  # kinds of steps measured, of how many, what was wrong with the last
+Progress = Callable[[int, int, str], None]  # groups measured, of how many, the last one's error
 
 
-class Size(Settings):
+class DataSize(Settings):
     """Of a training set."""
 
     images: int = Field(ge=1)
@@ -40,30 +40,30 @@ class Size(Settings):
     dense: bool = False  # every pixel has a class
 
 
-KNOWN = {  # of embedded images the sources' defaults; tests compare
-    "cues": Size(images=8_000, classes=10, side=32),
-    "cues-seg": Size(images=4_000, classes=11, side=64, dense=True),
-    "cifar100": Size(images=50_000, classes=100, side=32),
-    "tiny-imagenet": Size(images=100_000, classes=200, side=64),
-    "imagenet100": Size(images=126_689, classes=100, side=224),
-    "ade20k": Size(images=20_210, classes=150, side=512, dense=True),
-    "camvid": Size(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
+KNOWN = {  # a test compares them with the data
+    "cues": DataSize(images=8_000, classes=10, side=32),
+    "cues-seg": DataSize(images=4_000, classes=11, side=64, dense=True),
+    "cifar100": DataSize(images=50_000, classes=100, side=32),
+    "tiny-imagenet": DataSize(images=100_000, classes=200, side=64),
+    "imagenet100": DataSize(images=126_689, classes=100, side=224),
+    "ade20k": DataSize(images=20_210, classes=150, side=512, dense=True),
+    "camvid": DataSize(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
 }
 
 
-class Group(Settings):
-    """Everything that makes a training step cost what it costs, the machine aside."""
+class StepGroup(Settings):
+    """Everything that decides what a training step costs, the machine aside."""
 
-    network: ModelSettings  # the one that learns
+    network: ModelSettings  # the one that is trained
     teacher: ModelSettings | None = None
-    other: ModelSettings | None = None  # whose early state it learns from, when of another architecture
+    other: ModelSettings | None = None  # whose early state it learns from, if of another architecture
     method: str = "ce"
     options: dict[str, Value] = Field(default_factory=dict)
     optimizer: str
     batch: int
     accumulate: int = 1
     augment: str
-    size: Size
+    size: DataSize
     task: TaskSettings | None = None  # of dense prediction
 
     def __str__(self) -> str:
@@ -75,27 +75,22 @@ class Clock(Protocol):
 
     machine: str
 
-    def seconds(self, group: Group) -> float: ...
-    def count(self, data: DataSettings) -> Size:
-        """The size of a folder of images, before splits and limits."""
-        ...
+    def seconds(self, group: StepGroup) -> float: ...
+    def count(self, data: DataSettings) -> DataSize: ...  # of a folder of images, before splits and limits
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """One that is not finished yet."""
 
     suite: str
     title: str
     teacher: bool  # or a rewound one
     steps: int
-    group: Group
+    group: StepGroup
 
 
 @dataclass
-class Row:
-    """Trainings of one pair."""
-
+class PairCost:
     suite: str
     students: int = 0
     student_hours: float = 0.0
@@ -108,7 +103,7 @@ class Cost:
     """Hours on one such machine, one training after the other."""
 
     machine: str
-    rows: tuple[Row, ...]
+    rows: tuple[PairCost, ...]
     left_out: tuple[tuple[str, str], ...]  # trainings that could not be measured, and why
 
     @property
@@ -122,8 +117,8 @@ class Cost:
 
 
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
-    """Measure a step of every kind that is left to do, and sum up; what cannot be measured is left out."""
-    sizes, problems = dict[str, Size](), dict[str, str]()
+    """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
+    sizes, problems, seconds = dict[str, DataSize](), dict[str, str](), dict[str, float]()
     for data in {job.recipe.data.name: job.recipe.data for job in jobs if job.recipe.data.name not in KNOWN}.values():
         try:
             sizes[data.name] = clock.count(data)
@@ -131,7 +126,7 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
             problems[data.name] = str(error)
     left_out = [(job.title, problems[name]) for job in jobs if (name := job.recipe.data.name) in problems]
     todo = trainings([job for job in jobs if job.recipe.data.name not in problems], sizes, runs)
-    groups, seconds = {str(training.group.model_dump()): training.group for training in todo}, dict[str, float]()
+    groups = {training.group.model_dump_json(): training.group for training in todo}
     progress(0, len(groups), "")
     for number, (key, group) in enumerate(groups.items(), start=1):
         try:
@@ -139,13 +134,13 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
         except (UserError, RuntimeError, MemoryError) as error:  # torch's out of memory is a RuntimeError
             problems[key] = (str(error) or type(error).__name__).splitlines()[0][:200]
         progress(number, len(groups), f"{group}: {problems[key]}" if key in problems else "")
-    rows: dict[str, Row] = {}
+    rows: dict[str, PairCost] = {}
     for training in todo:
-        key = str(training.group.model_dump())
+        key = training.group.model_dump_json()
         if key in problems:
             left_out.append((training.title, problems[key]))
             continue
-        row, hours = rows.setdefault(training.suite, Row(training.suite)), training.steps * seconds[key] / 3600
+        row, hours = rows.setdefault(training.suite, PairCost(training.suite)), training.steps * seconds[key] / 3600
         if training.teacher:
             row.teachers, row.teacher_hours = row.teachers + 1, row.teacher_hours + hours
         else:
@@ -153,33 +148,32 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
     return Cost(clock.machine, tuple(rows.values()), tuple(left_out))
 
 
-def size_of(data: DataSettings, counted: Mapping[str, Size]) -> Size | None:
-    """What is left to train on after splits and limits; `counted` are sizes of folders, by name."""
+def size_of(data: DataSettings, counted: Mapping[str, DataSize]) -> DataSize | None:
+    """The training set after splits and limits; `counted` are sizes of folders, by name."""
     whole = KNOWN.get(data.name) or counted.get(data.name)
     if whole is None:
         return None
-    drawn = max(int(data.options.get("count", whole.images)), 1)  # of embedded images
+    drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images
     images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     images = max(min(images, data.train_limit or images), 1)
     return whole.model_copy(update={"images": images, "side": data.image_size or whole.side})
 
 
 def steps_of(images: int, batch: int) -> int:
-    """Steps of an epoch; a last image alone joins the batch before it, as the loader has it."""
+    """Steps of an epoch; a single last image joins the batch before it, as in the loader."""
     steps = -(-images // batch)
-    last = images - (steps - 1) * batch
-    return steps - 1 if steps > 1 and last == 1 else steps
+    return steps - 1 if steps > 1 and (images - 1) % batch == 0 else steps
 
 
-def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> list[Training]:
+def trainings(jobs: Iterable[Job], counted: Mapping[str, DataSize], runs: Path) -> list[Training]:
     """What is left of a suite: students, and before them each teacher once, with the first that needs it."""
-    finished, listed, todo = _teachers(runs), set[str](), list[Training]()
+    finished, listed, todo = _finished_teachers(runs), set[str](), list[Training]()
 
     def add(job: Job, recipe: Recipe, title: str, is_teacher: bool, length: int, **step: Any) -> None:
         size, optim = size_of(recipe.data, counted), recipe.optim
         assert size is not None
         settings = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
-        group = Group(size=size, task=recipe.task if size.dense else None, **settings, **step)
+        group = StepGroup(size=size, task=recipe.task if size.dense else None, **settings, **step)
         steps = length if recipe.iterations else length * steps_of(size.images, group.batch)
         todo.append(Training(job.suite, title, is_teacher, steps, group))
 
@@ -187,48 +181,43 @@ def trainings(jobs: Iterable[Job], counted: Mapping[str, Size], runs: Path) -> l
         for recipe in job.teachers:
             own, key = recipe.teacher, teacher_key(recipe)
             rewound = f"{key} {own.rewind_epochs} {own.rewind_lr}"
-            title, there = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_mark(recipe))
-            step = {"network": _network(own), "batch": own.batch or recipe.optim.batch}
-            if key not in listed and own.final is None and there is None:
+            title, teacher = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_hash(recipe))
+            step = {"network": architecture(own), "batch": own.batch or recipe.optim.batch}
+            if key not in listed and own.final is None and teacher is None:
                 add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
             listed.add(key)
             if own.early == "rewind" and rewound not in listed:
                 listed.add(rewound)
-                if not _rewound(recipe, there, runs):
+                run = teacher and rewind_run(teacher, own.rewind_epochs, own.rewind_lr)
+                if run is None or not RunDir(run.folder(runs)).finished:
                     add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
         if state(job, runs) != "finished":
-            recipe, teacher = job.recipe, _network(job.recipe.teacher)
-            other = None if job.other is None or _network(job.other) == teacher else _network(job.other)
-            options = recipe.methods.get(job.method, {}) | job.options
-            step = {"network": _network(recipe.student), "teacher": teacher, "other": other, "method": job.method}
-            length = recipe.iterations or recipe.epochs
-            add(job, recipe, job.title, False, length, **step, options=options, batch=recipe.optim.batch)
+            recipe, network = job.recipe, architecture(job.recipe.teacher)
+            other = None if job.other is None or architecture(job.other) == network else architecture(job.other)
+            step = {"network": architecture(recipe.student), "teacher": network, "other": other, "method": job.method}
+            step |= {"options": recipe.methods.get(job.method, {}) | job.options, "batch": recipe.optim.batch}
+            add(job, recipe, job.title, False, recipe.iterations or recipe.epochs, **step)
     return todo
 
 
-def _network(model: ModelSettings) -> ModelSettings:
-    """Weights do not change what it costs."""
+def architecture(model: ModelSettings) -> ModelSettings:
+    """Weights do not change what a step costs."""
     return ModelSettings(name=model.name, stem=model.stem, embedding=model.embedding)
 
 
-def _rewound(recipe: Recipe, teacher: Run | None, runs: Path) -> bool:
-    own = recipe.teacher
-    return teacher is not None and RunDir(rewind_run(teacher, own.rewind_epochs, own.rewind_lr).folder(runs)).finished
-
-
-def _teachers(runs: Path) -> dict[str, Run]:
-    """Finished teachers, by their hash without the fingerprint of the images, which would have to be read."""
-    result = dict[str, Run]()
+def _finished_teachers(runs: Path) -> dict[str, Run]:
+    """By their hash without the fingerprint of the images, which would have to be read."""
+    teachers = dict[str, Run]()
     for path in runs.glob("teachers/*/result.json"):
         try:
             run, _ = RunDir(path.parent).read()
         except UserError:  # damaged: not finished
             continue
-        result[run.model_copy(update={"fingerprint": ""}).hash] = run
-    return result
+        teachers[run.model_copy(update={"fingerprint": ""}).hash] = run
+    return teachers
 
 
-def _mark(recipe: Recipe) -> str:
+def _hash(recipe: Recipe) -> str:
     try:
         return teach_run(recipe, "").hash
     except UserError:  # weights that are not there yet

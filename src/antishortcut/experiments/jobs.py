@@ -1,4 +1,4 @@
-"""What a suite is made of: jobs, each the training of one student and what it is scored on. No torch."""
+"""A suite is a list of jobs; a job is the training of one student and what it is scored on. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antishortcut.errors import UserError, suggest
 
 
 class Job(Settings):
-    """One student. The folder is runs/<suite>/<name>-s<seed>, as for a run started by hand."""
+    """One student. Its folder is runs/<suite>/<name>-s<seed>, as for a run started by hand."""
 
     suite: str
     name: str
@@ -23,9 +23,9 @@ class Job(Settings):
     method: str
     options: dict[str, Value] = Field(default_factory=dict)  # the method's, over the recipe's
     early: str | None = None  # a state to learn from in place of the recipe's early one
-    other: TeacherSettings | None = None  # the teacher that state belongs to, when it is not the recipe's
+    other: TeacherSettings | None = None  # the teacher of that state, if it is not the recipe's
     on: tuple[str, ...] = ("clean",)  # evaluations
-    images: int | None = None  # at most so many of a corruption at a severity
+    images: int | None = None  # at most so many per corruption and severity
 
     @property
     def title(self) -> str:
@@ -33,20 +33,49 @@ class Job(Settings):
 
     @property
     def teachers(self) -> tuple[Recipe, ...]:
-        """Recipes whose teachers must be there: its own, which it learns from or is compared with, and the other."""
+        """Recipes whose teachers it needs: its own, and the other one."""
         if self.other is None:
             return (self.recipe,)
         return self.recipe, self.recipe.model_copy(update={"teacher": self.other})
 
 
 @dataclass(frozen=True)
-class BaseRow:
-    """A row of a suite's table: a method with its settings, and the early state it learns from if not the usual one."""
+class SuiteRow:
+    """A row of a suite's table."""
 
     name: str
     method: str
     options: dict[str, Value] = field(default_factory=dict)
-    early: str | None = None
+    early: str | None = None  # state to learn from, if not the recipe's
+    other: str = ""  # whose state it is: "seed" for the next seed's teacher, or another architecture
+    settings: tuple[str, ...] = ()  # of its recipe: key=value
+
+
+def make_jobs(
+    suite: str,
+    recipe: Recipe,
+    rows: Iterable[SuiteRow],
+    seeds: Sequence[int],
+    on: tuple[str, ...],
+    images: int | None = None,
+) -> list[Job]:
+    """Every row over the seeds, seed by seed, so that a suite cut short still compares."""
+    own = [(row, with_settings(recipe, row.settings) if row.settings else recipe) for row in rows]
+    return [
+        Job(
+            suite=suite, name=row.name, seed=seed, recipe=recipe, method=row.method, options=row.options,
+            early=row.early, other=_other(row, recipe), on=on, images=images,
+        )
+        for seed in seeds
+        for row, recipe in own
+    ]  # fmt: skip
+
+
+def _other(row: SuiteRow, recipe: Recipe) -> TeacherSettings | None:
+    if not row.other:
+        return None
+    change = {"seed": recipe.teacher.seed % 5 + 1} if row.other == "seed" else {"name": row.other}
+    return recipe.teacher.model_copy(update=change)
 
 
 @dataclass(frozen=True)
@@ -54,34 +83,32 @@ class Suite:
     name: str
     what: str
     jobs: tuple[Job, ...]
-    timed: bool = False  # its runs' seconds are compared, so none may read what another has paid for
+    timed: bool = False  # its runs' seconds are compared, so teacher outputs are not cached
 
-    def only(self, patterns: Iterable[str], seeds: Iterable[int]) -> Suite:
-        """The part whose names (or suite/names) fit one of the patterns and whose seeds are among these."""
-        required, numbers, there = list(patterns), set(seeds), sorted({job.seed for job in self.jobs})
-        for pattern in required:
+    def only(self, patterns: Sequence[str], seeds: Iterable[int]) -> Suite:
+        """The jobs whose name or suite/name matches a pattern and whose seed is listed; empty means all."""
+        numbers, known = set(seeds), sorted({job.seed for job in self.jobs})
+        for pattern in patterns:
             if not any(_fits(job, pattern) for job in self.jobs):
                 names = dict.fromkeys(job.name for job in self.jobs)
                 raise UserError(f"suite {self.name}: nothing fits --only {pattern}{suggest(pattern, names)}")
-        for seed in numbers.difference(there):
-            raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, there))}")
-        saved = tuple(
-            job
-            for job in self.jobs
-            if (not required or any(_fits(job, p) for p in required)) and (not numbers or job.seed in numbers)
-        )
-        if not saved:
+        for seed in numbers.difference(known):
+            raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, known))}")
+        jobs = [job for job in self.jobs if not patterns or any(_fits(job, pattern) for pattern in patterns)]
+        jobs = [job for job in jobs if not numbers or job.seed in numbers]
+        if not jobs:
             raise UserError(f"suite {self.name}: no run fits --only and --seeds together")
-        return replace(self, jobs=saved)
+        return replace(self, jobs=tuple(jobs))
 
     def set(self, overrides: Sequence[str]) -> Suite:
-        """The same jobs with recipe settings overridden, key=value; these come last."""
-        built: dict[int, Recipe] = {}  # jobs share their recipes
-        for job in self.jobs if overrides else ():
-            if id(job.recipe) not in built:
-                built[id(job.recipe)] = with_settings(job.recipe, overrides)
-        saved = tuple(job.model_copy(update={"recipe": built.get(id(job.recipe), job.recipe)}) for job in self.jobs)
-        return replace(self, jobs=saved)
+        """The same jobs with recipe settings overridden: key=value."""
+        if not overrides:
+            return self
+        recipes = {id(job.recipe): job.recipe for job in self.jobs}  # jobs share their recipes
+        recipes = {key: with_settings(recipe, overrides) for key, recipe in recipes.items()}
+        return replace(
+            self, jobs=tuple(job.model_copy(update={"recipe": recipes[id(job.recipe)]}) for job in self.jobs)
+        )
 
 
 def _fits(job: Job, pattern: str) -> bool:

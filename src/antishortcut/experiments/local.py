@@ -1,4 +1,4 @@
-"""Processes of this machine, one for each run, with its threads and devices shared out. No torch in this one."""
+"""An engine: processes of this machine, one per run, which share its cores and GPUs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from antishortcut.experiments.launcher import Command, Item, Place, Result
+from antishortcut.experiments.worker import Command, Item, Place, Result
 from antishortcut.hardware import cores
 
-CARDS = Path("/proc/driver/nvidia/gpus")  # a folder for every GPU, where the driver is
+GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for every GPU, if the driver is there
 
 
-class Processes:
-    """An engine: so many commands at a time."""
-
+class LocalEngine:
     def __init__(self, place: Place, slots: int) -> None:
         self.slots, devices = slots, place.execution.devices
         threads = place.execution.threads or max(cores() // (slots * devices), 1)
         self._place = replace(place, execution=place.execution.model_copy(update={"threads": threads}))
-        self._free = shared_out(slots, place.execution.accelerator, os.environ, CARDS, devices)
-        self._running: dict[Command, str | None] = {}  # its GPUs
+        self._free = share_gpus(slots, place.execution.accelerator, os.environ, GPUS, devices)
+        self._running: dict[Command, str | None] = {}  # → its GPUs
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -32,9 +30,9 @@ class Processes:
             self.result(command)
 
     def submit(self, item: Item) -> Command:
-        cards = self._free.pop(0) if self._free else None
-        command = Command(self._place, item, cards)
-        self._running[command] = cards
+        gpus = self._free.pop(0) if self._free else None
+        command = Command(self._place, item, gpus)
+        self._running[command] = gpus
         return command
 
     def ready(self, tickets: Collection[Command]) -> list[Command]:
@@ -43,9 +41,9 @@ class Processes:
         return done
 
     def result(self, ticket: Command) -> Result:
-        result, cards = ticket.result(), self._running.pop(ticket)
-        if cards is not None:
-            self._free.append(cards)
+        result, gpus = ticket.result(), self._running.pop(ticket)
+        if gpus is not None:
+            self._free.append(gpus)
         return result
 
     def stop(self) -> None:
@@ -53,15 +51,13 @@ class Processes:
             command.process.terminate()
 
 
-def shared_out(slots: int, accelerator: str, environ: Mapping[str, str], cards: Path, each: int = 1) -> list[str]:
-    """The GPUs of each slot, as CUDA_VISIBLE_DEVICES names them, in turn; none where there is none."""
+def share_gpus(slots: int, accelerator: str, environ: Mapping[str, str], folder: Path, each: int = 1) -> list[str]:
+    """CUDA_VISIBLE_DEVICES of each slot, in turn; empty if there is no GPU."""
     if accelerator not in ("auto", "cuda"):
         return []
-    if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        there = [name.strip() for name in named.split(",") if name.strip()]
+    if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        gpus = [name.strip() for name in visible.split(",") if name.strip()]
     else:
-        there = [str(number) for number in range(len(list(cards.iterdir())))] if cards.is_dir() else []
-    many = min(each, len(there))
-    return [
-        ",".join(there[(slot * many + number) % len(there)] for number in range(many)) for slot in range(slots) if there
-    ]
+        gpus = [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+    many = min(each, len(gpus))
+    return [",".join(gpus[(slot * many + n) % len(gpus)] for n in range(many)) for slot in range(slots) if gpus]

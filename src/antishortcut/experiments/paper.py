@@ -7,153 +7,116 @@ training; what each table measures is added to the scores of the same run. S-Tab
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from antishortcut.config.recipe import Recipe, Value, load_recipe
-from antishortcut.errors import UserError, suggest
-from antishortcut.experiments.jobs import BaseRow, Job, Suite
-
-# --- The paper's teacher–student pairs. Their settings are the shipped recipes' ---
+from antishortcut.experiments.jobs import Job, Suite, SuiteRow, make_jobs
 
 SEEDS = (1, 2, 3)  # "mean ± std over 3 seeds unless noted" (Sec. 5.1)
 RUN_HOURS = 4.5  # A100-hours of one CIFAR-100 run of ASD (S-Sec. A.5)
 CIFAR_HOURS, OTHER_HOURS, ALL_HOURS = 175.0, 75.0, 250.0  # of CIFAR-100, of the other two data sets, of the paper
 LARGE_HOURS = OTHER_HOURS / 9  # P11–P13 over three seeds; the paper gives only their sum
-
-
-@dataclass(frozen=True)
-class Pair:
-    name: str  # of the folder its runs lie in
-    teacher: str  # as the paper writes them
-    student: str
-    data: str
-    seeds: tuple[int, ...] = SEEDS
-    devices: int = 1  # GPUs of a run (S-Sec. A.5)
-    hours: float | None = RUN_HOURS  # A100-hours of a run, as the paper reports them; None where it does not
-
-    def recipe(self) -> Recipe:
-        """The shipped recipe of the same name: length, rate, batch, schedule, augmentation, states that are kept."""
-        return load_recipe(self.name)
-
-    def early_at(self) -> float:
-        """T_early as an epoch, 36 of 240, 30 of 200, 15 of 100; of ADE20K as an iteration, 6,000 of 40,000."""
-        recipe = self.recipe()
-        return float(recipe.teacher.early.rstrip("%")) / 100 * (recipe.epochs or recipe.iterations)
-
-
 C100, TINY, IN100, ADE = "CIFAR-100", "TinyImageNet", "ImageNet-100", "ADE20K"
 
-PAIRS: dict[str, Pair] = {
+
+class PaperPair(NamedTuple):
+    """Teacher, student and data as the paper writes them. The settings are those of the shipped recipe of that name."""
+
+    name: str
+    teacher: str
+    student: str
+    data: str
+    hours: float | None = RUN_HOURS  # A100-hours of a run, if the paper gives them
+
+    def recipe(self) -> Recipe:
+        return load_recipe(self.name)
+
+
+PAIRS: dict[str, PaperPair] = {
     pair.name: pair
     for pair in (
-        Pair("P1", "ResNet-34", "ResNet-18", C100),
-        Pair("P2", "WRN-40-2", "WRN-16-2", C100),
-        Pair("P3", "ResNet-32x4", "ResNet-8x4", C100),
-        Pair("P4", "WRN-40-2", "WRN-40-1", C100),
-        Pair("P5", "VGG-13", "VGG-8", C100),
-        Pair("P6", "WRN-40-2", "ShuffleNet-V2", C100),
-        Pair("P7", "WRN-40-2", "ShuffleNet-V1", C100),
-        Pair("P8", "ResNet-32x4", "ShuffleNet-V1", C100),
-        Pair("P9", "ResNet-32x4", "ShuffleNet-V2", C100),
-        Pair("P10", "VGG-13", "MobileNet-V2", C100),
-        Pair("P11", "ResNet-50", "MobileNet-V2", IN100, devices=4, hours=LARGE_HOURS),
-        Pair("P12", "ResNet-34", "ResNet-18", TINY, hours=LARGE_HOURS),
-        Pair("P13", "ResNet-50", "ResNet-18", IN100, devices=4, hours=LARGE_HOURS),
-        Pair("deit-tiny", "ResNet-50", "DeiT-Tiny", IN100, devices=4, hours=None),
-        Pair("ade20k-resnet18", "ResNet-101", "ResNet-18", ADE, hours=None),
-        Pair("ade20k-mobilenetv2", "ResNet-101", "MobileNetV2", ADE, hours=None),
+        PaperPair("P1", "ResNet-34", "ResNet-18", C100),
+        PaperPair("P2", "WRN-40-2", "WRN-16-2", C100),
+        PaperPair("P3", "ResNet-32x4", "ResNet-8x4", C100),
+        PaperPair("P4", "WRN-40-2", "WRN-40-1", C100),
+        PaperPair("P5", "VGG-13", "VGG-8", C100),
+        PaperPair("P6", "WRN-40-2", "ShuffleNet-V2", C100),
+        PaperPair("P7", "WRN-40-2", "ShuffleNet-V1", C100),
+        PaperPair("P8", "ResNet-32x4", "ShuffleNet-V1", C100),
+        PaperPair("P9", "ResNet-32x4", "ShuffleNet-V2", C100),
+        PaperPair("P10", "VGG-13", "MobileNet-V2", C100),
+        PaperPair("P11", "ResNet-50", "MobileNet-V2", IN100, LARGE_HOURS),
+        PaperPair("P12", "ResNet-34", "ResNet-18", TINY, LARGE_HOURS),
+        PaperPair("P13", "ResNet-50", "ResNet-18", IN100, LARGE_HOURS),
+        PaperPair("deit-tiny", "ResNet-50", "DeiT-Tiny", IN100, None),
+        PaperPair("ade20k-resnet18", "ResNet-101", "ResNet-18", ADE, None),
+        PaperPair("ade20k-mobilenetv2", "ResNet-101", "MobileNetV2", ADE, None),
     )
 }
-
-SAME = ("P1", "P2", "P3", "P4", "P5")
-CROSS = ("P6", "P7", "P8", "P9", "P10")
-LARGER = ("P11", "P12", "P13")
+SAME, CROSS, LARGER = ("P1", "P2", "P3", "P4", "P5"), ("P6", "P7", "P8", "P9", "P10"), ("P11", "P12", "P13")
 DENSE = ("ade20k-resnet18", "ade20k-mobilenetv2")
 
-
-@dataclass(frozen=True)
-class Row(BaseRow):
-    """With what its recipe has of its own."""
-
-    change: Callable[[Recipe], Recipe] | None = None
-
-
-def _batch(size: int) -> Callable[[Recipe], Recipe]:
-    """Another batch for the student; the teacher is the one of all other rows."""
-
-    def changed(recipe: Recipe) -> Recipe:
-        teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
-        optim = recipe.optim.model_copy(update={"batch": size})
-        return recipe.model_copy(update={"teacher": teacher, "optim": optim})
-
-    return changed
-
-
-def _rewound(recipe: Recipe) -> Recipe:
-    return recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"early": "rewind"})})
-
-
-CE, KD, DKD, CKPT = (Row(name, name) for name in ("ce", "kd", "dkd", "ckptkd"))
-CRD, ASD = Row("crd+kd", "crd+kd"), Row("asd", "asd")
-METHODS = (CE, KD, Row("fitnets+kd", "fitnets+kd"), Row("at+kd", "at+kd"), DKD, CRD, CKPT, ASD)
-NO_SS, NO_TC = Row("asd-no-ss", "asd", {"ss": 0.0}), Row("asd-no-tc", "asd", {"tc": 0.0})
+CE, KD, DKD, CKPT = (SuiteRow(name, name) for name in ("ce", "kd", "dkd", "ckptkd"))
+CRD, ASD = SuiteRow("crd+kd", "crd+kd"), SuiteRow("asd", "asd")
+METHODS = (CE, KD, SuiteRow("fitnets+kd", "fitnets+kd"), SuiteRow("at+kd", "at+kd"), DKD, CRD, CKPT, ASD)
+SEGMENTERS = (CE, KD, SuiteRow("af-dcd", "afdcd"), SuiteRow("ufd-kd", "ufd"), ASD)
+NO_SS, NO_TC = SuiteRow("asd-no-ss", "asd", {"ss": 0.0}), SuiteRow("asd-no-tc", "asd", {"tc": 0.0})
 # Table 8's "in-batch" row has KD's numbers and is called CE + KD; its text describes L_TC without the temporal negative
 NO_TEMPORAL = (
-    Row("asd-no-temporal", "asd", {"temporal": False}),
-    Row("asd-no-temporal-no-ss", "asd", {"temporal": False, "ss": 0.0}),
+    SuiteRow("asd-no-temporal", "asd", {"temporal": False}),
+    SuiteRow("asd-no-temporal-no-ss", "asd", {"temporal": False, "ss": 0.0}),
 )
-REWOUND = Row("asd-rewind", "asd", change=_rewound)
-EARLY = {12: "5%", 24: "10%", 36: "15%", 48: "20%", 72: "30%"}  # epoch of 240: the state's name
+REWOUND = SuiteRow("asd-rewind", "asd", settings=("teacher.early=rewind",))
+EPOCHS = tuple(  # T_early by epoch of 240
+    ASD if epoch == 36 else SuiteRow(f"asd-early{epoch}", "asd", early=state)
+    for epoch, state in {12: "5%", 24: "10%", 36: "15%", 48: "20%", 72: "30%"}.items()
+)
+BATCHES = tuple(  # another batch for the student; the teacher is that of all other rows
+    ASD if size == 64 else SuiteRow(f"asd-b{size}", "asd", settings=("teacher.batch=64", f"optim.batch={size}"))
+    for size in (32, 64, 128, 256)
+)
 
 
-def _swept(letter: str, setting: str, values: Sequence[float], default: float) -> tuple[Row, ...]:
+def _swept(letter: str, setting: str, values: Sequence[float], default: float) -> tuple[SuiteRow, ...]:
     """ASD with one setting varied; its default is ASD itself."""
     return tuple(
-        ASD if value == default else Row(f"asd-{letter}{value:g}", "asd", {setting: value}) for value in values
+        ASD if value == default else SuiteRow(f"asd-{letter}{value:g}", "asd", {setting: value}) for value in values
     )
 
 
-EPOCHS = tuple(ASD if epoch == 36 else Row(f"asd-early{epoch}", "asd", early=at) for epoch, at in EARLY.items())
-SIZES = tuple(ASD if size == 64 else Row(f"asd-b{size}", "asd", change=_batch(size)) for size in (32, 64, 128, 256))
-
-
-def _jobs(
-    pairs: Iterable[str], rows: Iterable[Row], on: Iterable[str], seeds: Sequence[int], styled: Sequence[str]
-) -> Iterator[Job]:
-    """Every row of every pair over the seeds, scored on clean images and on what else is named."""
-    for pair in pairs:
-        recipe = PAIRS[pair].recipe()
-        scored = ("clean", *on, *((STYLED,) if pair in styled else ()))
-        for row in rows:
-            own = row.change(recipe) if row.change else recipe
-            for seed in seeds:
-                yield Job(
-                    suite=pair, name=row.name, seed=seed, recipe=own, method=row.method, options=row.options,
-                    early=row.early, on=scored,
-                )  # fmt: skip
-
-
-class Table(NamedTuple):
+class PaperTable(NamedTuple):
     also: str  # its readable name
     what: str
     jobs: Callable[[], tuple[Job, ...]]
     timed: bool = False
 
 
+def _jobs(
+    pairs: Iterable[str], rows: Sequence[SuiteRow], on: Iterable[str], seeds: Sequence[int], styled: Sequence[str]
+) -> tuple[Job, ...]:
+    """Every row of every pair over the seeds, scored on clean images and on what else is named."""
+    return tuple(
+        job
+        for pair in pairs
+        for scored in [("clean", *on, *((STYLED,) if pair in styled else ()))]
+        for job in make_jobs(pair, PAIRS[pair].recipe(), rows, seeds, scored)
+    )
+
+
 def _table(
     also: str,
     what: str,
     pairs: Sequence[str],
-    rows: Sequence[Row],
+    rows: Sequence[SuiteRow],
     *on: str,
     seeds: Sequence[int] = SEEDS,
     styled: Sequence[str] = (),
     timed: bool = False,
-) -> Table:
+) -> PaperTable:
     """`styled` names the pairs that are scored on stylised images too."""
-    return Table(also, what, lambda: tuple(_jobs(pairs, rows, on, seeds, styled)), timed)
+    return PaperTable(also, what, lambda: _jobs(pairs, rows, on, seeds, styled), timed)
 
 
 def _boundary() -> tuple[Job, ...]:
@@ -163,8 +126,7 @@ def _boundary() -> tuple[Job, ...]:
 
 P1 = ("P1",)
 CORRUPTED, INSIDE, STYLED = "corruptions", "mechanism", "stylized"
-SEGMENTERS = (CE, KD, Row("af-dcd", "afdcd"), Row("ufd-kd", "ufd"), ASD)
-TABLES: dict[str, Table] = {
+TABLES: dict[str, PaperTable] = {
     "table1": _table("same-family", "Table 1: CIFAR-100, one family, P1–P5, eight methods", SAME, METHODS),
     "table2": _table("cross-architecture", "Table 2: CIFAR-100, two families, P6–P10, eight methods", CROSS, METHODS),
     "table3": _table(
@@ -216,7 +178,7 @@ TABLES: dict[str, Table] = {
         P1, _swept("warmup", "warmup", (0.0, 10.0, 20.0, 40.0), 20),
     ),
     "s-table8": _table(
-        "batch-size", "S-Table 8: B = 32, 64, 128, 256 with the subspace angles, P1", P1, SIZES, CORRUPTED, INSIDE
+        "batch-size", "S-Table 8: B = 32, 64, 128, 256 with the subspace angles, P1", P1, BATCHES, CORRUPTED, INSIDE
     ),
     "s-table9": _table("paired-seeds", "S-Table 9: CRD against ASD seed by seed, P12", ("P12",), (CRD, ASD)),
     "figure2": _table(
@@ -232,115 +194,83 @@ TABLES: dict[str, Table] = {
         "", "S-Sec. A.3.7: ΔCE by group of corruptions, P1 and P6", ("P1", "P6"), (KD, ASD), CORRUPTED
     ),
     "p2-corruptions": _table("", "S-Sec. A.9.2: P2 corruption by corruption", ("P2",), (KD, DKD, ASD), CORRUPTED),
-    "p3-boundary": Table("", "S-Sec. A.9.1: the capacity boundary, P3 beside P1's KD student", _boundary),
+    "p3-boundary": PaperTable("", "S-Sec. A.9.1: the capacity boundary, P3 beside P1's KD student", _boundary),
     "complexity": _table(
         "", "S-Sec. A.8: seconds of ASD against KD over whole runs, P1; asd bench measures single steps",
         P1, (KD, ASD), timed=True,
     ),
-    "paper": Table("", "every run of the paper, once", lambda: _all()),
+    "paper": PaperTable("", "every run of the paper, once", lambda: _all()),
 }  # fmt: skip
 NAMES = {table.also: name for name, table in TABLES.items() if table.also}  # readable name → its number
 
 
-def table(name: str) -> Suite:
-    """The runs of a table at the paper's scale."""
-    return Suite(name, TABLES[name].what, TABLES[name].jobs(), TABLES[name].timed)
-
-
 def _all() -> tuple[Job, ...]:
-    """All tables together; a run that several need is scored on what any of them measures."""
-    saved: dict[str, Job] = {}
-    for name, known in TABLES.items():
-        if name == "paper":
-            continue
-        for job in known.jobs():
-            before = saved.get(job.title, job)
-            saved[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
-    return tuple(saved.values())
+    """All tables; a run that several need is scored on what any of them measures."""
+    jobs: dict[str, Job] = {}
+    for job in (job for name, known in TABLES.items() if name != "paper" for job in known.jobs()):
+        before = jobs.get(job.title, job)
+        jobs[job.title] = job.model_copy(update={"on": tuple(dict.fromkeys((*before.on, *job.on)))})
+    return tuple(jobs.values())
 
 
-# --- The paper's runs at two sizes: as printed, and cut down to what two cores can do ---
+# --- Desk scale: the paper's runs cut down for two cores ---
 
 SCALES = ("paper", "desk")
 MARK = "-desk"
 DESK_EPOCHS, DESK_ITERATIONS, DESK_IMAGES = 12, 1_200, 12_000
 SIDES = {"cifar100": None, "ade20k": 128}  # None: as they are; all others become 32
 WARMED = {"asd": 20.0, "dkd": 20.0}  # methods whose `warmup` counts epochs, and its default; a test compares
-
-# what stands in for a network: narrower or shallower, of its family where there is one, equal in width to the others of
-# its pairs exactly where the paper's are, and with fewer parameters than its teachers' stand-ins
-STAND_INS = {
-    "resnet34": "resnet14",
-    "resnet18": "resnet8",
-    "wrn-40-2": "wrn-28-2",
-    "wrn-16-2": "wrn-10-2",
-    "wrn-40-1": "wrn-10-1",
-    "resnet32x4": "resnet14x4",
-    "resnet8x4": "resnet8x4",  # there is no narrower one of its width
-    "vgg13": "cnn-96-128",
-    "vgg8": "cnn-48-128",
-    "shufflenet-v1": "shufflenet-v1",  # there is no narrower one
-    "shufflenet-v2": "shufflenet-v2-x0.5",
-    "mobilenet-v2": "mobilenet-v2",  # half width already
-    "timm:resnet50": "cnn-64-256",
-    "timm:resnet18": "cnn-16-128",
-    "timm:mobilenetv2_100": "mobilenet-v2",
-    "timm:deit_tiny_patch16_224": "timm:test_vit",
-    "deeplabv3-resnet101": "dense-32",
-    "deeplabv3-resnet18": "dense-8",
-    "deeplabv3-mobilenetv2": "dense-6",
-}
+STAND_INS = {  # narrower or shallower, if possible of the same family; equally wide exactly where the paper's pairs are
+    "resnet34": "resnet14", "resnet18": "resnet8", "wrn-40-2": "wrn-28-2", "wrn-16-2": "wrn-10-2",
+    "wrn-40-1": "wrn-10-1", "resnet32x4": "resnet14x4", "resnet8x4": "resnet8x4", "vgg13": "cnn-96-128",
+    "vgg8": "cnn-48-128", "shufflenet-v1": "shufflenet-v1", "shufflenet-v2": "shufflenet-v2-x0.5",
+    "mobilenet-v2": "mobilenet-v2", "timm:resnet50": "cnn-64-256", "timm:resnet18": "cnn-16-128",
+    "timm:mobilenetv2_100": "mobilenet-v2", "timm:deit_tiny_patch16_224": "timm:test_vit",
+    "deeplabv3-resnet101": "dense-32", "deeplabv3-resnet18": "dense-8", "deeplabv3-mobilenetv2": "dense-6",
+}  # fmt: skip
 
 
-def scaled(suite: Suite, scale: str) -> Suite:
-    """A suite of the paper at a scale."""
-    if scale not in SCALES:
-        raise UserError(f"--scale {scale!r}{suggest(scale, SCALES)}")
-    if scale == "paper":
-        return suite
-    built: dict[int, Recipe] = {}  # jobs share their recipes
-    jobs = tuple(desk(job, built.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in suite.jobs)
-    return Suite(suite.name, f"at desk scale, not the paper's size: {suite.what}", jobs, suite.timed)
+def paper_suite(name: str, overrides: Sequence[str], scale: str = "paper") -> Suite:
+    """The runs of a table at a scale."""
+    _, what, make, timed = TABLES[name]
+    jobs = make()
+    if scale == "desk":
+        recipes: dict[int, Recipe] = {}  # jobs share their recipes
+        jobs = tuple(desk(job, recipes.setdefault(id(job.recipe), desk_recipe(job.recipe))) for job in jobs)
+        what = f"at desk scale, not the paper's size: {what}"
+    return Suite(name, what, jobs, timed).set(overrides)
 
 
 def desk(job: Job, recipe: Recipe | None = None) -> Job:
     """A job of the paper, cut down."""
-    share = _share(job.recipe)
     options: dict[str, Value] = dict(job.options)
     if job.method in WARMED:
         known = {"warmup": WARMED[job.method], **job.recipe.methods.get(job.method, {}), **options}
-        options["warmup"] = round(float(known["warmup"]) * share, 6)
-    own = recipe or desk_recipe(job.recipe)
-    return job.model_copy(update={"suite": job.suite + MARK, "recipe": own, "options": options})
+        options["warmup"] = round(float(known["warmup"]) * _share(job.recipe), 6)
+    changes = {"suite": job.suite + MARK, "recipe": recipe or desk_recipe(job.recipe), "options": options}
+    return job.model_copy(update=changes)
 
 
 def desk_recipe(recipe: Recipe) -> Recipe:
     """A recipe, cut down; states named by an epoch move with the length of training."""
-    share = _share(recipe)
-    teacher = recipe.teacher
-    side = SIDES.get(recipe.data.name, 32)
-    length = {"iterations": DESK_ITERATIONS} if recipe.iterations else {"epochs": DESK_EPOCHS}
-    own = {
-        "pretrained": False,
-        "name": STAND_INS[teacher.name],
-        "keep": tuple(_moved(state, share) for state in teacher.keep),
-        "rewind_epochs": max(round(teacher.rewind_epochs * share), 1),
+    share, teacher, side = _share(recipe), recipe.teacher, SIDES.get(recipe.data.name, 32)
+    data = {"train_limit": DESK_IMAGES} | ({"image_size": side} if side else {})
+    keep = tuple(_moved(state, share) for state in teacher.keep)
+    rewind_epochs = max(round(teacher.rewind_epochs * share), 1)
+    own = {"pretrained": False, "name": STAND_INS[teacher.name], "keep": keep, "rewind_epochs": rewind_epochs}
+    student = {"name": STAND_INS[recipe.student.name], "pretrained": False}
+    changes = {
+        "title": f"{recipe.title}, at desk scale",
+        "data": recipe.data.model_copy(update=data),
+        "teacher": teacher.model_copy(update=own),
+        "student": recipe.student.model_copy(update=student),
     }
-    return recipe.model_copy(
-        update={
-            "title": f"{recipe.title}, at desk scale",
-            "data": recipe.data.model_copy(
-                update={"train_limit": DESK_IMAGES} | ({"image_size": side} if side else {})
-            ),
-            "teacher": teacher.model_copy(update=own),
-            "student": recipe.student.model_copy(update={"name": STAND_INS[recipe.student.name], "pretrained": False}),
-        }
-        | length
-    )
+    length = {"iterations": DESK_ITERATIONS} if recipe.iterations else {"epochs": DESK_EPOCHS}
+    return recipe.model_copy(update=changes | length)
 
 
 def _share(recipe: Recipe) -> float:
-    """Of the paper's training."""
+    """Of the paper's length."""
     return DESK_ITERATIONS / recipe.iterations if recipe.iterations else DESK_EPOCHS / recipe.epochs
 
 
@@ -349,50 +279,44 @@ def _moved(state: float | str, share: float) -> float | str:
     return f"{word}:{float(epoch) * share:g}" if epoch else state
 
 
-# --- What the paper says its runs cost, in A100-hours; what it does not say is named ---
+# --- A100-hours of the runs, as far as the paper gives them ---
 
-SOURCES = {  # hours of a run: where the paper has them from
+SOURCES = {  # hours of a run → where they are from
     RUN_HOURS: f"{RUN_HOURS:g} h a CIFAR-100 run of ASD",
     LARGE_HOURS: f"{OTHER_HOURS:g} h for nine runs of P11–P13",
 }
 
 
 @dataclass(frozen=True)
-class Hours:
-    kinds: Mapping[float, int]  # hours of a run: how many such runs
-    silent: Mapping[str, int]  # pairs whose hours the paper does not give: how many runs
-
-    @property
-    def known(self) -> float:
-        return sum(hours * runs for hours, runs in self.kinds.items())
+class PaperHours:
+    kinds: Mapping[float, int]  # hours of a run → number of such runs
+    unknown: Mapping[str, int]  # pair without hours → number of runs
 
     def __str__(self) -> str:
-        rest = ", ".join(f"{runs} of {pair}" for pair, runs in self.silent.items())
+        left_out = ", ".join(f"{runs} of {pair}" for pair, runs in self.unknown.items())
         if not self.kinds:
-            return f"the paper does not say what these runs cost ({rest})"
-        pieces = " + ".join(f"{runs} × {hours:.1f} h" for hours, runs in sorted(self.kinds.items()))
+            return f"the paper does not say what these runs cost ({left_out})"
+        terms = " + ".join(f"{runs} × {hours:.1f} h" for hours, runs in sorted(self.kinds.items()))
         sources = ", ".join(text for hours, text in SOURCES.items() if hours in self.kinds)
-        message = (
-            f"{round(self.known, 1):,g} A100-hours as the paper counts ({pieces}; {sources}; teachers and evaluation "
-            f"not counted); the paper reports {ALL_HOURS:g} in all, without baselines"
+        text = (
+            f"{round(self.as_json()['a100_hours'], 1):,g} A100-hours as the paper counts ({terms}; {sources}; teachers "
+            f"and evaluation not counted); the paper reports {ALL_HOURS:g} in all, without baselines"
         )
-        return f"{message}; runs it gives no hours for are left out: {rest}" if rest else message
+        return f"{text}; runs it gives no hours for are left out: {left_out}" if left_out else text
 
     def as_json(self) -> dict[str, Any]:
+        hours = sum(hours * runs for hours, runs in self.kinds.items()) if self.kinds else None
         each = [{"hours": hours, "runs": runs} for hours, runs in sorted(self.kinds.items())]
-        return {"a100_hours": self.known if self.kinds else None, "each": each, "left_out": dict(self.silent)}
+        return {"a100_hours": hours, "each": each, "left_out": dict(self.unknown)}
 
 
-def reported_hours(suite: Suite) -> Hours | None:
+def reported_hours(suite: Suite) -> PaperHours | None:
     """Of a suite's students; None for runs that are not of the paper's size."""
-    known = {pair: PAIRS[pair].recipe() for pair in {job.suite for job in suite.jobs} & PAIRS.keys()}
-    if not suite.jobs or not all(job.suite in known and _full(job, known[job.suite]) for job in suite.jobs):
-        return None
-    message = [(job.suite, PAIRS[job.suite].hours) for job in suite.jobs]
-    kinds = Counter(hours for _, hours in message if hours is not None)
-    return Hours(dict(kinds), dict(Counter(pair for pair, hours in message if hours is None)))
-
-
-def _full(job: Job, known: Recipe) -> bool:
-    """Whether epochs and images are the paper's."""
-    return (job.recipe.length, job.recipe.data) == (known.length, known.data)
+    recipes = {pair: PAIRS[pair].recipe() for pair in {job.suite for job in suite.jobs} & PAIRS.keys()}
+    for job in suite.jobs:
+        known = recipes.get(job.suite)
+        if known is None or (job.recipe.length, job.recipe.data) != (known.length, known.data):
+            return None
+    kinds = Counter(hours for job in suite.jobs if (hours := PAIRS[job.suite].hours) is not None)
+    unknown = Counter(job.suite for job in suite.jobs if PAIRS[job.suite].hours is None)
+    return PaperHours(dict(kinds), dict(unknown))

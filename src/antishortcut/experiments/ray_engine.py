@@ -1,7 +1,7 @@
-"""A Ray cluster: every run is a task with the threads and devices it needs, and is retried when its node dies.
+"""An engine: tasks on a running Ray cluster, each with the cores and GPUs it needs, retried if a node dies.
 
-Nothing is kept in Ray: a task that is done again resumes from the run folder, so runs and images must lie where every
-node sees them under the same path.
+Nothing is kept in Ray: a task that is retried resumes from its run folder, so all nodes must see runs and images under
+the same paths.
 """
 
 from __future__ import annotations
@@ -18,52 +18,45 @@ from typing import Any
 
 from antishortcut import __version__
 from antishortcut.errors import UserError
-from antishortcut.experiments.launcher import Command, Item, Place, Result, guarded
+from antishortcut.experiments.worker import Command, Item, Place, Result, guarded
 
 RETRIES = 5  # of a run whose process or node was lost
-PATIENCE = 120.0  # seconds a retried run waits for its lost process to let go of its folder
-MARK = (
-    ".cluster-{token}"  # a file in the runs folder while a suite runs: a node that does not see it has another folder
-)
-CONNECT = 5.0  # seconds to hear from the cluster's head
+PATIENCE = 120.0  # seconds a retried run waits for its lost process to release its folder
+MARK = ".cluster-{token}"  # a file in the runs folder during a suite: a node that does not see it has another folder
+CONNECT = 5.0  # seconds to reach the cluster's head
 
 
-class Cluster:
-    """An engine: tasks on a Ray cluster that is running already.
-
-    Each takes `cards` GPUs, by default as many as it has devices, and `threads` cores for each device.
-    """
-
-    def __init__(self, place: Place, address: str, slots: int | None = None, cards: float | None = None) -> None:
+class RayEngine:
+    def __init__(self, place: Place, address: str, slots: int | None = None, gpus: float | None = None) -> None:
+        """gpus: of a run, by default as many as it has devices."""
         self._ray = ray = _connect(address)
-        devices, threads = place.execution.devices, place.execution.threads or 1
-        if cards is None:
-            required = place.execution.accelerator
-            gpus = required == "cuda" or (required == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
-            cards = float(devices) if gpus else 0.0
-        if devices > 1 and 0 < cards < devices:
-            raise UserError(f"--cards {cards:g}: a run over --devices {devices} takes {devices} GPUs or none")
+        execution, devices, threads = place.execution, place.execution.devices, place.execution.threads or 1
+        if gpus is None:
+            auto = execution.accelerator == "auto" and ray.cluster_resources().get("GPU", 0) > 0
+            gpus = float(devices) if auto or execution.accelerator == "cuda" else 0.0
+        if devices > 1 and 0 < gpus < devices:
+            raise UserError(f"--cards {gpus:g}: a run over --devices {devices} takes {devices} GPUs or none")
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not any(node.get("CPU", 0) >= threads * devices and node.get("GPU", 0) >= cards for node in nodes):
+        if not any(node.get("CPU", 0) >= threads * devices and node.get("GPU", 0) >= gpus for node in nodes):
             raise UserError(  # it would wait for ever
-                f"no node of the cluster has {threads * devices} cores and {cards:g} GPUs for a run; "
+                f"no node of the cluster has {threads * devices} cores and {gpus:g} GPUs for a run; "
                 "lower --threads or --cards"
             )
         self.slots = slots or 10_000  # Ray decides how many fit at a time
         self._place = _absolute(place, threads)
         self._token = uuid.uuid4().hex
         self._mark = self._place.runs / MARK.format(token=self._token)
-        self._task = ray.remote(num_cpus=threads * devices, num_gpus=cards, max_retries=RETRIES)(_work)
+        self._task = ray.remote(num_cpus=threads * devices, num_gpus=gpus, max_retries=RETRIES)(_work)
         self._running: set[Any] = set()
         self._stopped = False
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> RayEngine:
         self._place.runs.mkdir(parents=True, exist_ok=True)
         self._mark.touch()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """After a stop, tasks are waited for: a training saves its state first."""
+        """After a stop, wait for the tasks: trainings save their state first."""
         if self._running:
             self._ray.wait(list(self._running), num_returns=len(self._running), timeout=PATIENCE)
         self._mark.unlink(missing_ok=True)
@@ -76,7 +69,7 @@ class Cluster:
 
     def ready(self, tickets: Collection[Any]) -> list[Any]:
         done: list[Any] = []
-        while not done:  # in short turns, so that Ctrl-C is heard
+        while not done:  # in short turns, so that Ctrl-C is handled
             done, _ = self._ray.wait(list(tickets), num_returns=1, timeout=1.0)
         return done
 
@@ -117,22 +110,18 @@ def _connect(address: str) -> Any:
 
 
 def _absolute(place: Place, threads: int) -> Place:
-    """With paths that depend neither on a process's working directory nor on its environment."""
+    """With paths that do not depend on a process's working directory or environment."""
     root = place.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    return replace(
-        place,
-        runs=place.runs.resolve(),
-        root=root.resolve(),
-        at={name: folder.resolve() for name, folder in place.at.items()},
-        execution=place.execution.model_copy(update={"threads": threads}),
-    )
+    at = {name: folder.resolve() for name, folder in place.at.items()}
+    execution = place.execution.model_copy(update={"threads": threads})
+    return replace(place, runs=place.runs.resolve(), root=root.resolve(), at=at, execution=execution)
 
 
-# --- on a node ---------------------------------------------------------------------------------------------------
+# --- On a node ---
 
 
 def _work(place: Place, token: str, version: str, directory: Path, item: Item, patience: float = PATIENCE) -> Result:
-    """In a command of its own, started again while a lost node's process, which may outlive it, holds the folder."""
+    """Run the item in a process, again while a lost node's process, which may outlive it, holds the folder."""
 
     def work() -> Result:
         _check(place.runs, token, version)
