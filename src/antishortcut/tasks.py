@@ -88,7 +88,7 @@ class Classification:
 
 
 def soft_labels(batch: Batch, logits: Tensor) -> Tensor:
-    """Probabilities of classes for mixed images: ratio · own + (1 − ratio) · mixed in, as wide as the logits, (B, C)."""
+    """Class probabilities of mixed images: ratio · own + (1 − ratio) · mixed in. (B, C)"""
     assert batch.mixed_label is not None
     assert batch.mix_ratio is not None
     own, other = (F.one_hot(label, logits.shape[1]).to(logits) for label in (batch.label, batch.mixed_label))  # (B, C)

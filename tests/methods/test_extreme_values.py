@@ -19,7 +19,7 @@ from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.methods.shortcut_basis import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
-from antishortcut.training.checkpoint import load_checkpoint
+from antishortcut.training.checkpoint import Checkpoints
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.training.step import LossMeter, check_finite_weights
 from antishortcut.types import Features, Method, TrainingView
@@ -58,9 +58,11 @@ def test_teacher_outputs_that_are_not_finite_are_one_line(name: str, value: floa
             terms = cast(Method, setting.method).terms(view, broken, setting.batch, 1000.0)
             meter = LossMeter()
             meter.add({key: term.detach() for key, term in terms.items()})
-            meter.check(1, lambda: "kept", broken)
+            meter.check_finite(1, "nothing saved", broken)
 
-        with pytest.raises(UserError, match=f"answers of '{role}' are not finite|has a teacher diverged") as caught:
+        with pytest.raises(
+            UserError, match=f"outputs of teacher '{role}' are not finite|has a teacher diverged"
+        ) as caught:
             step()
         assert "\n" not in str(caught.value)
 
@@ -112,12 +114,12 @@ def test_run_with_a_diverged_teacher_saves_nothing(recipe: Recipe, session: Sess
     torch.save(state, tmp_path / "final.pt")
     session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
     inputs = with_settings(recipe, [f"teacher.final={tmp_path / 'final.pt'}", f"teacher.early={tmp_path / 'early.pt'}"])
-    for method, text in (("kd", "answers of 'final' are not finite"), ("asd", "has a teacher diverged")):
+    for method, text in (("kd", "outputs of teacher 'final' are not finite"), ("asd", "has a teacher diverged")):
         with pytest.raises(UserError, match=text):
             distill(inputs, session, method=method, seed=1, suite="s")
         folder = RunDir(session.runs / "s" / f"{method}-s1")
         assert not folder.student.exists()
-        assert load_checkpoint(folder.path / "resume") is None
+        assert not folder.checkpoints
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_weights_that_are_not_finite_are_not_saved(
 ) -> None:
     """The loss of a step is finite, what the step made of the weights is not: known before they are written."""
     session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    original = loop.Trainer._step
+    original = loop.Trainer._train_step
 
     def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
@@ -136,16 +138,16 @@ def test_weights_that_are_not_finite_are_not_saved(
             spoil(self.student, value)
         return rate
 
-    monkeypatch.setattr(loop.Trainer, "_step", step)
-    text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is kept; lower optim.lr"
+    monkeypatch.setattr(loop.Trainer, "_train_step", step)
+    text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is saved; lower optim.lr"
     with pytest.raises(UserError, match=text):
         distill(recipe, session, method="ce", seed=1, suite="s")
     folder = RunDir(session.runs / "s" / "ce-s1")
     assert not folder.student.exists()
-    result = load_checkpoint(folder.path / "resume")
-    assert result is not None
-    assert result[0] == at - 1
-    assert all(saved.isfinite().all() for saved in result[1]["model"].values())
+    state = Checkpoints(folder, RunDir(folder.path).read()[0].hash).load()
+    assert state is not None
+    assert state["step"] == at - 1
+    assert all(value.isfinite().all() for value in state["model"].values())
     monkeypatch.undo()
     distill(recipe, session, method="ce", seed=1, suite="s")  # goes on from there
     assert all(saved.isfinite().all() for saved in load_file(folder.student).values())
@@ -154,15 +156,15 @@ def test_weights_that_are_not_finite_are_not_saved(
 def test_teacher_snapshots_are_checked_before_saving(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.Trainer._step
+    original = loop.Trainer._train_step
 
     def step(self: loop.Trainer, batch: Any) -> float:
         rate = original(self, batch)
-        if self.done in self.due:
+        if self.done in self.snapshot_steps:
             spoil(self.student, math.nan)
         return rate
 
-    monkeypatch.setattr(loop.Trainer, "_step", step)
+    monkeypatch.setattr(loop.Trainer, "_train_step", step)
     with pytest.raises(UserError, match="weights are not finite after step 1"):
         teach(recipe, session)
     saved = [load_file(path) for path in session.runs.rglob("*.safetensors")]
@@ -173,12 +175,12 @@ def test_infinities_on_purpose_may_stay_and_running_statistics_may_not() -> None
     norm, mask = nn.BatchNorm1d(2), torch.tensor([0.0, -math.inf])
     network = nn.Sequential(nn.Linear(2, 2), norm)
     network.register_buffer("mask", mask)
-    check_finite_weights(network, 1, str)
+    check_finite_weights(network, 1, "nothing saved")
     mask[0] = math.nan
     with pytest.raises(UserError, match="mask"):
-        check_finite_weights(network, 1, str)
+        check_finite_weights(network, 1, "nothing saved")
     mask[0] = 0.0
     assert norm.running_var is not None
     norm.running_var[0] = math.inf  # never leaves an average again
     with pytest.raises(UserError, match=r"1\.running_var"):
-        check_finite_weights(network, 1, str)
+        check_finite_weights(network, 1, "nothing saved")

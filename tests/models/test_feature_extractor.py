@@ -304,7 +304,8 @@ def test_modules_may_be_named() -> None:
     assert chosen.summary == "embedding: input of fc; stages: layer1, layer3"
     odd = matrix_head()
     torch.testing.assert_close(
-        tried(odd, "two").eval()(IMAGE).embedding, odd.two(odd.relu(odd.one(IMAGE))).mean((2, 3))
+        tried(odd, "two").eval()(IMAGE).embedding,
+        odd.get_submodule("two")(odd.get_submodule("relu")(odd.get_submodule("one")(IMAGE))).mean((2, 3)),
     )
     tokens = Tokens("before").eval()
     torch.testing.assert_close(tried(tokens, "layers").eval()(IMAGE).embedding, tokens.tokens(IMAGE).mean(1))

@@ -214,7 +214,7 @@ def test_settings_of_size_and_normalisation_reach_the_network() -> None:
     for wrong in ("student.mean=[0.5]", "student.std=[1, 1, 0]", "student.size=2", "student.stages=[]"):
         with pytest.raises(UserError, match=wrong.partition("=")[0]):
             load_recipe("cues", [wrong])
-    assert load_recipe("cues", ["student.mean=[0, 0, 0]"]).student.given == {"mean": (0.0, 0.0, 0.0)}
+    assert load_recipe("cues", ["student.mean=[0, 0, 0]"]).student.build_options == {"mean": (0.0, 0.0, 0.0)}
 
 
 SMALL = [

@@ -240,7 +240,8 @@ def test_other_sets_teachers_and_suites_do_not_mix(tmp_path: Path) -> None:
         "crd": {"teacher": "1" * 16},
         "dkd": {"suite": "other"},
     }
-    for name, more in (dict.fromkeys(("kd", "asd"), dict[str, Any]()) | other).items():
+    every: dict[str, dict[str, Any]] = {"kd": {}, "asd": {}} | other
+    for name, more in every.items():
         pictures(dense(tmp_path / name, name, 1, 0.4, **more))
     pictures(dense(tmp_path / "half", "half", 1, 0.4), count=8)
     held, notes = hung(tmp_path)

@@ -91,7 +91,7 @@ def test_running_out_of_memory_is_one_line(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, save_every: float
 ) -> None:
     session.execution = Execution(accelerator="cpu", threads=1, save_every=save_every)
-    original = loop.Trainer._step
+    original = loop.Trainer._train_step
 
     def step(self: loop.Trainer, batch: Any) -> float:
         if self.done == 4:
@@ -99,7 +99,7 @@ def test_running_out_of_memory_is_one_line(
         return original(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
+        patch.setattr(loop.Trainer, "_train_step", step)
         with pytest.raises(UserError) as caught:
             distill(recipe, session, method="ce", seed=1, suite="s")
     message, folder = str(caught.value), session.runs / "s" / "ce-s1"
@@ -109,7 +109,7 @@ def test_running_out_of_memory_is_one_line(
     if save_every:  # nothing was saved yet, so the run may start again with other settings
         assert not folder.exists()
         return
-    assert "the state after step 4 is kept" in message
+    assert "the state after step 4 is saved" in message
     resumed = outcome(distill(recipe, session, method="ce", seed=1, suite="s"), session)
     whole = outcome(distill(recipe, session, method="ce", seed=1, suite="whole"), session)
     assert all(torch.equal(resumed[0][key], whole[0][key]) for key in whole[0])
