@@ -22,8 +22,12 @@ LONGEST = 600.0  # seconds of a tiny command; longer is hanging
 
 
 def ready() -> None:
-    """Import what commands import."""
+    """Import what commands import, so that a fork starts at once."""
     import torch.utils.tensorboard  # noqa: F401
+
+    import antishortcut.cli
+    import antishortcut.evaluation
+    import antishortcut.training.pipeline  # noqa: F401
 
 
 def alone() -> bool:
