@@ -10,16 +10,11 @@ from typing import Any
 from PIL import Image
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.report.table import CORRUPTION_KINDS as KINDS
 from antishortcut.run_dir import RunDir, write_json
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = "</script><b>x|\"'&"
-KINDS = {
-    "texture": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-}
 TEACHER = "9afbc38ecad2403f"
 LETTERS = "ABCDEFGHIJ"
 

@@ -79,7 +79,7 @@ def mangled(file: Path, path: list[int], value: Any) -> Iterator[None]:
         file.write_text(before)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FILES), st.lists(st.integers(0, 60), max_size=5), JSON)
 @example(FILES[-1], [0], float("nan"))
 @example(FILES[0], [4, 1], [1, 2, 3, 4, float("inf")])
