@@ -374,7 +374,7 @@ def test_in_any_order_a_samples_own_past_is_no_negative(monkeypatch: pytest.Monk
     assert repeats > 0  # the case did occur
 
 
-@pytest.mark.parametrize(("places", "examples", "kept"), [(0, None, 0), (2, None, 2), (9, 4, 3), (9, 1, 0), (9, 0, 0)])
+@pytest.mark.parametrize(("places", "examples", "size"), [(0, None, 0), (2, None, 2), (9, 4, 3), (9, 1, 0), (9, 0, 0)])
 def test_queues_of_any_size_work(places: int, examples: int | None, size: int) -> None:
     loss = ASDLoss(5, 5, queue=places, examples=examples)
     for step in range(3):

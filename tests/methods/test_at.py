@@ -83,7 +83,7 @@ def test_method_sums_the_stages_after_the_stem() -> None:
     close(terms["at"], 1000 * sum(map(sum, rows)) / 3, relative=1e-10)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(2, 3), (3, 2), (1, 3), (3, 1), (1, 1)])
+@pytest.mark.parametrize(("ours", "teacher_side"), [(2, 3), (3, 2), (1, 3), (3, 1), (1, 1)])
 def test_stages_are_paired_from_the_deepest(ours: int, teacher_side: int) -> None:
     sizes = sizes_of(THREE[-ours:], THREE[-teacher_side:])
     student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
