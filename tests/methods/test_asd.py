@@ -374,15 +374,15 @@ def test_in_any_order_a_samples_own_past_is_no_negative(monkeypatch: pytest.Monk
     assert repeats > 0  # the case did occur
 
 
-@pytest.mark.parametrize(("places", "examples", "kept"), [(0, None, 0), (2, None, 2), (9, 4, 3), (9, 1, 0), (9, 0, 0)])
-def test_queues_of_any_size_work(places: int, examples: int | None, kept: int) -> None:
+@pytest.mark.parametrize(("places", "examples", "size"), [(0, None, 0), (2, None, 2), (9, 4, 3), (9, 1, 0), (9, 0, 0)])
+def test_queues_of_any_size_work(places: int, examples: int | None, size: int) -> None:
     loss = ASDLoss(5, 5, queue=places, examples=examples)
     for step in range(3):
         terms = loss(*features(4, 5, seed=step), epoch=20, index=torch.arange(4))
         assert torch.isfinite(terms["tc"])
-    assert loss.queue.shape == (kept, 5)
-    if kept:
-        close(loss.queue.norm(dim=1), [1.0] * kept, 1e-6)
+    assert loss.queue.shape == (size, 5)
+    if size:
+        close(loss.queue.norm(dim=1), [1.0] * size, 1e-6)
 
 
 @pytest.mark.parametrize("subspace", ["batch", "running"])
@@ -404,7 +404,7 @@ def test_two_forward_passes_before_one_backward(subspace: Source) -> None:
     steps = [features(5, 6, seed=step) for step in range(3)]
     rows = [student.requires_grad_() for student, _, _ in steps]
     totals = [sum(joint(*step, epoch=0).values(), torch.zeros(())) for step in steps]
-    together = gradients(torch.stack(totals).sum(), *rows)  # the queue has moved on since the first one
-    for step, gradient in zip(steps, together, strict=True):
+    combined = gradients(torch.stack(totals).sum(), *rows)  # the queue has moved on since the first one
+    for step, gradient in zip(steps, combined, strict=True):
         (single,) = gradients(sum(apart(*step, epoch=0).values(), torch.zeros(())), step[0])
         close(gradient, single, 1e-6)

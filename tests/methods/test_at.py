@@ -37,13 +37,15 @@ def slow_distance(student: Tensor, teacher: Tensor) -> list[float]:
 
 
 @several
-@given(b=st.integers(1, 3), channels=sides, ours=st.tuples(sides, sides), theirs=st.tuples(sides, sides), seed=seeds)
-def test_agrees_with_the_loop(b: int, channels: int, ours: Side, theirs: Side, seed: int) -> None:
-    student, teacher = normal(b, channels, *ours, seed=seed), normal(b, 3, *theirs, seed=seed + 1)
+@given(
+    b=st.integers(1, 3), channels=sides, ours=st.tuples(sides, sides), teacher_side=st.tuples(sides, sides), seed=seeds
+)
+def test_agrees_with_the_loop(b: int, channels: int, ours: Side, teacher_side: Side, seed: int) -> None:
+    student, teacher = normal(b, channels, *ours, seed=seed), normal(b, 3, *teacher_side, seed=seed + 1)
     distance = attention_distance(student, teacher)
     assert distance.dtype == torch.float64
     close(distance, slow_distance(student, teacher))
-    pixels = min(ours[0], theirs[0]) * min(ours[1], theirs[1])
+    pixels = min(ours[0], teacher_side[0]) * min(ours[1], teacher_side[1])
     assert (distance <= 2 / pixels + 1e-12).all()  # two unit rows, both ≥ 0
     close(distance, attention_distance(teacher, student), 1e-14)
 
@@ -81,9 +83,9 @@ def test_method_sums_the_stages_after_the_stem() -> None:
     close(terms["at"], 1000 * sum(map(sum, rows)) / 3, relative=1e-10)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(2, 3), (3, 2), (1, 3), (3, 1), (1, 1)])
-def test_stages_are_paired_from_the_deepest(ours: int, theirs: int) -> None:
-    sizes = sizes_of(THREE[-ours:], THREE[-theirs:])
+@pytest.mark.parametrize(("ours", "teacher_side"), [(2, 3), (3, 2), (1, 3), (3, 1), (1, 1)])
+def test_stages_are_paired_from_the_deepest(ours: int, teacher_side: int) -> None:
+    sizes = sizes_of(THREE[-ours:], THREE[-teacher_side:])
     student, teacher = maps_of(sizes.student, 2), maps_of(sizes.teachers["final"], 2, seed=9)
     term = AT(sizes, weight=1.0).terms(student, {"final": teacher}, numbered(2), 0.0)["at"]
     close(term, sum(slow_distance(student.stages[-1], teacher.stages[-1])) / 2)  # one pair: a lone stage is no stem

@@ -46,7 +46,7 @@ def labels(b: int, c: int, seed: int) -> Tensor:
     return torch.randint(c, (b,), generator=torch.Generator().manual_seed(seed))
 
 
-def seen(logits: Tensor) -> Features:
+def features(logits: Tensor) -> Features:
     return Features(logits=logits, embedding=torch.zeros(len(logits), 8))
 
 
@@ -108,13 +108,13 @@ def test_a_single_class_has_nothing_to_teach() -> None:
 def test_method_weighs_and_warms_up(epoch: float, scale: float) -> None:
     student, teacher, label = normal(3, 5), normal(3, 5, seed=1), torch.tensor([0, 4, 4])
     method = DKD(SIZES, alpha=2.0, beta=3.0)
-    terms = method.terms(seen(student), {"final": seen(teacher)}, a_batch(label), epoch)
+    terms = method.terms(features(student), {"final": features(teacher)}, a_batch(label), epoch)
     tckd, nckd = slow_dkd(student, teacher, label, 4.0)
     assert list(terms) == ["tckd", "nckd"]
     close(terms["tckd"], scale * 2 * tckd)
     close(terms["nckd"], scale * 3 * nckd)
     whole = DKD(SIZES, alpha=2.0, beta=3.0, warmup=0.0)
-    close(whole.terms(seen(student), {"final": seen(teacher)}, a_batch(label), 0.0)["nckd"], 3 * nckd)
+    close(whole.terms(features(student), {"final": features(teacher)}, a_batch(label), 0.0)["nckd"], 3 * nckd)
     assert (method.roles, method.taps, method.task_weight) == (("final",), (), 1.0)
 
 

@@ -65,14 +65,16 @@ shapes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1,
 
 @by_name
 @several
-@given(ours=shapes, theirs=shapes, rows=st.integers(1, 3), seed=seeds)
+@given(ours=shapes, teacher_side=shapes, rows=st.integers(1, 3), seed=seeds)
 def test_any_shapes_are_finite_or_a_clear_error(
-    name: str, ours: list[Stage], theirs: list[Stage], rows: int, seed: int
+    name: str, ours: list[Stage], teacher_side: list[Stage], rows: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    sizes = sizes_of(ours, theirs)
-    if min(len(ours), len(theirs)) < (3 if name.startswith("fitnets") else 1):
-        with pytest.raises(UserError, match=f"the student has {len(ours)} stages.*the teacher {len(theirs)}(;|$)"):
+    sizes = sizes_of(ours, teacher_side)
+    if min(len(ours), len(teacher_side)) < (3 if name.startswith("fitnets") else 1):
+        with pytest.raises(
+            UserError, match=f"the student has {len(ours)} stages.*the teacher {len(teacher_side)}(;|$)"
+        ):
             build_method(name, sizes, {})
         return
     method = build_method(name, sizes, {})

@@ -76,7 +76,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_two_processes_agree_with_one(name: str, both: dict[str, Found]) -> None:
-    single, together = examine(name, None), both[name]
-    assert single.keys() == together.keys()
+    single, combined = examine(name, None), both[name]
+    assert single.keys() == combined.keys()
     for key, value in single.items():
-        assert torch.allclose(value, together[key], rtol=1e-4, atol=1e-5), key
+        assert torch.allclose(value, combined[key], rtol=1e-4, atol=1e-5), key

@@ -20,20 +20,22 @@ from tests.test_subspace import close, normal, seeds, several
 Maps = list[list[list[list[float]]]]  # (B, C, H, W)
 
 
-def slow_mse(ours: Maps, theirs: Maps) -> float:
+def slow_mse(ours: Maps, teacher_side: Maps) -> float:
     def flat(maps: Maps) -> list[float]:
         return [v for planes in maps for plane in planes for line in plane for v in line]
 
-    differences = [(a - b) ** 2 for a, b in zip(flat(ours), flat(theirs), strict=True)]
+    differences = [(a - b) ** 2 for a, b in zip(flat(ours), flat(teacher_side), strict=True)]
     return sum(differences) / len(differences)
 
 
-def slow_context(ours: Maps, theirs: Maps) -> float:
+def slow_context(ours: Maps, teacher_side: Maps) -> float:
     """1, ½, ¼, ⅛ for the maps and those of the averages 4 × 4, 2 × 2, 1 × 1 that are smaller, divided by their sum."""
-    losses = [slow_mse(ours, theirs)]
+    losses = [slow_mse(ours, teacher_side)]
     for side in (4, 2, 1):
         if side < min(len(ours[0][0]), len(ours[0][0][0])):
-            pooled = [[[slow_pool(plane, side, side) for plane in row] for row in maps] for maps in (ours, theirs)]
+            pooled = [
+                [[slow_pool(plane, side, side) for plane in row] for row in maps] for maps in (ours, teacher_side)
+            ]
             losses.append(slow_mse(*pooled))
     weights = [0.5**i for i in range(len(losses))]
     return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)

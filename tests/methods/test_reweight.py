@@ -36,7 +36,7 @@ def slow_weights(student: Tensor, early: Tensor, label: Tensor, scheme: str, fac
     return [value * len(raw) / sum(raw) for value in raw]
 
 
-def made(b: int, c: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def random_logits(b: int, c: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits (B, C) of student, final and early teacher, and labels (B,) that early gets right about half the time."""
     student, final, early = (3 * normal(b, c, seed=seed + i) for i in range(3))
     label, right = (normal(b, c, seed=seed + 3).argmax(1), normal(b, seed=seed + 4) > 0)
@@ -52,7 +52,7 @@ def terms_of(method: Reweight, student: Tensor, final: Tensor, early: Tensor, la
 @given(scheme=schemes, factor=st.sampled_from([0.5, 1.0, 10.0]), seed=seeds)
 def test_agrees_with_the_loop(scheme: str, factor: float, seed: int) -> None:
     temperature = 2.0
-    student, final, early, label = made(1 + seed % 6, 4, seed)
+    student, final, early, label = random_logits(1 + seed % 6, 4, seed)
     slow = slow_weights(student, early, label, scheme, factor)
     close(failure_weights(student, early, label, scheme, factor), slow)
     method = Reweight(SIZES, scheme=scheme, factor=factor, weight=0.5, temperature=temperature, ce=0.7)
@@ -84,7 +84,7 @@ def test_lff_by_hand() -> None:
 
 
 def test_factor_one_is_cross_entropy_and_kd() -> None:
-    student, final, early, label = made(6, 5, 0)
+    student, final, early, label = random_logits(6, 5, 0)
     assert (early.argmax(1) != label).any()
     terms = terms_of(Reweight(SIZES, scheme="jtt", factor=1.0, temperature=2.0), student, final, early, label)
     close(terms["ce"], F.cross_entropy(student, label), 1e-12)
@@ -93,7 +93,7 @@ def test_factor_one_is_cross_entropy_and_kd() -> None:
 
 @pytest.mark.parametrize("scheme", ["jtt", "lff"])
 def test_no_gradient_flows_through_the_weights(scheme: str) -> None:
-    student, final, early, label = made(6, 5, 0)
+    student, final, early, label = random_logits(6, 5, 0)
     for rows in (student, final, early):
         rows.requires_grad_()
     weights = double([slow_weights(student, early, label, scheme, 10.0)])[0]  # (B,)

@@ -42,8 +42,8 @@ def slow_angles(x: Points) -> list[float]:
 
 
 def slow_rkd(student: Tensor, teacher: Tensor) -> tuple[float, float]:
-    def mean(ours: list[float], theirs: list[float]) -> float:
-        return sum(huber(a - b) for a, b in zip(ours, theirs, strict=True)) / len(ours)
+    def mean(ours: list[float], teacher_side: list[float]) -> float:
+        return sum(huber(a - b) for a, b in zip(ours, teacher_side, strict=True)) / len(ours)
 
     s, t = student.tolist(), teacher.tolist()
     return mean(slow_distances(s), slow_distances(t)), mean(slow_angles(s), slow_angles(t))

@@ -42,8 +42,8 @@ def slow_scaled(values: Array) -> Array:
     )
 
 
-def slow_squares(ours: Array, theirs: Array) -> float:
-    return math.fsum((a - b) ** 2 for a, b in zip(ours.ravel().tolist(), theirs.ravel().tolist(), strict=True))
+def slow_squares(ours: Array, teacher_side: Array) -> float:
+    return math.fsum((a - b) ** 2 for a, b in zip(ours.ravel().tolist(), teacher_side.ravel().tolist(), strict=True))
 
 
 def slow_spatial(student: Tensor, teacher: Tensor, norm: Any = "ortho") -> list[tuple[float, float]]:

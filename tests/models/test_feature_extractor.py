@@ -234,7 +234,7 @@ def scripted() -> nn.Module:
         return torch.jit.trace(Base(), torch.rand(2, 3, 32, 32))  # type: ignore[no-any-return,no-untyped-call]
 
 
-def matrix_head() -> nn.Module:
+def matrix_head() -> Base:
     return network(lambda s, x: s.vector(x) @ s.matrix, matrix=lambda: nn.Parameter(torch.randn(D, C)))
 
 

@@ -14,7 +14,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import segmentation as theirs
+from torchvision.models import segmentation as torchvision_segmentation
 
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build, load_weights
@@ -33,7 +33,7 @@ def picture(batch: int = 2, height: int = 64, width: int = 64, seed: int = 0) ->
     return torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-def made(name: str, classes: int = 5, **options: Any) -> Network:
+def network_of(name: str, classes: int = 5, **options: Any) -> Network:
     torch.manual_seed(0)
     return build(name, classes, **options)
 
@@ -76,7 +76,9 @@ def test_maps_have_an_eighth_of_the_image(name: str) -> None:
 def test_resnet101_is_torchvisions() -> None:
     """The same parameters under the same names, and with the same weights the same logits and embedding."""
     torch.manual_seed(0)
-    twin = theirs.deeplabv3_resnet101(num_classes=21, aux_loss=True, weights=None, weights_backbone=None)
+    twin = torchvision_segmentation.deeplabv3_resnet101(
+        num_classes=21, aux_loss=True, weights=None, weights_backbone=None
+    )
     shake(twin)
     network = build("deeplabv3-resnet101", 21)
     assert count(network) == count(twin) == 60_996_202
@@ -116,7 +118,7 @@ def test_a_classifiers_file_fills_the_backbone(name: str, classifier: str, suffi
         torch.save({"state_dict": {f"module.{key}": value for key, value in net.state_dict().items()}}, path)
     else:
         save_file(net.state_dict(), path)
-    network = made(name)
+    network = network_of(name)
     fresh = {key: value.clone() for key, value in network.body.state_dict().items()}
     load_weights(network, path)
     saved = {key for key, value in network.body.state_dict().items() if torch.equal(value, fresh[key])}
@@ -196,7 +198,7 @@ def test_heads_that_do_not_fit_start_fresh_with_a_warning(file: str, prefix: str
 
 def test_a_batch_of_one_trains() -> None:
     """ASPP's image pooling has one value a channel then, from which torch makes no statistics."""
-    network = made("deeplabv3-resnet18").train()
+    network = network_of("deeplabv3-resnet18").train()
     shake(network)
     norm = part_of(network, "body.classifier.0.convs.4.2")
     assert isinstance(norm, SingleSampleNorm2d)
@@ -233,7 +235,7 @@ def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_dense_maps_have_a_quarter_of_the_image(height: int, width: int) -> None:
-    network = made("dense-8-24")
+    network = network_of("dense-8-24")
     features = network(picture(2, height, width))
     small = (-(-height // 4), -(-width // 4))
     assert features.logits.shape == (2, 5, *small)
@@ -247,7 +249,7 @@ def test_dense_maps_have_a_quarter_of_the_image(height: int, width: int) -> None
 
 def test_dense_sees_127_pixels_and_the_whole_scene() -> None:
     """What lies out of every convolution's reach still counts, by way of the mean of the third map."""
-    network = made("dense-8").eval()
+    network = network_of("dense-8").eval()
     image = picture(1, 8, 256).requires_grad_()
     network(image).logits[..., 32].square().sum().backward()  # its middle is at pixel 128
     assert image.grad is not None

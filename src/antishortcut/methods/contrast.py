@@ -75,15 +75,9 @@ class Contrast(nn.Module):
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
         if tc != 0:
+            widths = sizes.student.embedding, sizes.teachers["final"].embedding
             self.features = ASDLoss(
-                sizes.student.embedding,
-                sizes.teachers["final"].embedding,
-                tc=tc,
-                ss=0.0,
-                temperature=tc_temperature,
-                queue=queue,
-                warmup=warmup,
-                examples=sizes.examples,
+                *widths, tc=tc, ss=0.0, temperature=tc_temperature, queue=queue, warmup=warmup, examples=sizes.examples
             )
             check_widths(sizes, self.roles)
 

@@ -44,4 +44,4 @@ class KD(nn.Module):
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
-        return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}
+        return {"kd": self.weight * kd_loss(student.logits, teachers[self.roles[0]].logits, self.temperature)}
