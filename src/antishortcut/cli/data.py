@@ -138,7 +138,7 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
         most // 2,
     )
     if len(ranked) > most:
-        ranked, title = [*ranked[:half], *ranked[-half:]], f"{title}: the {half} largest and {half} smallest classes"
+        ranked, title = [*ranked[:half], *ranked[-half:]], f"{title}: the {half} largest and the {half} smallest"
     bars = ["█" * round(BAR * row["train"] / (top or 1)) for row in ranked]
     cells = [(row["class"], *(row[name] for name in names), bar) for row, bar in zip(ranked, bars, strict=True)]
     table(f"{title} by class", ["class", *names, ""], cells)

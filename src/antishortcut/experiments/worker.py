@@ -68,7 +68,8 @@ class Command:
         """Wait for it. Interrupted, it saves its state; interrupted again or after GRACE seconds, it is killed."""
         path = Path(self._folder.name) / "result.json"
         try:
-            self.process.wait()
+            while self.process.poll() is None:  # Ray's cancel does not interrupt a blocking wait
+                time.sleep(0.05)
             if path.exists():
                 return dict(read_json(path))
             return {"error": f"its process ended with code {self.process.returncode} (out of memory?)"}
