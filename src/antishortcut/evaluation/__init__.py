@@ -1,4 +1,4 @@
-"""A trained network over sets: one forward pass each, results in scores/<set>.json. What is scored is not repeated.
+"""A trained network → scores/<set>.json, one file per evaluation. What is already scored is not repeated.
 
 The table of evaluations needs no torch: commands and reports read names, help and metrics from it.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -19,32 +17,95 @@ from antishortcut.run_dir import RunDir, write_json
 if TYPE_CHECKING:
     from antishortcut.evaluation.context import EvalContext as EvalContext
     from antishortcut.evaluation.context import EvaluatedRun as EvaluatedRun
-    from antishortcut.evaluation.context import Examination
+    from antishortcut.evaluation.context import Score
 
 Metric = tuple[str, bool | None]  # its label, and whether higher is better: None where neither is
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `asd evaluate --on NAME` measures. A new one is a line in EVALUATIONS, its file, its test and its docs."""
+    """What `asd evaluate --on NAME` measures. docs/extend.md shows how to add one."""
 
     name: str
     help: str
-    run: Callable[[EvalContext], Iterable[Examination]]
+    scores: Callable[[EvalContext], Iterable[Score]]
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
     needs_folder: bool = False  # of images, from --at or below the data root
 
 
-def _later(function: str, *arguments: str) -> Callable[[EvalContext], Iterable[Examination]]:
-    """A function of this package, "module.name", imported when it is called."""
+# The code of an evaluation imports torch, so it is imported when it runs.
 
-    def run(bench: EvalContext) -> Iterable[Examination]:
-        module, name = function.split(".")
-        result = getattr(import_module(f"antishortcut.evaluation.{module}"), name)
-        examinations: Iterable[Examination] = partial(result, *arguments)(bench)
-        return examinations
 
-    return run
+def _clean(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.context import clean
+
+    return clean(context)
+
+
+def _corruptions(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.corruption_scores import corruptions
+
+    return corruptions(context)
+
+
+def _stylized(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import stylized
+
+    return stylized(context)
+
+
+def _cue_conflict(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import cue_conflict
+
+    return cue_conflict(context)
+
+
+def _imagenet_r(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import renditions
+
+    return renditions("imagenet-r", context)
+
+
+def _imagenet_a(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import renditions
+
+    return renditions("imagenet-a", context)
+
+
+def _groups(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import groups
+
+    return groups(context)
+
+
+def _attack(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.adversarial import attack
+
+    return attack(context)
+
+
+def _hard(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import hard
+
+    return hard(context)
+
+
+def _mechanism(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.mechanism import mechanism
+
+    return mechanism(context)
+
+
+def _scenes(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.segmentation_scores import scenes
+
+    return scenes(context)
+
+
+def _cost(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.latency import cost
+
+    return cost(context)
 
 
 _ACCURACY: dict[str, Metric] = {"accuracy": ("accuracy", True)}
@@ -62,13 +123,13 @@ EVALUATIONS: dict[str, Evaluation] = {
         Evaluation(
             "clean",
             "every test set of the data, scored as its task says: accuracy, or mean IoU",
-            _later("context.clean"),
+            _clean,
             {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
         ),
         Evaluation(
             "corruptions",
             "error on the test images under 15 corruptions at 5 severities, official copies or made here",
-            _later("corruption_scores.corruptions"),
+            _corruptions,
             {
                 "mce": ("mCE", False),
                 "mce_all": ("mCE, all severities", False),
@@ -81,8 +142,8 @@ EVALUATIONS: dict[str, Evaluation] = {
         ),
         Evaluation(
             "stylized",
-            "copies made by asd stylize: accuracy, and how often the class of the style is said",
-            _later("shift_scores.stylized"),
+            "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
+            _stylized,
             {
                 **_ACCURACY,
                 "clean_accuracy": ("clean accuracy", True),
@@ -93,29 +154,29 @@ EVALUATIONS: dict[str, Evaluation] = {
         ),
         Evaluation(
             "cue-conflict",
-            "images with the shape of one class and the texture of another: how often which is said",
-            _later("shift_scores.conflict"),
+            "images with the shape of one class and the texture of another: how often each is predicted",
+            _cue_conflict,
             {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
             needs_folder=True,
         ),
         Evaluation(
             "imagenet-r",
-            "paintings, toys and cartoons of ImageNet's classes, those that the student has",
-            _later("shift_scores.renditions", "imagenet-r"),
+            "paintings, toys and cartoons of those ImageNet classes that the student has",
+            _imagenet_r,
             _RENDITIONS,
             needs_folder=True,
         ),
         Evaluation(
             "imagenet-a",
-            "photographs that ImageNet's networks got wrong, of the classes that the student has",
-            _later("shift_scores.renditions", "imagenet-a"),
+            "photographs that ImageNet networks get wrong, of the classes that the student has",
+            _imagenet_a,
             _RENDITIONS,
             needs_folder=True,
         ),
         Evaluation(
             "groups",
-            "accuracy of the worst group, where every image has a second fact besides its class",
-            _later("shift_scores.groups"),
+            "accuracy of the worst group, where images have a second attribute besides their class",
+            _groups,
             {
                 "worst_group": ("worst group", True),
                 "mean_group": ("mean group", True),
@@ -124,14 +185,14 @@ EVALUATIONS: dict[str, Evaluation] = {
         ),
         Evaluation(
             "attack",
-            "accuracy under a small adversarial change, which no method here aims at",
-            _later("shift_scores.attack"),
+            "accuracy under a small adversarial change, which no method here is designed for",
+            _attack,
             {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
         ),
         Evaluation(
             "hard",
             "accuracy on the images that the early teacher gets wrong, and on the others",
-            _later("shift_scores.hard"),
+            _hard,
             {
                 "hard_accuracy": ("hard accuracy", True),
                 "easy_accuracy": ("easy accuracy", True),
@@ -141,8 +202,8 @@ EVALUATIONS: dict[str, Evaluation] = {
         ),
         Evaluation(
             "mechanism",
-            "where the student's features stand between early and final teacher, and how sure that is",
-            _later("mechanism.mechanism"),
+            "where the student's features lie between the early and the final teacher",
+            _mechanism,
             {
                 "cos_final": ("cosine to T_final", None),
                 "cos_early": ("cosine to T_early", None),
@@ -165,14 +226,14 @@ EVALUATIONS: dict[str, Evaluation] = {
         ),
         Evaluation(
             "scenes",
-            "segmentation to look at: images, truth, predictions; agreement of student and teacher",
-            _later("segmentation_scores.scenes"),
+            "segmentation examples: images, labels, predictions; agreement of student and teacher",
+            _scenes,
             {"agreement": ("agreement with the teacher", None)},
         ),
         Evaluation(
             "cost",
-            "parameters, size on disk and milliseconds an image, beside the teacher's",
-            _later("latency.cost"),
+            "parameters, size on disk and milliseconds per image, compared with the teacher",
+            _cost,
             {
                 "ms": ("ms an image", False),
                 "parameters": ("parameters", False),
@@ -185,24 +246,23 @@ EVALUATIONS: dict[str, Evaluation] = {
 
 
 def evaluate(
-    folder: RunDir, bench: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
+    folder: RunDir, context: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
 ) -> dict[str, dict[str, Any]]:
-    """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
+    """Run the named evaluations of a finished run and write their scores; existing scores are not repeated.
 
-    Scores of an earlier state of a teacher are kept as <set>@<state>. If some evaluations fail, the others are done
-    first.
+    Scores of an earlier state of a teacher are named <set>@<state>. If some evaluations fail, the rest still run.
     """
     from antishortcut.evaluation.context import EvaluatedRun
 
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
-    subject, errors = EvaluatedRun(folder, bench, state, device), list[str]()
-    remove_leftovers(folder.path)  # what a killed evaluation left half-written
+    evaluated, errors = EvaluatedRun(folder, context, state, device), list[str]()
+    remove_leftovers(folder.path)  # of an interrupted evaluation
     for name in on:
         try:
-            for examination in EVALUATIONS[name].run(bench):
-                _examine(subject, examination)
+            for score in EVALUATIONS[name].scores(context):
+                _write_score(evaluated, score)
         except UserError as error:
             errors.append(str(error))
     if errors:
@@ -210,29 +270,31 @@ def evaluate(
     return folder.scores()
 
 
-def _examine(subject: EvaluatedRun, examination: Examination) -> None:
-    folder, title = subject.folder, examination.name + subject.mark
-    score = folder.score(title)
-    if score is not None and score.get("fingerprint") == examination.fingerprint and examination.made(subject):
+def _write_score(evaluated: EvaluatedRun, score: Score) -> None:
+    folder, name = evaluated.folder, score.name + evaluated.suffix
+    existing = folder.score(name)
+    if existing is not None and existing.get("fingerprint") == score.fingerprint and score.complete(evaluated):
         return
-    _writable(folder)
-    facts = {"set": examination.name, "state": subject.state, "fingerprint": examination.fingerprint}
-    write_json(folder.path / "scores" / f"{title}.json", facts | dict(examination.score(subject)))
+    _check_writable(folder)
+    facts = {"set": score.name, "state": evaluated.state, "fingerprint": score.fingerprint}
+    write_json(folder.path / "scores" / f"{name}.json", facts | dict(score.compute(evaluated)))
 
 
-def _writable(folder: RunDir) -> None:
+def _check_writable(folder: RunDir) -> None:
     """Fail before anything is computed if the folder cannot be written to."""
-    place = folder.path / "scores"
+    path = folder.path / "scores"
     try:
-        with tempfile.TemporaryFile(dir=place if place.is_dir() else folder.path):
+        with tempfile.TemporaryFile(dir=path if path.is_dir() else folder.path):
             pass
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise UserError(f"cannot write to {place} ({why}); make it writable, or evaluate a copy of the run") from None
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"cannot write to {path} ({reason}); make it writable, or evaluate a copy of the run") from None
 
 
 def __getattr__(name: str) -> Any:
-    """EvalContext and EvaluatedRun need torch, so they are imported when they are used."""
+    """EvalContext and EvaluatedRun need torch, so they are imported on first use."""
     if name in ("EvalContext", "EvaluatedRun"):
-        return getattr(import_module("antishortcut.evaluation.context"), name)
+        from antishortcut.evaluation import context
+
+        return getattr(context, name)
     raise AttributeError(name)
