@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -42,29 +42,12 @@ class Distribution:
         return cls(n, len(defined) - n, mean, std, low, high, tuple(int(count) for count in bins))
 
 
-@dataclass(frozen=True)
-class StateCosines:
-    """Cosines of h_S to h_F, to h_E and, signed, to Δh = h_E − h_F (S-Sec. A.3.1), with the shares the paper quotes."""
+def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> dict[str, Any]:
+    """Cosines of h_S to h_F, to h_E and, signed, to Δh = h_E − h_F (S-Sec. A.3.1), with the shares the paper quotes.
 
-    final: Distribution
-    early: Distribution
-    displacement: Distribution
-    closer_to_final: float  # share of samples
-    above_threshold: float  # share of samples whose signed cosine exceeds −0.1
-
-
-@dataclass(frozen=True)
-class SubspaceProjection:
-    """‖h̄ᵀU‖ over the rows (Eq. 7), and the √(K/D) of a random direction."""
-
-    length: Distribution
-    random: float
-    above_margin: float  # share of rows above the margin ε
-    hinge: float  # mean [‖h̄ᵀU‖ − ε]₊: the value of L_SS
-
-
-def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> StateCosines:
-    """Of features (N, D) of the same samples. A pair with a zero row has no cosine and is left out."""
+    Features (N, D) of the same samples; a pair with a zero row has no cosine and is left out. {"final", "early",
+    "displacement": Distribution, "closer_to_final", "above_threshold": share of samples}
+    """
     cosines, defined = [], []
     for h_s, h_f, h_e in blocks(student, final, early):
         others = (h_f, h_e, h_e - h_f)
@@ -72,27 +55,30 @@ def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> StateCosines
         defined.append(torch.stack([h_s.any(dim=1) & other.any(dim=1) for other in others]))
     (to_final, to_early, signed), (has_final, has_early, moved) = torch.cat(cosines, dim=1), torch.cat(defined, dim=1)
     both = has_final & has_early
-    return StateCosines(
-        Distribution.of(to_final, has_final, -1, 1),
-        Distribution.of(to_early, has_early, -1, 1),
-        Distribution.of(signed, moved, -1, 1),
-        ratio(int((to_final > to_early)[both].sum()), int(both.sum())),
-        ratio(int((signed > THRESHOLD)[moved].sum()), int(moved.sum())),
-    )
+    return {
+        "final": Distribution.of(to_final, has_final, -1, 1),
+        "early": Distribution.of(to_early, has_early, -1, 1),
+        "displacement": Distribution.of(signed, moved, -1, 1),
+        "closer_to_final": ratio(int((to_final > to_early)[both].sum()), int(both.sum())),
+        "above_threshold": ratio(int((signed > THRESHOLD)[moved].sum()), int(moved.sum())),
+    }
 
 
-def subspace_projection(features: Tensor, basis: Tensor, margin: float = MARGIN) -> SubspaceProjection:
-    """Projections of rows (N, D) on an orthonormal basis (D, K): U of the shortcuts, V of the robust subspace."""
+def subspace_projection(features: Tensor, basis: Tensor, margin: float = MARGIN) -> dict[str, Any]:
+    """‖h̄ᵀU‖ of rows (N, D) and an orthonormal basis (D, K): U of the shortcuts, V of the robust subspace (Eq. 7).
+
+    {"length": Distribution, "random": √(K/D), "above_margin": share of rows, "hinge": mean [‖h̄ᵀU‖ − ε]₊, i.e. L_SS}
+    """
     d, k = basis.shape
-    lengths = torch.cat([projection(rows, basis.to(rows)) for (rows,) in blocks(features)])  # (N,)
-    defined = features.any(dim=1).cpu() & (k > 0)  # (N,)
+    both = [(projection(rows, basis.to(rows)), rows.any(dim=1) & (k > 0)) for (rows,) in blocks(features)]
+    lengths, defined = (torch.cat(each) for each in zip(*both, strict=True))  # (N,), (N,)
     excess = (lengths - margin)[defined]
-    return SubspaceProjection(
-        Distribution.of(lengths, defined, 0, 1),
-        random_projection(k, d) if k > 0 else math.nan,
-        ratio(int((excess > 0).sum()), len(excess)),
-        ratio(float(excess.clamp(min=0).sum()), len(excess)),
-    )
+    return {
+        "length": Distribution.of(lengths, defined, 0, 1),
+        "random": random_projection(k, d) if k > 0 else math.nan,
+        "above_margin": ratio(int((excess > 0).sum()), len(excess)),
+        "hinge": ratio(float(excess.clamp(min=0).sum()), len(excess)),
+    }
 
 
 def infonce(

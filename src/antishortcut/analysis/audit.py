@@ -12,18 +12,7 @@ from torch import Tensor
 
 from antishortcut.analysis.alignment import subspace_projection
 from antishortcut.analysis.audit_text import findings, notes
-from antishortcut.analysis.directions import (
-    GROWN,
-    K,
-    States,
-    cue_images,
-    describe,
-    displaced_and_abandoned,
-    explain,
-    geometry,
-    read_by_head,
-    stability,
-)
+from antishortcut.analysis.directions import GROWN, K, States, cue_images, displaced_and_abandoned, examine_states
 from antishortcut.analysis.features import features, predictions, sample
 from antishortcut.analysis.geometry import LEFT, Kind, energy, held_out_directions
 from antishortcut.analysis.moments import Moments, angles, ratio, ridge_map, to_json
@@ -60,7 +49,9 @@ def audit(
     described, by default the first. Images are those of a test set, by default the first, and of the training set for
     stability and the student's linear map; at most `limit` of each.
     """
-    early = _early(states, early)
+    early = next(iter(states)) if early is None else early
+    if early not in states:
+        raise UserError(f"no early state {early!r}{suggest(early, states)}")
     set_name = next(iter(sets.tests)) if set_name is None else set_name
     if set_name not in sets.tests:
         raise UserError(f"{sets.name} has no test set {set_name!r}{suggest(set_name, sets.tests)}")
@@ -79,10 +70,15 @@ def audit(
     train_images, _ = sample(sets.train, limit)
     train = features({**pair, **students}, train_images, sets.image_size, device, "training images", quiet)
 
+    cues = None
+    if (known := cue_images(sets)) is not None:
+        known, _ = sample(known, limit)
+        cues = features(pair, known, sets.image_size, device), known
+    (out / "pictures").mkdir(parents=True, exist_ok=True)
+    measured = examine_states(pool, early, train, images, names, sets.classes, out / "pictures", final, cues)
     moments = Moments(pool["final"], pool[early])
     bases = displaced_and_abandoned(moments)
-    (out / "pictures").mkdir(parents=True, exist_ok=True)
-    result = {
+    result: dict[str, Any] = {
         "audit": VERSION,
         "data": sets.name,
         "set": set_name,
@@ -91,37 +87,17 @@ def audit(
         "training_images": len(train_images),
         "limits": {"abandoned": LEFT, "grown": GROWN},
         "early": early,
-        **geometry(moments, pool),
-        **stability(train["final"], train["early"]),
+        **measured,
         "overlap": overlap(moments),
-        "directions": describe(moments, pool[early], images, names, sets.classes, out / "pictures"),
         "candidates": [row | {"accuracy": accuracy[row["state"]]} for row in candidates(pool)],
     }
     for row in result["energy"]:
         row |= {"accuracy": accuracy[row["state"]], "abandoned": energy(pool[row["state"]], bases["abandoned"])}
-    if (known := cue_images(sets)) is not None:
-        known, _ = sample(known, limit)
-        shown = features(pair, known, sets.image_size, device)
-        result["explained"] = explain(result["directions"], moments, shown, known)
-    if (head := read_by_head(final, bases["displaced"])) is not None:
-        result["head"] = head
     if student is not None:
         rows = {"final": pool["final"], "early": pool[early], "student": results["student"].features}
         result["student"] = {"accuracy": accuracy["student"]} | student_projections(rows, train, bases)
-    measured: dict[str, Any] = to_json(result)
-    return measured | {"notes": notes(measured), "findings": findings(measured)}
-
-
-def _early(states: Mapping[str, Network], early: str | None) -> str:
-    if not states:
-        raise UserError("no early state to compare the final one with")
-    for name in ("final", "student"):
-        if name in states:
-            raise UserError(f"an early state cannot be called {name!r}; name it otherwise")
-    chosen = next(iter(states)) if early is None else early
-    if chosen not in states:
-        raise UserError(f"no early state {chosen!r}{suggest(chosen, states)}")
-    return chosen
+    result = to_json(result)
+    return result | {"notes": notes(result), "findings": findings(result)}
 
 
 def overlap(moments: Moments) -> dict[str, Any]:
@@ -167,7 +143,7 @@ def student_projections(pool: States, train: States, bases: Mapping[str, Tensor]
     projections = {}
     for name, rows in {"final": pool["final"], "early": pool["early"], **views}.items():
         by_kind = {kind: subspace_projection(rows, basis) for kind, basis in bases.items()}
-        projections[name] = {kind: one.length.mean for kind, one in by_kind.items()}
-        projections[name]["random"] = by_kind["displaced"].random
+        projections[name] = {kind: one["length"].mean for kind, one in by_kind.items()}
+        projections[name]["random"] = by_kind["displaced"]["random"]
     width = pool["student"].shape[1]
     return {"view": next(iter(views)), "width": width, "projections": projections, "paper": list(PAPER)}

@@ -66,9 +66,7 @@ def findings(audit: Tree) -> list[dict[str, str]]:
 def _moved(audit: Tree) -> Iterator[Finding]:
     early, final = (share(_state(audit, name)["accuracy"]) for name in (audit["early"], "final"))
     moved = audit["moved"]
-    means = (
-        "Share of the images that T_early and T_final classify correctly; it shows whether the right files were read."
-    )
+    means = "Share of the images that T_early and T_final classify correctly; it shows if the right files were read."
     yield "accuracy", f"{early} → {final}", f"chance {share(1 / audit['classes'])}", means
     means = "Mean squared distance between an image’s early and final features, relative to their final squared length."
     yield "how far the features moved", share(moved["size"]), "", means
@@ -87,21 +85,16 @@ def _energy(audit: Tree) -> Iterator[Finding]:
     means = "Mean share of an image’s squared feature length in the directions that moved most, T_early → T_final."
     yield "energy in the displaced directions", value, random, means
     fates = [direction["fate"] for direction in audit["directions"]["displaced"]]
-    yield (
-        "displaced directions that training abandoned",
-        f"{fates.count('abandoned')} of {len(fates)}",
-        f"reused {fates.count('reused')}, grown {fates.count('grown')}",
-        "The paper assumes that training abandons them. Abandoned: less than "
-        f"{limits['abandoned']:g} of a direction’s early share of the energy is left; grown: more than "
-        f"{limits['grown']:g} times; reused: in between.",
+    value = f"{fates.count('abandoned')} of {len(fates)}"
+    beside = f"reused {fates.count('reused')}, grown {fates.count('grown')}"
+    means = (
+        f"The paper assumes that training abandons them. Abandoned: less than {limits['abandoned']:g} of a direction’s "
+        f"early share of the energy is left; grown: more than {limits['grown']:g} times; reused: in between."
     )
-    yield (
-        "energy in the abandoned directions",
-        f"{share(early['abandoned'])} → {share(final['abandoned'])}",
-        random,
-        "The same for directions chosen to be strong in the movement and weak in T_final. Little is left by "
-        "construction; how much there was early is the finding.",
-    )
+    yield "displaced directions that training abandoned", value, beside, means
+    value = f"{share(early['abandoned'])} → {share(final['abandoned'])}"
+    means = "The same for directions chosen to be strong in the movement and weak in T_final: little is left by design."
+    yield "energy in the abandoned directions", value, random, means
     if (held_out := _held_out(audit)) is not None:
         value = ", ".join(share(held_out[kind]["lost"]) for kind in ("displaced", "abandoned"))
         means = "1 − final / early energy on the images that the directions were not fitted on; negative if it grew."
@@ -110,13 +103,9 @@ def _energy(audit: Tree) -> Iterator[Finding]:
 
 def _overlap(audit: Tree) -> Iterator[Finding]:
     overlap = audit["overlap"]
-    yield (
-        "angle to T_final’s principal directions",
-        degrees(overlap["angles"]["mean"]),
-        f"random {degrees(overlap['angles']['random'])}",
-        "Between the displaced directions and those of T_final’s largest variance: near 0° they are the same, near the "
-        "random value they are unrelated.",
-    )
+    value, random = (degrees(overlap["angles"][key]) for key in ("mean", "random"))
+    means = "Between the displaced directions and those of T_final’s largest variance: near 0° they are the same."
+    yield "angle to T_final’s principal directions", value, f"random {random}", means
     limits = f"at most {share(overlap['variance_principal'])}, random {share(overlap['variance_random'])}"
     means = "Share of T_final’s variance between images in them; its principal directions hold the most possible."
     yield "T_final’s variance in the displaced directions", share(overlap["variance_displaced"]), limits, means
@@ -124,13 +113,9 @@ def _overlap(audit: Tree) -> Iterator[Finding]:
     means = "Whether the two kinds are the same directions: near 0° they are."
     yield "angle between displaced and abandoned", degrees(both["mean"]), f"random {degrees(both['random'])}", means
     if "head" in audit:
-        head = audit["head"]["share"]
-        yield (
-            "the classifier’s weights in the displaced directions",
-            share(head["frobenius_share"]),
-            f"random {share(head['random_frobenius_share'])}",
-            "How much T_final’s last layer reads them: the Frobenius norm of its weights in them, relative to all.",
-        )
+        value, random = (share(audit["head"]["share"][key]) for key in ("frobenius_share", "random_frobenius_share"))
+        means = "How much T_final’s last layer reads them: the Frobenius norm of its weights in them, relative to all."
+        yield "the classifier’s weights in the displaced directions", value, f"random {random}", means
 
 
 def _stability(audit: Tree) -> Iterator[Finding]:
@@ -140,14 +125,11 @@ def _stability(audit: Tree) -> Iterator[Finding]:
     )
     yield "eigengap", value, "of the largest eigenvalue", means
     folds = audit["bootstrap"]
-    spread = "" if folds["std"] is None else f" ± {degrees(folds['std'])}"
-    yield (
-        "angle between folds of the training images",
-        f"{degrees(folds['mean'])}{spread}",
-        f"random {degrees(folds['random'])}",
-        f"Displaced directions of {folds['parts']} disjoint folds of {folds['rows']:,} images, compared in pairs: 0° "
-        "is perfectly stable, the random value is chance.",
+    value = degrees(folds["mean"]) + ("" if folds["std"] is None else f" ± {degrees(folds['std'])}")
+    means = (
+        f"Displaced directions of {folds['parts']} folds of {folds['rows']:,} images, compared in pairs: 0° is stable."
     )
+    yield "angle between folds of the training images", value, f"random {degrees(folds['random'])}", means
     batches = [row for row in audit["batches"] if row["batch"] <= USUAL_BATCH] or audit["batches"][:1]
     for row in batches[-1:]:
         means = "A training step sees one batch: the angle from its directions to those of all training images."
@@ -189,7 +171,8 @@ def _held_out(audit: Tree) -> Tree | None:
 
 
 def _state(audit: Tree, name: str) -> Tree:
-    return next(row for row in audit["energy"] if row["state"] == name)  # type: ignore[no-any-return]
+    row: Tree = next(row for row in audit["energy"] if row["state"] == name)
+    return row
 
 
 def number(value: float | None) -> str:

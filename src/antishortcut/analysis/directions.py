@@ -19,8 +19,8 @@ from torch import Tensor
 
 from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
 from antishortcut.analysis.geometry import LEFT, energy, reuse
-from antishortcut.analysis.moments import Moments, project
-from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds, random_mean_angle
+from antishortcut.analysis.moments import Moments, angles, project
+from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.data.image_io import fit, pixels, read
 from antishortcut.data.splits import take
 from antishortcut.fileio import atomic_write
@@ -36,6 +36,32 @@ TILE = 48  # smallest side in pixels of an image in a strip
 GROWN = 2.0  # a direction has grown when its share of the energy is more than this many times the early one
 
 States = Mapping[str, Tensor]  # features (N, D) of the same images by state
+
+
+def examine_states(
+    pool: States,
+    early: str,
+    train: States,
+    images: AnySet,
+    names: Sequence[str | int],
+    classes: Sequence[str],
+    folder: Path,
+    final: Network,
+    cues: tuple[States, AnySet] | None,
+) -> dict[str, Any]:
+    """All that is measured of a teacher with the early state `early`.
+
+    pool: features of `images` in every state, "final" too. train: features "early" and "final" of training images.
+    names of the images; pictures are written to `folder`. cues: features of the images of `cue_images`, and the images.
+    """
+    moments = Moments(pool["final"], pool[early])
+    result = geometry(moments, pool) | stability(train["final"], train["early"])
+    result["directions"] = describe(moments, pool[early], images, names, classes, folder)
+    if cues is not None:
+        result["explained"] = explain(result["directions"], moments, *cues)
+    if (head := read_by_head(final, moments.shortcut(K))) is not None:
+        result["head"] = head
+    return result
 
 
 def displaced_and_abandoned(moments: Moments) -> dict[str, Tensor]:
@@ -73,7 +99,7 @@ def stability(final: Tensor, early: Tensor) -> dict[str, Any]:
     return {
         "bootstrap": bootstrap(final, early, folds(count, min(FOLDS, count)), K),
         "batches": batch_angles(final, early, whole, batch_sizes(count) or (max(count // 2, 1),)),
-        "batches_random": random_mean_angle(whole),
+        "batches_random": angles(whole, whole)["random"],
     }
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.moments import RunningCovariance
-from antishortcut.subspace import principal_angles, random_angle, top_directions
+from antishortcut.analysis.moments import RunningCovariance, angles
+from antishortcut.subspace import top_directions
 
 
 def folds(count: int, number: int = 10, seed: int = 0) -> tuple[Tensor, ...]:
@@ -33,8 +33,8 @@ def bootstrap(final: Tensor, early: Tensor, index: Sequence[Tensor], k: int = 4)
     pairs = _between(bases)
     result: dict[str, float] = {"parts": len(bases), "rows": len(index[0]), "pairs": len(pairs)}
     result["mean"], result["std"] = _mean_std(pairs)
-    result["to_whole"], result["to_whole_std"] = _mean_std([_angle(basis, whole) for basis in bases])
-    return result | {"random": random_mean_angle(whole)}
+    result["to_whole"], result["to_whole_std"] = _mean_std([angles(basis, whole)["mean"] for basis in bases])
+    return result | {"random": angles(whole, whole)["random"]}
 
 
 def batch_sizes(count: int, smallest: int = 32) -> tuple[int, ...]:
@@ -55,17 +55,11 @@ def batch_angles(
     for size in sizes:
         whole_batches = [batch for batch in order[: size * batches].split(size) if len(batch) == size]
         bases = [_eigenspace(final, early, batch, whole.shape[1]) for batch in whole_batches]
-        to_whole, _ = _mean_std([_angle(basis, whole) for basis in bases])
+        to_whole, _ = _mean_std([angles(basis, whole)["mean"] for basis in bases])
         reference = (rows[0]["to_whole"] if rows else to_whole) * math.sqrt(sizes[0] / size)
         row = {"batch": size, "to_whole": to_whole, "between": _mean_std(_between(bases))[0], "reference": reference}
         rows.append(row)
     return rows
-
-
-def random_mean_angle(basis: Tensor) -> float:
-    """Mean principal angle in degrees of two random subspaces of this size (D, K)."""
-    d, k = basis.shape
-    return math.degrees(random_angle(k, k, d)) if k > 0 else math.nan
 
 
 def _eigenspace(final: Tensor, early: Tensor, index: Tensor, k: int) -> Tensor:
@@ -77,15 +71,8 @@ def _eigenspace(final: Tensor, early: Tensor, index: Tensor, k: int) -> Tensor:
     return RunningCovariance.of_displacement(final, early, index).directions(k, centred=False)
 
 
-def _angle(a: Tensor, b: Tensor) -> float:
-    """Mean principal angle in degrees, NaN where one has no direction."""
-    if min(a.shape[1], b.shape[1]) == 0:
-        return math.nan
-    return math.degrees(float(principal_angles(a.double(), b.cpu().double()).mean()))
-
-
 def _between(bases: Sequence[Tensor]) -> list[float]:
-    return [_angle(a, b) for a, b in itertools.combinations(bases, 2)]
+    return [angles(a, b)["mean"] for a, b in itertools.combinations(bases, 2)]
 
 
 def _mean_std(values: Sequence[float]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -26,9 +27,8 @@ Metric = tuple[str, bool | None]  # its label, and whether higher is better: Non
 class Evaluation:
     """What `asd evaluate --on NAME` measures. docs/extend.md shows how to add one."""
 
-    name: str
     help: str
-    scores: Callable[[EvalContext], Iterable[Score]]
+    run: Callable[[EvalContext], Iterable[Score]]  # opens the images; each Score is one file of scores
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
     needs_folder: bool = False  # of images, from --at or below the data root
 
@@ -60,16 +60,10 @@ def _cue_conflict(context: EvalContext) -> Iterable[Score]:
     return cue_conflict(context)
 
 
-def _imagenet_r(context: EvalContext) -> Iterable[Score]:
+def _renditions(name: str, context: EvalContext) -> Iterable[Score]:
     from antishortcut.evaluation.shift_scores import renditions
 
-    return renditions("imagenet-r", context)
-
-
-def _imagenet_a(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import renditions
-
-    return renditions("imagenet-a", context)
+    return renditions(name, context)
 
 
 def _groups(context: EvalContext) -> Iterable[Score]:
@@ -117,131 +111,112 @@ _CUES: dict[str, Metric] = {
 _RENDITIONS: dict[str, Metric] = {**_ACCURACY, "accuracy_overlap": ("accuracy overlap", True)}
 _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
 
-EVALUATIONS: dict[str, Evaluation] = {
-    evaluation.name: evaluation
-    for evaluation in (
-        Evaluation(
-            "clean",
-            "every test set of the data, scored as its task says: accuracy, or mean IoU",
-            _clean,
-            {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
-        ),
-        Evaluation(
-            "corruptions",
-            "error on the test images under 15 corruptions at 5 severities, official copies or made here",
-            _corruptions,
-            {
-                "mce": ("mCE", False),
-                "mce_all": ("mCE, all severities", False),
-                "mce_relative": ("relative mCE", False),
-                "mce_relative_5": ("relative mCE, severity 5", False),
-                "clean_error": ("clean error", False),
-                **{kind: (kind, False) for kind in _KINDS},
-                **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
-            },
-        ),
-        Evaluation(
-            "stylized",
-            "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
-            _stylized,
-            {
-                **_ACCURACY,
-                "clean_accuracy": ("clean accuracy", True),
-                "gap": ("gap", False),
-                "by_style": ("by style", None),
-            },
-            needs_folder=True,
-        ),
-        Evaluation(
-            "cue-conflict",
-            "images with the shape of one class and the texture of another: how often each is predicted",
-            _cue_conflict,
-            {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
-            needs_folder=True,
-        ),
-        Evaluation(
-            "imagenet-r",
-            "paintings, toys and cartoons of those ImageNet classes that the student has",
-            _imagenet_r,
-            _RENDITIONS,
-            needs_folder=True,
-        ),
-        Evaluation(
-            "imagenet-a",
-            "photographs that ImageNet networks get wrong, of the classes that the student has",
-            _imagenet_a,
-            _RENDITIONS,
-            needs_folder=True,
-        ),
-        Evaluation(
-            "groups",
-            "accuracy of the worst group, where images have a second attribute besides their class",
-            _groups,
-            {
-                "worst_group": ("worst group", True),
-                "mean_group": ("mean group", True),
-                "adjusted": ("adjusted", True),
-            },
-        ),
-        Evaluation(
-            "attack",
-            "accuracy under a small adversarial change, which no method here is designed for",
-            _attack,
-            {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
-        ),
-        Evaluation(
-            "hard",
-            "accuracy on the images that the early teacher gets wrong, and on the others",
-            _hard,
-            {
-                "hard_accuracy": ("hard accuracy", True),
-                "easy_accuracy": ("easy accuracy", True),
-                "balanced_accuracy": ("balanced accuracy", True),
-                "hard_share": ("hard share", None),
-            },
-        ),
-        Evaluation(
-            "mechanism",
-            "where the student's features lie between the early and the final teacher",
-            _mechanism,
-            {
-                "cos_final": ("cosine to T_final", None),
-                "cos_early": ("cosine to T_early", None),
-                "closer_final": ("closer to T_final", None),
-                "signed_cosine": ("signed cosine", None),
-                "signed_above": ("above −0.1", None),
-                "projection": ("on shortcut directions", None),
-                "robust_projection": ("on robust directions", None),
-                "projection_final": ("T_final on shortcut directions", None),
-                "projection_early": ("T_early on shortcut directions", None),
-                "hinge_share": ("share above the hinge", None),
-                "hinge_mean": ("mean above the hinge", None),
-                "infonce_binary": ("InfoNCE, binary", None),
-                "infonce_full": ("InfoNCE, full", None),
-                "infonce_ceiling": ("its ceiling", None),
-                "head_share": ("head’s share of shortcut directions", None),
-                "shift_largest": ("largest logit shift", None),
-                "shift_bound": ("its bound", None),
-            },
-        ),
-        Evaluation(
-            "scenes",
-            "segmentation examples: images, labels, predictions; agreement of student and teacher",
-            _scenes,
-            {"agreement": ("agreement with the teacher", None)},
-        ),
-        Evaluation(
-            "cost",
-            "parameters, size on disk and milliseconds per image, compared with the teacher",
-            _cost,
-            {
-                "ms": ("ms an image", False),
-                "parameters": ("parameters", False),
-                "bytes": ("bytes", False),
-                "times_faster": ("times faster", True),
-            },
-        ),
-    )
+EVALUATIONS = {
+    "clean": Evaluation(
+        "every test set of the data, scored as its task defines: accuracy, or mean IoU",
+        _clean,
+        {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
+    ),
+    "corruptions": Evaluation(
+        "error on the test images under 15 corruptions at 5 severities, official copies or generated",
+        _corruptions,
+        {
+            "mce": ("mCE", False),
+            "mce_all": ("mCE, all severities", False),
+            "mce_relative": ("relative mCE", False),
+            "mce_relative_5": ("relative mCE, severity 5", False),
+            "clean_error": ("clean error", False),
+            **{kind: (kind, False) for kind in _KINDS},
+            **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
+        },
+    ),
+    "stylized": Evaluation(
+        "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
+        _stylized,
+        {
+            **_ACCURACY,
+            "clean_accuracy": ("clean accuracy", True),
+            "gap": ("gap", False),
+            "by_style": ("by style", None),
+        },
+        needs_folder=True,
+    ),
+    "cue-conflict": Evaluation(
+        "images with the shape of one class and the texture of another: how often each is predicted",
+        _cue_conflict,
+        {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
+        needs_folder=True,
+    ),
+    "imagenet-r": Evaluation(
+        "paintings, toys and cartoons of those ImageNet classes that the student has",
+        partial(_renditions, "imagenet-r"),
+        _RENDITIONS,
+        needs_folder=True,
+    ),
+    "imagenet-a": Evaluation(
+        "photographs that ImageNet networks get wrong, of the classes that the student has",
+        partial(_renditions, "imagenet-a"),
+        _RENDITIONS,
+        needs_folder=True,
+    ),
+    "groups": Evaluation(
+        "accuracy of the worst group, where images have a second attribute besides their class",
+        _groups,
+        {"worst_group": ("worst group", True), "mean_group": ("mean group", True), "adjusted": ("adjusted", True)},
+    ),
+    "attack": Evaluation(
+        "accuracy under a small adversarial change, which no method here is designed for",
+        _attack,
+        {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
+    ),
+    "hard": Evaluation(
+        "accuracy on the images that the early teacher gets wrong, and on the rest",
+        _hard,
+        {
+            "hard_accuracy": ("hard accuracy", True),
+            "easy_accuracy": ("easy accuracy", True),
+            "balanced_accuracy": ("balanced accuracy", True),
+            "hard_share": ("hard share", None),
+        },
+    ),
+    "mechanism": Evaluation(
+        "where the student's features lie between the early and the final teacher",
+        _mechanism,
+        {
+            "cos_final": ("cosine to T_final", None),
+            "cos_early": ("cosine to T_early", None),
+            "closer_final": ("closer to T_final", None),
+            "signed_cosine": ("signed cosine", None),
+            "signed_above": ("above −0.1", None),
+            "projection": ("on shortcut directions", None),
+            "robust_projection": ("on robust directions", None),
+            "projection_final": ("T_final on shortcut directions", None),
+            "projection_early": ("T_early on shortcut directions", None),
+            "hinge_share": ("share above the hinge", None),
+            "hinge_mean": ("mean above the hinge", None),
+            "infonce_binary": ("InfoNCE, binary", None),
+            "infonce_full": ("InfoNCE, full", None),
+            "infonce_ceiling": ("its ceiling", None),
+            "head_share": ("head’s share of shortcut directions", None),
+            "shift_largest": ("largest logit shift", None),
+            "shift_bound": ("its bound", None),
+        },
+    ),
+    "scenes": Evaluation(
+        "segmentation examples: images, labels, predictions; agreement of student and teacher",
+        _scenes,
+        {"agreement": ("agreement with the teacher", None)},
+    ),
+    "cost": Evaluation(
+        "parameters, size on disk and milliseconds per image, compared with the teacher",
+        _cost,
+        {
+            "ms": ("ms an image", False),
+            "parameters": ("parameters", False),
+            "bytes": ("bytes", False),
+            "times_faster": ("times faster", True),
+        },
+    ),
 }
 
 
@@ -261,7 +236,7 @@ def evaluate(
     remove_leftovers(folder.path)  # of an interrupted evaluation
     for name in on:
         try:
-            for score in EVALUATIONS[name].scores(context):
+            for score in EVALUATIONS[name].run(context):
                 _write_score(evaluated, score)
         except UserError as error:
             errors.append(str(error))

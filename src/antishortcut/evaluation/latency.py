@@ -18,7 +18,7 @@ from antishortcut.models import Network
 from antishortcut.teachers.trajectory import Teachers, Trajectory
 
 NAME, TEACHER = "cost", "teacher_"
-ROUNDS, FEWEST, WARMUP = 60, 5, 3
+ROUNDS, FEWEST, WARM = 60, 5, 3
 SECONDS = 20.0  # after which FEWEST rounds are enough: a DeepLab takes seconds per image on a CPU
 SYNCHRONIZE: dict[str, Callable[[], None]] = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
 
@@ -31,17 +31,17 @@ def cost(context: EvalContext) -> Iterator[Score]:
 def interleaved(
     calls: Mapping[str, Callable[[], object]],
     rounds: int = ROUNDS,
-    warmup: int = WARMUP,
+    warm: int = WARM,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of every call in every round, in alternating order, so that a disturbance affects all.
 
-    The first `warmup` rounds do not count; after `seconds`, FEWEST rounds are enough.
+    The first `warm` rounds do not count; after `seconds`, FEWEST rounds are enough.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     begin = clock()
-    for number in range(-warmup, rounds):
+    for number in range(-warm, rounds):
         if number >= FEWEST and clock() - begin > seconds:
             break
         for name in list(calls)[:: -1 if number % 2 else 1]:

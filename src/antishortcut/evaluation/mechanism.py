@@ -11,17 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.analysis.alignment import Distribution, infonce, state_cosines, subspace_projection
-from antishortcut.analysis.directions import (
-    ROBUST,
-    K,
-    cue_images,
-    describe,
-    displaced_and_abandoned,
-    explain,
-    geometry,
-    read_by_head,
-    stability,
-)
+from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_states, read_by_head
 from antishortcut.analysis.features import sample, tsne
 from antishortcut.analysis.moments import Moments, ridge_map, to_json
 from antishortcut.errors import UserError
@@ -119,25 +109,25 @@ def student_values(
     cosines, bounds = state_cosines(student, final, early), infonce(student, final, early, NEGATIVES)
     on_shortcut, on_robust = subspace_projection(student, shortcut), subspace_projection(student, robust)
     values = {
-        "cos_final": cosines.final.mean,
-        "cos_early": cosines.early.mean,
-        "closer_final": cosines.closer_to_final,
-        "signed_cosine": cosines.displacement.mean,
-        "signed_above": cosines.above_threshold,
-        "projection": on_shortcut.length.mean,
-        "projection_random": on_shortcut.random,
-        "projection_final": subspace_projection(final, shortcut).length.mean,
-        "projection_early": subspace_projection(early, shortcut).length.mean,
-        "hinge_share": on_shortcut.above_margin,
-        "hinge_mean": on_shortcut.hinge,
-        "robust_projection": on_robust.length.mean,
-        "robust_random": on_robust.random,
+        "cos_final": cosines["final"].mean,
+        "cos_early": cosines["early"].mean,
+        "closer_final": cosines["closer_to_final"],
+        "signed_cosine": cosines["displacement"].mean,
+        "signed_above": cosines["above_threshold"],
+        "projection": on_shortcut["length"].mean,
+        "projection_random": on_shortcut["random"],
+        "projection_final": subspace_projection(final, shortcut)["length"].mean,
+        "projection_early": subspace_projection(early, shortcut)["length"].mean,
+        "hinge_share": on_shortcut["above_margin"],
+        "hinge_mean": on_shortcut["hinge"],
+        "robust_projection": on_robust["length"].mean,
+        "robust_random": on_robust["random"],
         "infonce_binary": bounds["binary"],
         "infonce_full": bounds["full"],
         "infonce_ceiling": bounds["ceiling"],
     }
-    spreads = {"cos_final": cosines.final, "cos_early": cosines.early, "signed_cosine": cosines.displacement}
-    return to_json(values), {name: _histogram(spread) for name, spread in spreads.items()}
+    names = {"cos_final": "final", "cos_early": "early", "signed_cosine": "displacement"}
+    return to_json(values), {name: _histogram(cosines[key]) for name, key in names.items()}
 
 
 def _histogram(spread: Distribution) -> dict[str, Any]:
@@ -153,25 +143,17 @@ def _examine_teacher(evaluated: EvaluatedRun, teachers: Teachers) -> None:
     images, names = sample(evaluated.context.first_test[1], POOL)
     pool = evaluated.features(pair | {name: teachers.network(name) for name in entries}, images, "teacher's states")
     train = evaluated.features(pair, sets.train, "training features")
-    moments = Moments(pool["final"], pool["early"])
+    known = cue_images(sets)
+    cues = None if known is None else (evaluated.features(pair, known), known)
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    result = {
-        "fingerprint": _teacher_fingerprint(evaluated),
-        **geometry(moments, pool),
-        **stability(train["final"], train["early"]),
-        "early": _early_state(evaluated),
-        "directions": describe(moments, pool["early"], images, names, sets.classes, folder),
-    }
+    result = examine_states(pool, "early", train, images, names, sets.classes, folder, pair["final"], cues)
+    result |= {"fingerprint": _teacher_fingerprint(evaluated), "early": _early_state(evaluated)}
     result["energy"] = [
         row | {key: entries[row["state"]].get(key) for key in ("epoch", "accuracy")}
         for row in result["energy"]
         if row["state"] in entries
     ]
-    if (known := cue_images(sets)) is not None:
-        result["explained"] = explain(result["directions"], moments, evaluated.features(pair, known), known)
-    if (head := read_by_head(pair["final"], displaced_and_abandoned(moments)["displaced"])) is not None:
-        result["head"] = head
     write_json(path, to_json(result))
 
 

@@ -24,7 +24,7 @@ def stylized(context: EvalContext) -> Iterator[Score]:
     folder = context.folder("stylized", f"{context.sets.name.partition(':')[0]}-stylized")
     if folder is None:
         command = f"asd stylize {shlex.quote(context.sets.name)} OUT --stylizer DIR"
-        raise UserError(f"no stylised copies of {context.sets.name}: make them with {command}; add --at stylized=OUT")
+        raise UserError(f"no stylised copies of {context.sets.name}: make them with {command}, then --at stylized=OUT")
     copies = open_stylized(folder, len(context.sets.classes))
     originals = context.originals(copies.images, copies.facts, folder)
     yield Score("stylized", context.fingerprint(copies.fingerprint), partial(_stylized, copies, originals))
