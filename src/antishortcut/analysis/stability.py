@@ -20,7 +20,7 @@ def folds(count: int, number: int = 10, seed: int = 0) -> tuple[Tensor, ...]:
         raise ValueError(f"{count} rows cannot be split into {number} folds")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     size = count // number
-    return tuple(fold.sort().values for fold in order[: size * number].split(size))
+    return tuple(order[size * at : size * (at + 1)].sort().values for at in range(number))
 
 
 def bootstrap(final: Tensor, early: Tensor, index: Sequence[Tensor], k: int = 4) -> dict[str, float]:
@@ -53,8 +53,8 @@ def batch_angles(
     order = torch.randperm(len(final), generator=torch.Generator().manual_seed(seed))
     rows: list[dict[str, float]] = []
     for size in sizes:
-        whole_batches = [batch for batch in order[: size * batches].split(size) if len(batch) == size]
-        bases = [_eigenspace(final, early, batch, whole.shape[1]) for batch in whole_batches]
+        starts = range(0, size * min(batches, len(order) // size), size)
+        bases = [_eigenspace(final, early, order[start : start + size], whole.shape[1]) for start in starts]
         to_whole, _ = _mean_std([angles(basis, whole)["mean"] for basis in bases])
         reference = (rows[0]["to_whole"] if rows else to_whole) * math.sqrt(sizes[0] / size)
         row = {"batch": size, "to_whole": to_whole, "between": _mean_std(_between(bases))[0], "reference": reference}

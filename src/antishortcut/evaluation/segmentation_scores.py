@@ -84,7 +84,7 @@ def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
 def _write_scenes(evaluated: EvaluatedRun, teacher: Network, name: str, path: Path) -> float:
     """Draw the scenes of a set; return the share of its pixels for which student and teacher predict the same class."""
     sets, images = evaluated.context.sets, evaluated.context.sets.tests[name]
-    drawn = torch.linspace(0, len(images) - 1, min(SCENES, len(images))).round().long().unique().tolist()
+    drawn = torch.linspace(0, len(images) - 1, min(SCENES, len(images))).round().long().tolist()
     colours = palette(len(sets.classes))
     folder = evaluated.folder.path / path.with_suffix("")
     same = count = 0

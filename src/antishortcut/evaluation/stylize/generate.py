@@ -134,7 +134,7 @@ def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, l
     wants_labels("a stylised set", whole, of="image")
     content = limited(replace(whole, cues={"number": torch.arange(len(whole))}), limit, 0, "--limit")
     number = content.cues["number"].numpy()  # (N,)
-    facts = {"set": sets.name.partition(":")[0], "part": name, "fingerprint": sets.fingerprint}
+    facts: dict[str, Any] = {"set": sets.name.partition(":")[0], "part": name, "fingerprint": sets.fingerprint}
     facts |= {"count": len(content), "side": side}
     if styles is None:
         labels = sets.train.label.numpy()  # (M,)
