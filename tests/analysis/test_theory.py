@@ -28,8 +28,8 @@ from tests.methods.test_asd import slow_contrast
 from tests.test_subspace import close, normal, orthonormal, seeds, several, span
 
 
-def as_it_is(rows: Tensor) -> Tensor:
-    """Stands in for `unit` where rows are unit already, so that gradients are those by z and h̄ themselves."""
+def identity(rows: Tensor) -> Tensor:
+    """Replaces `unit` where rows are unit already, so that gradients are by z and h̄ themselves."""
     return rows
 
 
@@ -41,7 +41,7 @@ def tangential(rows: Tensor, gradient: Tensor) -> Tensor:
     return part
 
 
-# --- Prop. 1: temporal contrast and mutual information -----------------------------------------------------------
+# Prop. 1: temporal contrast and mutual information
 
 
 @several
@@ -97,7 +97,7 @@ def test_infonce_comes_near_the_information_with_many_negatives() -> None:
     assert 0.8 * information < bounds[-1] <= information
 
 
-# --- Prop. 2: suppression and angles -----------------------------------------------------------------------------
+# Prop. 2: suppression and angles
 
 
 @several
@@ -123,7 +123,7 @@ def test_the_papers_margin_is_84_degrees() -> None:
     close(suppression(edge, axis), 0.0, 1e-15)
 
 
-# --- S-Prop. 1–2: gradients --------------------------------------------------------------------------------------
+# S-Prop. 1–2: gradients
 
 
 @pytest.mark.parametrize("tau", [0.07, 0.5])
@@ -140,7 +140,7 @@ def test_contrast_pulls_to_the_final_and_pushes_from_the_early_state(
     expected = -1 / tau * ((1 - p_f) * z_f - p_e * z_e - repelled)  # (D,)
     rows = (unit(raw) if by == "z" else raw).requires_grad_()
     if by == "z":
-        monkeypatch.setattr(asd, "unit", as_it_is)
+        monkeypatch.setattr(asd, "unit", identity)
     (gradient,) = torch.autograd.grad(temporal_contrast(rows, z_f[None], z_e[None], rest, temperature=tau), rows)
     close(gradient, expected[None] if by == "z" else tangential(raw.detach(), expected[None]))
 
@@ -154,7 +154,7 @@ def test_suppression_descends_inside_the_subspace(monkeypatch: pytest.MonkeyPatc
     expected = torch.where(torch.arange(4)[:, None] < 3, inside / inside.norm(dim=1, keepdim=True), 0.0)
     rows = (unit(raw) if by == "z" else raw).requires_grad_()
     if by == "z":
-        monkeypatch.setattr(subspace, "unit", as_it_is)
+        monkeypatch.setattr(subspace, "unit", identity)
     (gradient,) = torch.autograd.grad(4 * suppression(rows, u), rows)
     close(gradient, expected if by == "z" else tangential(raw.detach(), expected))
     if by == "z":
@@ -164,7 +164,7 @@ def test_suppression_descends_inside_the_subspace(monkeypatch: pytest.MonkeyPatc
     assert (after[:3] < before[:3]).all()
 
 
-# --- Theorem 4: when Δh finds the shortcut block -----------------------------------------------------------------
+# Theorem 4: when Δh finds the shortcut block
 
 
 def uncorrelated(robust: Tensor, shortcut: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def test_correlated_components_defeat_the_theorem() -> None:
     close(result[:, 0].abs(), [0, 0, 1])  # the same two moments, uncorrelated
 
 
-# --- Davis–Kahan -------------------------------------------------------------------------------------------------
+# Davis–Kahan
 
 
 def turned(moment: Tensor, error: Tensor, k: int) -> float:
@@ -245,7 +245,7 @@ def test_davis_kahan_fails_with_the_printed_constant() -> None:
     assert 0.4 < sine <= 2 * 0.4
 
 
-# --- S-Prop. 3: shifts along shortcuts ---------------------------------------------------------------------------
+# S-Prop. 3: shifts along shortcuts
 
 
 @several
