@@ -93,19 +93,6 @@ def test_projection_by_hand() -> None:
     assert result["length"].undefined == 1
 
 
-@several
-@given(scale=st.floats(1e-3, 1e3), seed=seeds)
-def test_rotation_and_scale_change_nothing(scale: float, seed: int) -> None:
-    features, turn, basis = three(20, 4, seed), orthonormal(4, 4, seed=seed), orthonormal(4, 2, seed=seed + 1)
-    turned = [scale * rows @ turn for rows in features]
-    before, after = state_cosines(*features), state_cosines(*turned)
-    for name in ("final", "early", "displacement"):
-        assert after[name].mean == pytest.approx(before[name].mean, abs=1e-10)
-    assert after["closer_to_final"] == before["closer_to_final"]
-    length = subspace_projection(turned[0], turn.T @ basis)["length"].mean
-    assert length == pytest.approx(subspace_projection(features[0], basis)["length"].mean, abs=1e-10)
-
-
 def degenerate() -> list[tuple[Tensor, Tensor, Tensor]]:
     rows, zero = normal(6, 3), torch.zeros(6, 3)
     return [(zero, rows, 2 * rows), (rows, zero, zero), (rows, rows, rows), (rows[:1], rows[1:2], rows[2:3])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -51,23 +50,6 @@ def batch(count: int = 8, classes: int = 2, seed: int = 1) -> tuple[Tensor, Tens
     maker = torch.Generator().manual_seed(seed)
     image = torch.rand(count, 3, SIDE, SIDE, generator=maker)
     return image, torch.randint(0, classes, (count,), generator=maker), torch.arange(count)
-
-
-def test_one_step_by_hand() -> None:
-    network = Linear().eval()
-    image, label, index = batch(3)
-    result = pgd(network, image, label, index, epsilon=0.1, step=0.02, steps=1, seed=7)
-    noise = start(image.shape, index, 7)
-    for where in np.ndindex(*image.shape):
-        slope = (
-            (network.weight[1 - label[where[0]]] - network.weight[label[where[0]]]).detach().sign().view(3, SIDE, SIDE)
-        )
-        x = float(image[where])
-        low, high = max(0, x - 0.1), min(1, x + 0.1)
-        begin = min(max(x + 0.1 * float(noise[where]), low), high)
-        assert float(result[where]) == pytest.approx(
-            min(max(begin + 0.02 * float(slope[where[1:]]), low), high), abs=1e-6
-        )
 
 
 @settings(deadline=None, max_examples=20)
@@ -123,18 +105,6 @@ def test_the_network_is_unchanged() -> None:
     network.train()
     with pytest.raises(ValueError, match="evaluation mode"):
         pgd(network, image, label, index, epsilon=0.1)
-
-
-def test_the_attack_works_without_gradients() -> None:
-    network = Small().eval()
-    image, label, index = batch(4, classes=4)
-    expected = pgd(network, image, label, index, epsilon=0.1, steps=2)
-    with torch.no_grad():
-        assert torch.equal(pgd(network, image, label, index, epsilon=0.1, steps=2), expected)
-    with torch.inference_mode():
-        inside = pgd(network, image.clone(), label.clone(), index, epsilon=0.1, steps=2)
-    assert torch.equal(inside, expected)
-    assert not inside.requires_grad
 
 
 def test_the_gradient_of_a_certain_network_does_not_vanish() -> None:

@@ -15,18 +15,15 @@ from antishortcut.analysis.directions import (
     describe,
     displaced_and_abandoned,
     explain,
-    geometry,
     read_by_head,
-    stability,
     strip,
 )
 from antishortcut.analysis.features import features, first_of_classes, tsne
-from antishortcut.analysis.moments import Moments, to_json
+from antishortcut.analysis.moments import Moments
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
 from antishortcut.evaluation import EvalContext, evaluate
-from antishortcut.evaluation.mechanism import student_values
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
@@ -74,32 +71,6 @@ def test_a_picture_on_a_full_disk_is_an_error(disk: Path) -> None:
             Moments(pool["final"], pool["early"]), pool["early"], IMAGES, range(N), ["a", "b", "c"], disk / "pictures"
         )
     assert not any((disk / "pictures").iterdir())  # not half of one
-
-
-def test_geometry_and_stability() -> None:
-    pool = planted()
-    moments = Moments(pool["final"], pool["early"])
-    result = to_json(geometry(moments, pool) | stability(pool["final"], pool["early"]))
-    json.dumps(result, allow_nan=False)
-    energy = {row["state"]: row["shortcut"] for row in result["energy"]}
-    assert energy["early"] > energy["halfway"]
-    assert (result["width"], result["K"], result["count"]) == (D, 4, N)
-    assert result["bootstrap"]["pairs"] == 45
-    assert [row["batch"] for row in result["batches"]] == [32, 64, 128, 256]
-    assert result["batches"][1]["reference"] == pytest.approx(result["batches"][0]["to_whole"] / 2**0.5)
-
-
-def test_equal_states_have_no_directions() -> None:
-    rows = planted()["final"]
-    moments = Moments(rows, rows)
-    result = to_json(geometry(moments, {"early": rows, "final": rows}) | stability(rows, rows))
-    json.dumps(result, allow_nan=False)
-    assert result["moved"]["size"] == 0
-    assert result["angles"]["shortcut_final"]["mean"] is None
-    assert describe(moments, rows, IMAGES, range(N), ["a", "b", "c"], None) == {"displaced": [], "abandoned": []}
-    values, _ = student_values(rows, rows, rows)
-    assert values["projection"] is None
-    assert values["cos_final"] == pytest.approx(1)
 
 
 def test_factors_that_explain_a_direction() -> None:

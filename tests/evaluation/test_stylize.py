@@ -79,11 +79,6 @@ def test_adain_properties() -> None:
     assert torch.isfinite(adain(flat, flat)).all()  # a dead channel divides by nothing
 
 
-def test_style_loss_by_hand() -> None:
-    style_loss = TRAINING["style_loss"]
-    assert style_loss([torch.ones(1, 1, 2, 2)], [torch.full((1, 1, 2, 2), 3.0)]) == pytest.approx(4)  # only the mean
-
-
 # what naoto0804/pytorch-AdaIN writes: number of the layer in its nn.Sequential → widths in and out
 VGG = {0: (3, 3), 2: (3, 64), 5: (64, 64), 9: (64, 128), 12: (128, 128), 16: (128, 256), 19: (256, 256),
        22: (256, 256), 25: (256, 256), 29: (256, 512), 32: (512, 512), 35: (512, 512), 38: (512, 512),
@@ -356,13 +351,6 @@ def test_damaged_copies_are_one_line(copies: Path, tmp_path: Path, name: str, da
     with pytest.raises(UserError, match=message) as caught:
         open_stylized(tmp_path / "damaged", 10)
     assert "\n" not in str(caught.value)
-
-
-def test_copies_of_another_data_set_are_refused(copies: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="5 classes"):
-        open_stylized(copies, 5)
-    with pytest.raises(UserError, match="no folder"):
-        open_stylized(tmp_path / "nothing", 10)
 
 
 SMALL = """

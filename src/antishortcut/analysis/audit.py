@@ -97,7 +97,7 @@ def audit(
         rows = {"final": pool["final"], "early": pool[early], "student": results["student"].features}
         result["student"] = {"accuracy": accuracy["student"]} | student_projections(rows, train, bases)
     result = to_json(result)
-    return result | {"notes": notes(result), "findings": findings(result)}
+    return result | {"notes": list(notes(result)), "findings": findings(result)}
 
 
 def overlap(moments: Moments) -> dict[str, Any]:

@@ -15,12 +15,8 @@ VIEWS = {
 }
 
 
-def notes(audit: Tree) -> list[str]:
+def notes(audit: Tree) -> Iterator[str]:
     """What a reader must know first: wrong files, equal states, too few images."""
-    return list(_notes(audit))
-
-
-def _notes(audit: Tree) -> Iterator[str]:
     early, final = (_state(audit, name)["accuracy"] for name in (audit["early"], "final"))
     count, width, k, chance = audit["count"], audit["width"], audit["K"], 1 / audit["classes"]
     if final is None:

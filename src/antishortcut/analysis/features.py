@@ -71,8 +71,7 @@ def features(
     networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
 ) -> dict[str, Tensor]:
     """The embedding of every image in every network: {role: (N, D)}."""
-    results = predictions(networks, images, size, device, title, quiet)
-    return {role: result.features for role, result in results.items()}
+    return {role: one.features for role, one in predictions(networks, images, size, device, title, quiet).items()}
 
 
 def _empty(count: int, width: int) -> Tensor:
@@ -93,8 +92,7 @@ def sample(images: AnySet, count: int) -> tuple[AnySet, list[str] | list[int]]:
 
 def first_of_classes(label: Tensor, classes: int = CLASSES, each: int = EACH) -> Tensor:
     """The first `each` samples of the first `classes` classes, in order. (n,)"""
-    chosen = [(label == number).nonzero().flatten()[:each] for number in range(classes)]
-    return torch.cat(chosen).sort().values
+    return torch.cat([(label == number).nonzero().flatten()[:each] for number in range(classes)]).sort().values
 
 
 def tsne(

@@ -16,8 +16,6 @@ from antishortcut.subspace import top_directions
 
 def folds(count: int, number: int = 10, seed: int = 0) -> tuple[Tensor, ...]:
     """A random split of `count` rows into `number` disjoint folds of equal size: indices (count // number,) of each."""
-    if number < 1 or count < number:
-        raise ValueError(f"{count} rows cannot be split into {number} folds")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     size = count // number
     return tuple(order[size * at : size * (at + 1)].sort().values for at in range(number))

@@ -91,8 +91,6 @@ def pgd(
     """
     if isinstance(network, nn.Module) and network.training:
         raise ValueError("attack a network in evaluation mode: training mode would change its batch statistics")
-    if epsilon < 0 or steps < 1:
-        raise ValueError(f"epsilon {epsilon} must not be negative, steps {steps} at least 1")
     step = REACH * epsilon / steps if step is None else step
     with torch.inference_mode(False), torch.enable_grad():
         image, label = image.detach().clone(), label.clone()  # a clone is no inference tensor

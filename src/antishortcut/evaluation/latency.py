@@ -97,7 +97,6 @@ def _measured_here(evaluated: EvaluatedRun) -> bool:
 
 
 def _machine(device: str) -> str:
-    """What the milliseconds depend on besides the networks."""
     threads = torch.get_num_threads()
     own = torch.cuda.get_device_name() if device == "cuda" else f"{processor()}, {threads} thread{'s' * (threads > 1)}"
     return f"{own}, {device}, float32, torch {torch.__version__}"

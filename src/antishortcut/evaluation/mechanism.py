@@ -37,7 +37,11 @@ def mechanism(context: EvalContext) -> Iterator[Score]:
     aligned    after a ridge map to the teacher's space, fitted on training images: for every method and width
     projector  through the method's own projector, if it has one
     """
-    yield Score("mechanism", f"{context.sets.fingerprint}-{VERSION}", _score, _complete)
+    yield Score("mechanism", _fingerprint(context), _score, _complete)
+
+
+def _fingerprint(context: EvalContext) -> str:
+    return f"{context.sets.fingerprint}-{VERSION}"
 
 
 def _complete(evaluated: EvaluatedRun) -> bool:
@@ -148,7 +152,7 @@ def _examine_teacher(evaluated: EvaluatedRun, teachers: Teachers) -> None:
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     result = examine_states(pool, "early", train, images, names, sets.classes, folder, pair["final"], cues)
-    result |= {"fingerprint": _teacher_fingerprint(evaluated), "early": _early_state(evaluated)}
+    result |= {"fingerprint": _fingerprint(evaluated.context), "early": _early_state(evaluated)}
     result["energy"] = [
         row | {key: entries[row["state"]].get(key) for key in ("epoch", "accuracy")}
         for row in result["energy"]
@@ -163,7 +167,7 @@ def _teacher_complete(evaluated: EvaluatedRun) -> bool:
         artifact = read_json(_teacher_path(evaluated))
     except UserError:
         return False
-    return isinstance(artifact, dict) and artifact.get("fingerprint") == _teacher_fingerprint(evaluated)
+    return isinstance(artifact, dict) and artifact.get("fingerprint") == _fingerprint(evaluated.context)
 
 
 def _early_state(evaluated: EvaluatedRun) -> str:
@@ -174,7 +178,3 @@ def _teacher_path(evaluated: EvaluatedRun) -> Path:
     name = _early_state(evaluated).replace("/", "-").removesuffix("%")
     teacher = evaluated.context.runs / "teachers" / str(evaluated.run.teacher)
     return teacher / "artifacts" / f"directions-{name}.json"
-
-
-def _teacher_fingerprint(evaluated: EvaluatedRun) -> str:
-    return f"{evaluated.context.sets.fingerprint}-{VERSION}"
