@@ -1,7 +1,7 @@
-"""Moments of 100,000 × 2048 features, streamed: seconds and peak memory, as JSON.
+"""Seconds and peak memory of the analysis of rows × width features, as JSON.
 
-`python benchmarks/diagnose.py [rows width] [all]`. `all` goes on to directions, angles, bootstrap and growing batches.
-Peak memory is the whole process's so far; `import_mb` of it is torch itself.
+`python benchmarks/diagnose.py [rows width] [all]`. `all` adds angles, abandoned directions, a student and stability.
+Peak memory is that of the whole process so far; `features_mb` of it are torch and the features themselves.
 """
 
 from __future__ import annotations
@@ -10,64 +10,47 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from antishortcut.analysis import Moments, batch_sizes, bootstrap, energies, growth, leanings, parts, reuse, standing
+from antishortcut.analysis.alignment import state_cosines, subspace_projection
+from antishortcut.analysis.geometry import energy, reuse
+from antishortcut.analysis.moments import Moments
+from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 
 
-def peak() -> float:
+def peak() -> int:
     """Most memory the process has held so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-@dataclass(frozen=True)
-class Synthetic:
-    """Features made as they are read, the same every time, so that their sum of bytes is nowhere."""
-
-    rows: int
-    width: int
-    chunk: int = 1000
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        generator = torch.Generator().manual_seed(0)
-        scale = torch.arange(1, self.width + 1).rsqrt()  # a spectrum that falls, as real ones do
-        for start in range(0, self.rows, self.chunk):
-            n = min(self.chunk, self.rows - start)
-            final, moved = (torch.randn(n, self.width, generator=generator) for _ in range(2))
-            final *= scale
-            early = final + 0.5 * moved * scale.flip(0)
-            yield {"final": final, "early": early, "student": final + early}
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main(rows: int, width: int, everything: bool) -> None:
-    stream = Synthetic(rows, width)
-    result: dict[str, float | int] = {"rows": rows, "width": width, "threads": torch.get_num_threads()}
-    result["import_mb"] = round(peak())
-    begin = time.perf_counter()
-    moments = Moments.of(stream)
-    result["moments_s"], result["moments_mb"] = round(time.perf_counter() - begin, 1), round(peak())
-    steps: dict[str, Callable[[], object]] = {"shortcut": lambda: moments.shortcut(4)}
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.arange(1, width + 1).rsqrt()  # a falling spectrum, as real ones
+    final, early = (torch.randn(rows, width, generator=generator).mul_(each) for each in (scale, scale.flip(0)))
+    result: dict[str, float] = {"rows": rows, "width": width, "threads": torch.get_num_threads(), "features_mb": peak()}
+    moments: list[Moments] = []
+    steps: dict[str, Callable[[], object]] = {
+        "moments": lambda: moments.append(Moments(final, early)),
+        "shortcut": lambda: moments[0].shortcut(4),
+    }
     if everything:
-        u, v = moments.shortcut(4), moments.pca("final", 8)
         steps |= {
-            "geometry": moments.geometry,
-            "abandoned": lambda: reuse(moments, moments.abandoned()),
-            "student": lambda: (standing(stream), leanings(stream, {"u": u, "v": v}, ("student", "final"))),
-            "energies": lambda: energies(stream, {"u": u, "v": v}),
-            "bootstrap": lambda: bootstrap(stream, parts(rows)),
-            "growth": lambda: growth(stream, u, batch_sizes(rows)),
+            "geometry": lambda: moments[0].geometry(4),
+            "abandoned": lambda: reuse(moments[0], moments[0].abandoned()),
+            "student": lambda: (state_cosines(early, final, early), subspace_projection(early, moments[0].shortcut(4))),
+            "energy": lambda: energy(final, moments[0].shortcut(4)),
+            "folds": lambda: bootstrap(final, early, folds(rows)),
+            "batches": lambda: batch_angles(final, early, moments[0].shortcut(4), batch_sizes(rows)),
         }
     for name, step in steps.items():
         begin = time.perf_counter()
         step()
-        result[f"{name}_s"], result[f"{name}_mb"] = round(time.perf_counter() - begin, 1), round(peak())
+        result |= {f"{name}_s": round(time.perf_counter() - begin, 1), f"{name}_mb": peak()}
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:] if word.isdigit()] or [100_000, 2048]
-    main(given[0], given[1], "all" in sys.argv)
+    sizes = [int(word) for word in sys.argv[1:] if word.isdigit()] or [50_000, 2048]
+    main(sizes[0], sizes[1], "all" in sys.argv)

@@ -1,47 +1,44 @@
-"""Signs to choose contrast targets by: against counts by hand, and on a real teacher by the command."""
+"""Statistics of contrast targets: against counts by hand, and of a real teacher by the command."""
 
 from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from antishortcut.analysis.contrast_targets import largest, measure, signs
+from antishortcut.analysis.contrast_targets import largest, measure, target_statistics
 from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
 
-LOW = -30.0
 
-
-def sure(classes: list[int], width: int = 3) -> torch.Tensor:
-    """Logits of somebody who is sure. (N, C)"""
-    rows = torch.full((len(classes), width), LOW)
+def certain(classes: list[int], width: int = 3) -> torch.Tensor:
+    """Logits of a certain network. (N, C)"""
+    rows = torch.full((len(classes), width), -30.0)
     rows[torch.arange(len(classes)), torch.tensor(classes)] = 0.0
     return rows
 
 
 def test_shares_are_counted() -> None:
     label = torch.tensor([0, 1, 2, 0])
-    result = signs(sure([0, 1, 2, 1]), sure([0, 2, 2, 1]), label, 0.0)
-    assert (result.agreement, result.moved) == (0.75, 0.0)
-    assert (result.early_accuracy, result.final_accuracy, result.target_accuracy) == (0.5, 0.75, 0.75)
-    assert result.hard_accuracy == 0.5  # T_early is wrong on the second and the last; the targets on the last
+    result = target_statistics(certain([0, 1, 2, 1]), certain([0, 2, 2, 1]), label, 0.0)
+    assert (result["agreement"], result["moved"]) == (0.75, 0.0)
+    assert [result[f"{which}_accuracy"] for which in ("early", "final", "target")] == [0.5, 0.75, 0.75]
+    assert result["hard_accuracy"] == 0.5  # T_early is wrong on the second and the last; the targets on the last
 
 
-def test_a_target_moves_where_early_was_surer() -> None:
+def test_a_target_moves_where_early_was_more_certain() -> None:
     """p_F = (0.6, 0.4), p_E = (0.9, 0.1): with λ = 1 the target's odds are (0.6/0.4)² · (0.1/0.9) = 0.25."""
     final, early = torch.tensor([[0.6, 0.4]]).log(), torch.tensor([[0.9, 0.1]]).log()
-    result = signs(final, early, torch.tensor([1]), 1.0, temperature=1.0)
-    assert result.moved == 1.0
-    assert result.target_accuracy == 1.0
-    assert result.final_accuracy == 0.0
+    result = target_statistics(final, early, torch.tensor([1]), 1.0, temperature=1.0)
+    assert (result["moved"], result["target_accuracy"], result["final_accuracy"]) == (1.0, 1.0, 0.0)
     p = 0.25 / 1.25
-    assert result.entropy == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
+    assert result["entropy"] == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
 
 
 def test_the_largest_strength_stops_where_targets_lose_too_much() -> None:
@@ -63,18 +60,13 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next((runs / "teachers").iterdir())
 
 
-def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
+def test_the_command_uses_the_validation_split(teacher: Path) -> None:
     result = CliRunner().invoke(app, ["targets", str(teacher), "--strengths", "0,1", "--json"])
     assert result.exit_code == 0, result.output
     results = json.loads(result.stdout)
     assert results["set"] == "val"
     assert results["count"] == 60
-    assert [(row["state"], row["strength"]) for row in results["rows"]] == [
-        ("0%", 0),
-        ("0%", 1),
-        ("50%", 0),
-        ("50%", 1),
-    ]
+    assert [(row["state"], row["strength"]) for row in results["rows"]] == list(product(("0%", "50%"), (0, 1)))
     plain = [row for row in results["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
     table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])
@@ -83,22 +75,13 @@ def test_the_command_judges_on_the_validation_split(teacher: Path) -> None:
     assert "60 val images" in table.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--strengths", "big"],
-        ["--strengths", "-1"],
-        ["--strengths", "1,nan"],
-        ["--strengths", "inf"],
-        ["--states", "7%"],
-    ],
-)
-def test_what_makes_no_sense_is_refused(teacher: Path, words: list[str]) -> None:
-    result = CliRunner().invoke(app, ["targets", str(teacher), *words])
+@pytest.mark.parametrize("words", ["--strengths big", "--strengths=-1", "--strengths 1,nan", "--states 7%"])
+def test_invalid_options_are_refused(teacher: Path, words: str) -> None:
+    result = CliRunner().invoke(app, ["targets", str(teacher), *words.split()])
     assert isinstance(result.exception, UserError)
 
 
-def test_a_student_is_no_teacher(teacher: Path, tmp_path: Path) -> None:
+def test_a_student_is_refused(teacher: Path, tmp_path: Path) -> None:
     from antishortcut.config.recipe import load_recipe
     from antishortcut.training.pipeline import Session, distill
 

@@ -1,9 +1,14 @@
-"""Moments, directions and angles against loops, numpy and scipy, in any chunking; cases solved by hand."""
-# N samples, D features, K directions
+"""Moments, directions, angles and the ridge map against loops, numpy and scipy; cases solved by hand."""
+# N samples, D features, K directions, d student features
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +16,19 @@ import scipy.linalg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import linregress
 from torch import Tensor
 
-from antishortcut.analysis import Moments, Scatter, angles
-from tests.analysis.test_stream import cut, places, three
+from antishortcut.analysis.moments import Moments, angles, blocks, ridge_map, to_json
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment, span
+
+NOTHING: dict[str, object] = {"mean": None, "each": [], "random": None}
+
+
+def three(count: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Correlated features of a student, the final and the early state."""
+    student, final, early = (normal(count, width, seed=seed + i) for i in range(3))
+    return student + final, final + 0.5, early + 0.3 * final - 0.2
 
 
 def axes(*rows: tuple[float, ...]) -> Tensor:
@@ -23,81 +36,80 @@ def axes(*rows: tuple[float, ...]) -> Tensor:
 
 
 @several
-@given(count=st.integers(1, 40), width=st.integers(1, 6), at=places, seed=seeds)
-def test_moments_are_the_loops_in_any_chunking(count: int, width: int, at: list[int], seed: int) -> None:
-    features = three(count, width, seed)
-    result = Moments.of(cut(features, at))
-    rows = {
-        "final": features["final"],
-        "early": features["early"],
-        "delta": features["early"] - features["final"],
-    }
+@given(count=st.integers(1, 30), size=st.integers(1, 9), seed=seeds)
+def test_blocks_are_the_rows_in_order(count: int, size: int, seed: int) -> None:
+    student, final, _ = three(count, 3, seed)
+    result = list(blocks(final.float(), student, size=size))
+    assert all(len(a) == len(b) <= size and a.dtype == torch.float64 for a, b in result)
+    assert torch.equal(torch.cat([a for a, _ in result]), final.float().double())
+    index = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[: count // 2]
+    assert torch.equal(
+        torch.cat([b for (b,) in blocks(student, index=index, size=size)] or [student[:0]]), student[index]
+    )
+    with pytest.raises(ValueError, match="same samples"):
+        next(blocks(final, student[1:]))
+
+
+def test_undefined_numbers_become_null() -> None:
+    result = to_json({"a": math.nan, "b": (1.0, math.inf), "c": {"d": [0.5]}})
+    assert result == {"a": None, "b": [1.0, None], "c": {"d": [0.5]}}
+
+
+@several
+@given(count=st.integers(1, 40), width=st.integers(1, 6), size=st.integers(1, 20), seed=seeds)
+def test_moments_equal_loops_for_any_block_size(count: int, width: int, size: int, seed: int) -> None:
+    _, final, early = three(count, width, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "__kwdefaults__", {"index": None, "size": size})
+        result = Moments(final, early)
     assert (result.count, result.width) == (count, width)
-    for role, x in rows.items():
-        scatter: Scatter = getattr(result, role)
-        close(scatter.mean, [sum(column) / count for column in x.T.tolist()], 1e-12)
-        close(scatter.moment(centred=False), slow_moment(x), 1e-12)
-        close(scatter.moment(centred=True), slow_moment(x - x.mean(dim=0)), 1e-12)
-        assert scatter.power == pytest.approx(sum(v * v for row in x.tolist() for v in row) / count, abs=1e-12)
+    for covariance, x in ((result.final, final), (result.early, early), (result.delta, early - final)):
+        close(covariance.mean, [sum(column) / count for column in x.T.tolist()], 1e-12)
+        close(covariance.moment(centred=False), slow_moment(x), 1e-12)
+        close(covariance.moment(centred=True), slow_moment(x - x.mean(dim=0)), 1e-12)
+        assert covariance.power == pytest.approx(sum(v * v for row in x.tolist() for v in row) / count, abs=1e-12)
 
 
-@several
-@given(count=st.integers(2, 40), at=st.integers(1, 39), seed=seeds)
-def test_moments_of_parts_add_up(count: int, at: int, seed: int) -> None:
-    features = three(count, 4, seed)
-    first, second = cut(features, [min(at, count - 1)])
-    whole, joint, updated = Moments.of([features]), Moments.of([first]) + Moments.of([second]), Moments.of([first])
-    updated.update(second)
-    for other in (joint, updated):
-        assert other.count == count
-        close(other.delta.moment(centred=True), whole.delta.moment(centred=True), 1e-12)
-        close(other.final.moment(centred=False), whole.final.moment(centred=False), 1e-12)
-        close(other.early.mean, whole.early.mean, 1e-12)
-
-
-def test_a_large_mean_does_not_eat_a_small_variance() -> None:
+def test_a_large_mean_does_not_hide_a_small_variance() -> None:
     rows = 1e-3 * normal(400, 3)
-    scatter = Moments.of([{"final": rows + 1e6, "early": rows + 1e6}]).final
-    close(scatter.moment(centred=True), np.cov(rows.numpy().T, bias=True), 0, 1e-5)  # a difference of squares: nothing
+    moment = Moments(rows + 1e6, rows + 1e6).final.moment(centred=True)
+    close(moment, np.cov(rows.numpy().T, bias=True), 0, 1e-5)  # a difference of squares would leave nothing
 
 
 @several
-@given(count=st.integers(1, 30), width=st.integers(1, 7), k=st.integers(1, 9), at=places, seed=seeds)
-def test_directions_are_numpys(count: int, width: int, k: int, at: list[int], seed: int) -> None:
-    features = three(count, width, seed)
-    result = Moments.of(cut(features, at))
-    delta = features["early"] - features["final"]
+@given(count=st.integers(1, 30), width=st.integers(1, 7), k=st.integers(1, 9), seed=seeds)
+def test_directions_equal_numpy(count: int, width: int, k: int, seed: int) -> None:
+    _, final, early = three(count, width, seed)
+    result = Moments(final, early)
     for basis, moment in (
-        (result.shortcut(k), slow_moment(delta)),
-        (result.pca("final", k), slow_moment(features["final"] - features["final"].mean(dim=0))),
-        (result.pca("early", k), slow_moment(features["early"] - features["early"].mean(dim=0))),
+        (result.shortcut(k), slow_moment(early - final)),
+        (result.pca("final", k), slow_moment(final - final.mean(dim=0))),
+        (result.pca("early", k), slow_moment(early - early.mean(dim=0))),
     ):
         rank = np.linalg.matrix_rank(moment, hermitian=True)
         assert basis.shape == (width, min(k, rank))
         close(basis.T @ basis, np.eye(basis.shape[1]), 1e-10)
         _, values = slow_directions(moment, min(k, rank))
-        close(np.diag(basis.numpy().T @ moment @ basis.numpy()), values, 1e-9)  # holds where eigenvalues are close, too
+        close(np.diag(basis.numpy().T @ moment @ basis.numpy()), values, 1e-9)  # also where eigenvalues are close
         assert all(column[np.argmax(np.abs(column))] > 0 for column in basis.numpy().T)
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_abandoned_directions_are_scipys_generalised_eigenvectors(k: int) -> None:
-    features = three(60, 6)
-    final, delta = features["final"].numpy(), (features["early"] - features["final"]).numpy()
-    s_f, s_d = final.T @ final / 60, delta.T @ delta / 60
+def test_abandoned_directions_equal_scipys_generalised_eigenvectors(k: int) -> None:
+    _, final, early = three(60, 6)
+    s_f, s_d = (x.T @ x / 60 for x in (final.numpy(), (early - final).numpy()))
     _, vectors = scipy.linalg.eigh(s_d, s_f + 0.01 * np.trace(s_f) / 6 * np.eye(6))
-    result = Moments.of(cut(features, [7, 40])).abandoned(k)
-    close(span(result), span(scipy.linalg.orth(vectors[:, ::-1][:, :k])), 1e-8)
+    close(span(Moments(final, early).abandoned(k)), span(scipy.linalg.orth(vectors[:, ::-1][:, :k])), 1e-8)
 
 
 def test_displaced_and_abandoned_by_hand() -> None:
-    """Axis 0 moves most and stays in use; axis 2 is in use early and empty in the end."""
+    """Axis 0 moves most and stays in use; axis 2 is used early and empty in the end."""
     final = axes((3, 1, 0), (-3, 1, 0), (3, -1, 0), (-3, -1, 0))
     early = axes((-3, 1, 2), (3, 1, -2), (-3, -1, 2), (3, -1, -2))
-    moments = Moments.of([{"final": final, "early": early}])  # Δh = (∓6, 0, ±2), one line: both are correlated
+    moments = Moments(final, early)  # Δh = (∓6, 0, ±2), one line: both are correlated
     close(moments.shortcut(2)[:, 0].abs(), axes((3, 0, 1)).div(math.sqrt(10))[0], 1e-12)
     assert moments.shortcut(2).shape == (3, 1)
-    second = moments + Moments.of([{"final": final, "early": early * axes((1, 1, -1))}])  # now they are not
+    second = Moments(final.repeat(2, 1), torch.cat([early, early * axes((1, 1, -1))]))  # now they are not
     close(span(second.shortcut(1)), np.diag([1, 0, 0]), 1e-12)
     close(span(second.abandoned(1)), np.diag([0, 0, 1]), 1e-12)
     close(span(second.pca("final", 1)), np.diag([1, 0, 0]), 1e-12)
@@ -105,67 +117,86 @@ def test_displaced_and_abandoned_by_hand() -> None:
 
 def test_spectrum_and_eigengap_by_hand() -> None:
     delta = axes((2, 3, 0), (2, -3, 0), (2, 0, 1), (2, 0, -1))  # mean (2, 0, 0), squares 4, 4.5, 0.5
-    moments = Moments.of([{"final": torch.zeros(4, 3), "early": delta}])
+    moments = Moments(torch.zeros(4, 3), delta)
     assert moments.spectrum(centred=False) == pytest.approx((4.5, 4.0, 0.5))
     assert moments.spectrum(centred=True) == pytest.approx((4.5, 0.5, 0.0), abs=1e-15)
     assert moments.spectrum(centred=False, count=2) == pytest.approx((4.5, 4.0))
-    gap, centred = moments.eigengap(1, centred=False), moments.eigengap(1, centred=True)
-    second = moments.eigengap(2, centred=False)
-    assert (gap.absolute, gap.relative) == pytest.approx((0.5, 0.5 / 4.5))
-    assert (second.absolute, second.relative) == pytest.approx((3.5, 3.5 / 4.5))
-    assert (centred.absolute, centred.relative) == pytest.approx((4.0, 4.0 / 4.5))
-    assert moments.eigengap(3, centred=False).values() == {"absolute": None, "relative": None}  # there is no λ₄
+    assert moments.eigengap(1, centred=False) == pytest.approx({"absolute": 0.5, "relative": 0.5 / 4.5})
+    assert moments.eigengap(2, centred=False) == pytest.approx({"absolute": 3.5, "relative": 3.5 / 4.5})
+    assert moments.eigengap(1, centred=True) == pytest.approx({"absolute": 4.0, "relative": 4.0 / 4.5})
+    assert to_json(moments.eigengap(3, centred=False)) == {"absolute": None, "relative": None}  # there is no λ₄
     moved = moments.moved()
-    assert (moved.count, moved.width) == (4, 3)
-    assert moved.common == pytest.approx(4 / 9)
-    assert math.isnan(moved.size)  # against no features at all
+    assert moved["common"] == pytest.approx(4 / 9)
+    assert math.isnan(moved["size"])  # relative to no features at all
 
 
-def test_geometry_is_scipys() -> None:
-    features = three(200, 12)
-    x, y = features["final"], features["early"]
+def test_geometry_equals_scipy() -> None:
+    _, x, y = three(200, 12)
     bases = [slow_directions(slow_moment(r), 4)[0] for r in (y - x, x - x.mean(dim=0), y - y.mean(dim=0))]
-    result = Moments.of(cut(features, [33, 120])).geometry(4)
-    for ours, (a, b) in (
-        (result.shortcut_final, (bases[0], bases[1])),
-        (result.shortcut_early, (bases[0], bases[2])),
-        (result.final_early, (bases[1], bases[2])),
-    ):
-        reference = np.sort(np.rad2deg(scipy.linalg.subspace_angles(a, b)))
-        close(ours.each, reference, 1e-6)
-        assert ours.mean == pytest.approx(reference.mean(), abs=1e-6)
-        assert 50 < ours.random < 65
-
-
-@several
-@given(scale=st.floats(1e-3, 1e3), seed=seeds)
-def test_geometry_does_not_depend_on_rotation_or_scale(scale: float, seed: int) -> None:
-    features, turn = three(60, 5, seed), orthonormal(5, 5, seed=seed)
-    ours = Moments.of([features]).geometry(2)
-    turned = Moments.of([{role: scale * rows @ turn for role, rows in features.items()}]).geometry(2)
-    for pair in ("shortcut_final", "shortcut_early", "final_early"):
-        close(getattr(turned, pair).each, getattr(ours, pair).each, 1e-5)
+    result = Moments(x, y).geometry(4)
+    for name, (a, b) in {"shortcut_final": (0, 1), "shortcut_early": (0, 2), "final_early": (1, 2)}.items():
+        expected = np.sort(np.rad2deg(scipy.linalg.subspace_angles(bases[a], bases[b])))
+        close(result[name]["each"], expected, 1e-6)
+        assert result[name]["mean"] == pytest.approx(expected.mean(), abs=1e-6)
+        assert 50 < result[name]["random"] < 65
 
 
 def test_angles_by_hand() -> None:
     e = torch.eye(4)
     half = (e[:, 1:2] + e[:, 2:3]) / math.sqrt(2)
     result = angles(e[:, :2], torch.cat([e[:, :1], half], dim=1))
-    close(result.each, [0, 45], 1e-5)
-    assert result.mean == pytest.approx(22.5, abs=1e-5)
-    assert angles(e[:, :2], e[:, :0]).values() == {"mean": None, "each": [], "random": None}
-    with pytest.raises(ValueError, match="not of one space"):
-        angles(e, torch.eye(3))
+    close(result["each"], [0, 45], 1e-5)
+    assert result["mean"] == pytest.approx(22.5, abs=1e-5)
+    assert to_json(angles(e[:, :2], e[:, :0])) == NOTHING
 
 
-def test_equal_states_have_no_direction_but_principal_components() -> None:
+def test_equal_states_have_principal_components_but_no_shortcut() -> None:
     rows = normal(20, 4, dtype=torch.float32)
-    moments = Moments.of([{"final": rows, "early": rows}])
+    moments = Moments(rows, rows)
     assert moments.shortcut().shape == moments.abandoned().shape == (4, 0)
     assert moments.pca("early", 9).shape == (4, 4)
     assert moments.spectrum(centred=False) == (0.0,) * 4
-    assert moments.eigengap(2, centred=False).values() == {"absolute": None, "relative": None}
     result = moments.geometry(2)
-    assert result.shortcut_final.values() == {"mean": None, "each": [], "random": None}
-    assert result.final_early.mean == pytest.approx(0, abs=1e-6)
-    assert moments.moved().values() == {"count": 20, "width": 4, "size": 0.0, "common": None}
+    assert to_json(result["shortcut_final"]) == NOTHING
+    assert result["final_early"]["mean"] == pytest.approx(0, abs=1e-6)
+    assert to_json(moments.moved()) == {"count": 20, "width": 4, "size": 0.0, "common": None}
+
+
+@several
+@given(count=st.integers(1, 40), d=st.integers(1, 5), strength=st.floats(1e-3, 1), seed=seeds)
+def test_ridge_map_equals_numpy(count: int, d: int, strength: float, seed: int) -> None:
+    student, final = normal(count, d, seed=seed) + 3, normal(count, 4, seed=seed + 1) - 2
+    x, y = student.numpy(), final.numpy()
+    a, b = x - x.mean(axis=0), y - y.mean(axis=0)
+    load = np.sqrt(strength * (a**2).sum() / d) * np.eye(d)  # ridge as further rows of least squares
+    expected = np.linalg.lstsq(np.vstack([a, load]), np.vstack([b, np.zeros((d, 4))]), rcond=None)[0]
+    matrix, offset = ridge_map(student, final, strength)
+    close(matrix, expected, 1e-8)
+    close(offset, y.mean(axis=0) - x.mean(axis=0) @ expected, 1e-8)
+
+
+def test_ridge_map_finds_a_line_and_a_rotation() -> None:
+    x = torch.linspace(-1, 2, 40, dtype=torch.float64)[:, None]
+    y = 3 * x + 2 + torch.sin(17 * x)
+    matrix, offset = ridge_map(x, y, strength=0)
+    line = linregress(x[:, 0].numpy(), y[:, 0].numpy())
+    assert [float(matrix), float(offset)] == pytest.approx([line.slope, line.intercept])
+    source, turn = normal(2000, 6), orthonormal(6, 6, seed=1)  # more than one block
+    matrix, offset = ridge_map(source, source @ turn + 1, strength=1e-9)
+    close(matrix, turn, 1e-6)
+    close(offset, np.ones(6), 1e-6)
+
+
+def test_ridge_map_of_constant_features_is_finite() -> None:
+    matrix, offset = ridge_map(torch.ones(10, 4), torch.randn(10, 3))
+    assert torch.isfinite(matrix).all()
+    assert torch.isfinite(offset).all()
+    assert matrix.dtype == offset.dtype == torch.float32
+
+
+def test_memory_does_not_grow_with_the_number_of_rows() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "diagnose.py"
+    command = [sys.executable, str(path), "60000", "256"]  # 123 MB of features; three moments are 1.5 MB
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout)
+    assert result["shortcut_mb"] - result["features_mb"] < 60, result

@@ -1,10 +1,9 @@
-"""Stability of the eigenspace between parts and over batch sizes, against loops with numpy and scipy."""
+"""Stability of the eigenspace between folds and over batch sizes, against loops with numpy and scipy."""
 # N samples, B rows of a batch, D features, K directions
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -15,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.analysis import Chunks, Moments, batch_sizes, bootstrap, growth, parts
+from antishortcut.analysis.moments import Moments, to_json
+from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.subspace import random_angle
-from tests.analysis.test_stream import cut, places, three
-from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment
+from tests.analysis.test_moments import three
+from tests.test_subspace import normal, orthonormal, seeds, several, slow_directions, slow_moment
 
 
 def slow_angle(a: np.ndarray, b: np.ndarray) -> float:
@@ -26,103 +26,88 @@ def slow_angle(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @several
-@given(at=places, number=st.integers(2, 5), seed=seeds)
-def test_bootstrap_equals_its_loop_in_any_chunking(at: list[int], number: int, seed: int) -> None:
-    features, part = three(53, 6, seed), parts(53, number, seed)
-    delta = features["early"] - features["final"]
-    bases = [slow_directions(slow_moment(delta[part == each]), 2)[0] for each in range(number)]
-    whole = slow_directions(slow_moment(delta[part >= 0]), 2)[0]
+@given(count=st.integers(1, 60), number=st.integers(1, 12), seed=seeds)
+def test_folds_are_disjoint_equal_and_seeded(count: int, number: int, seed: int) -> None:
+    number = min(number, count)
+    result = folds(count, number, seed)
+    assert {len(fold) for fold in result} == {count // number}
+    joined = torch.cat(result).tolist()
+    assert len(set(joined)) == len(joined) == count // number * number
+    assert joined == torch.cat(folds(count, number, seed)).tolist()
+
+
+@several
+@given(number=st.integers(2, 5), width=st.sampled_from([6, 40]), seed=seeds)
+def test_bootstrap_equals_a_loop(number: int, width: int, seed: int) -> None:
+    """Folds are larger than D = 6 and smaller than D = 40."""
+    _, final, early = three(53, width, seed)
+    index = folds(53, number, seed)
+    bases = [slow_directions(slow_moment((early - final)[fold]), 2)[0] for fold in index]
+    whole = slow_directions(slow_moment((early - final)[torch.cat(index)]), 2)[0]
     pairs = [slow_angle(a, b) for a, b in itertools.combinations(bases, 2)]
-    apart = [slow_angle(a, whole) for a in bases]
-    result = bootstrap(cut(features, at), part, k=2)
-    assert (result.parts, result.rows, result.pairs) == (number, 53 // number, number * (number - 1) // 2)
-    assert (result.mean, result.to_whole) == pytest.approx((np.mean(pairs), np.mean(apart)), abs=1e-6)
-    assert result.to_whole_std == pytest.approx(np.std(apart, ddof=1), abs=1e-6)
+    to_whole = [slow_angle(a, whole) for a in bases]
+    result = bootstrap(final, early, index, k=2)
+    assert (result["parts"], result["rows"], result["pairs"]) == (number, 53 // number, len(pairs))
+    assert (result["mean"], result["to_whole"]) == pytest.approx((np.mean(pairs), np.mean(to_whole)), abs=1e-5)
+    assert result["to_whole_std"] == pytest.approx(np.std(to_whole, ddof=1), abs=1e-5)
     if len(pairs) > 1:
-        assert result.std == pytest.approx(np.std(pairs, ddof=1), abs=1e-6)
-    assert result.random == pytest.approx(math.degrees(random_angle(2, 2, 6)))
+        assert result["std"] == pytest.approx(np.std(pairs, ddof=1), abs=1e-5)
+    assert result["random"] == pytest.approx(math.degrees(random_angle(2, 2, width)))
 
 
-def test_the_papers_split_has_45_pairs_and_a_planted_direction_is_stable() -> None:
+def test_a_planted_direction_is_stable_and_noise_is_not() -> None:
     final, planted = normal(600, 10), orthonormal(10, 2, seed=1)
     early = final + 5 * normal(600, 2, seed=2) @ planted.T + 0.05 * normal(600, 10, seed=3)
-    result = bootstrap(Chunks({"final": final, "early": early}, size=100), parts(600), k=2)
-    assert (result.parts, result.pairs, result.rows) == (10, 45, 60)
-    assert result.mean < 1 < 60 < result.random
-    noise = bootstrap([{"final": final, "early": final + normal(600, 10, seed=4)}], parts(600), k=2)
-    assert noise.mean > 30
+    result = bootstrap(final, early, folds(600), k=2)
+    assert (result["parts"], result["pairs"], result["rows"]) == (10, 45, 60)  # as in the paper
+    assert result["mean"] < 1 < 60 < result["random"]
+    assert bootstrap(final, final + normal(600, 10, seed=4), folds(600), k=2)["mean"] > 30
 
 
-@pytest.mark.parametrize("length", [0, 19, 21, 2000])
-def test_a_part_for_every_row(length: int) -> None:
-    with pytest.raises(ValueError, match="assigned to"):
-        bootstrap([three(20, 3)], torch.zeros(length, dtype=torch.int64))
-    with pytest.raises(ValueError, match="no part"):
-        bootstrap([three(20, 3)], torch.full((20,), -1))
-
-
-def test_wide_features_take_several_passes_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = Chunks(three(100, 6))
-    whole = bootstrap(features, parts(100), k=2)
-    monkeypatch.setattr("antishortcut.analysis.stability.ROOM", 3 * 8 * 6**2)  # three parts at a time
-    assert bootstrap(features, parts(100), k=2) == whole
-
-
-def test_sizes_double_up_to_half_of_the_rows() -> None:
+def test_batch_sizes_double_up_to_half_of_the_rows() -> None:
     assert batch_sizes(5000) == (32, 64, 128, 256, 512, 1024, 2048)
     assert batch_sizes(128) == (32, 64)
     assert batch_sizes(63) == ()
 
 
-def slow_growth(delta: Tensor, whole: np.ndarray, size: int, most: int) -> tuple[int, float, float]:
-    count = min(most, len(delta) // size)
-    bases = [slow_directions(slow_moment(delta[i * size : (i + 1) * size]), whole.shape[1])[0] for i in range(count)]
-    between = [slow_angle(a, b) for a, b in itertools.combinations(bases, 2)]
-    return count, float(np.mean([slow_angle(a, whole) for a in bases])), float(np.mean(between))
-
-
 @several
-@given(at=places, seed=seeds)
-def test_growth_equals_its_loop_in_any_chunking(at: list[int], seed: int) -> None:
-    """Sizes below and above D = 6, so that both the small and the large side are decomposed."""
-    features, sizes = three(50, 6, seed), (3, 5, 6, 11, 25)
-    delta = features["early"] - features["final"]
-    whole = Moments.of([features]).shortcut(2)
-    result = growth(cut(features, at), whole, sizes, batches=4)
-    slow = [slow_growth(delta, whole.numpy(), size, 4) for size in sizes]
-    assert result.batches == tuple(count for count, _, _ in slow) == (4, 4, 4, 4, 2)
-    close(result.to_whole, [to for _, to, _ in slow], 1e-5)
-    close(result.between, [between for _, _, between in slow], 1e-5)
-    close(result.to_whole_reference, [result.to_whole[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
-    close(result.between_reference, [result.between[0] * math.sqrt(3 / size) for size in sizes], 1e-12)
+@given(seed=seeds)
+def test_batch_angles_equal_a_loop(seed: int) -> None:
+    """Sizes below and above D = 6, so that both Gram matrices are used."""
+    _, final, early = three(50, 6, seed)
+    whole = Moments(final, early).shortcut(2)
+    delta = (early - final)[torch.randperm(50, generator=torch.Generator().manual_seed(0))]
+    rows = batch_angles(final, early, whole, (3, 5, 6, 11, 25), batches=4)
+    for row, (size, count) in zip(rows, ((3, 4), (5, 4), (6, 4), (11, 4), (25, 2)), strict=True):
+        batches = [delta[i * size : (i + 1) * size] for i in range(count)]
+        bases = [slow_directions(slow_moment(batch), 2)[0] for batch in batches]
+        to_whole = np.mean([slow_angle(basis, whole.numpy()) for basis in bases])
+        between = np.mean([slow_angle(a, b) for a, b in itertools.combinations(bases, 2)])
+        assert (row["to_whole"], row["between"]) == pytest.approx((to_whole, between), abs=1e-5)
+        assert row["reference"] == pytest.approx(rows[0]["to_whole"] * math.sqrt(3 / size))
 
 
-def test_no_large_matrix_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    requested: list[int] = []
+def test_small_batches_need_no_large_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
     eigh = torch.linalg.eigh
 
     def recorded(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        requested.append(len(matrix))
+        sizes.append(len(matrix))
         values, vectors = eigh(matrix)
         return values, vectors
 
     monkeypatch.setattr(torch.linalg, "eigh", recorded)
-    growth([three(64, 40)], orthonormal(40, 2), (8, 16), batches=2)
-    assert sorted(requested) == [8, 8, 16, 16]
+    batch_angles(*three(64, 40)[1:], orthonormal(40, 2), (8, 16), batches=2)
+    assert sorted(sizes) == [8, 8, 16, 16]
 
 
 @pytest.mark.parametrize("k", [2, 9])
-def test_states_that_do_not_differ_or_hardly(k: int) -> None:
+def test_equal_states_have_no_angles(k: int) -> None:
     rows = normal(30, 3)
-    same = [{"final": rows, "early": rows}]
-    result = [
-        bootstrap(same, parts(30), k).values(),
-        growth(same, Moments.of(same).shortcut(k), (4, 8, 100)).values(),
-        bootstrap([three(30, 3)], parts(30), k).values(),
-        growth([three(30, 3)], Moments.of([three(30, 3)]).shortcut(k), (1, 4, 20, 100)).values(),
-    ]
-    json.dumps(result, allow_nan=False)
-    assert result[0]["mean"] is result[0]["random"] is None
-    assert result[1]["to_whole"] == result[1]["between"] == [None] * 3
-    assert result[3]["batches"] == [10, 7, 1, 0]
-    assert result[3]["to_whole"][3] is result[3]["between"][2] is None
+    result = to_json(bootstrap(rows, rows, folds(30), k))
+    assert result["mean"] is result["random"] is None
+    none = to_json(batch_angles(rows, rows, Moments(rows, rows).shortcut(k), (4, 8, 100)))
+    assert [(row["to_whole"], row["between"]) for row in none] == [(None, None)] * 3
+    _, final, early = three(30, 3)
+    few = to_json(batch_angles(final, early, Moments(final, early).shortcut(k), (1, 20, 100)))
+    assert few[1]["between"] is few[2]["to_whole"] is None  # one batch, none

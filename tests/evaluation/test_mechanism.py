@@ -1,4 +1,4 @@
-"""From networks to directions: planted ones are found, named, drawn; a teacher is examined once for all students."""
+"""From networks to directions: planted ones are described and drawn; a teacher is examined once for all students."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from antishortcut.analysis import features as room
-from antishortcut.analysis.directions import describe, geometry, kinds, meaning, stability, strip, written
-from antishortcut.analysis.features import features, places, tsne
+from antishortcut.analysis.directions import (
+    describe,
+    displaced_and_abandoned,
+    explain,
+    read_by_head,
+    strip,
+)
+from antishortcut.analysis.features import features, first_of_classes, tsne
+from antishortcut.analysis.moments import Moments
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
 from antishortcut.evaluation import EvalContext, evaluate
-from antishortcut.evaluation.mechanism import classifier, values_of
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
@@ -39,69 +44,52 @@ def planted() -> dict[str, torch.Tensor]:
     return {"early": early, "final": final, "halfway": (early + final) / 2}
 
 
-def test_planted_directions_are_told_apart() -> None:
+IMAGES = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
+
+
+def test_planted_directions_are_separated() -> None:
     pool = planted()
-    result = kinds(pool, "early")
-    displaced = result["displaced"].abs()
+    moments = Moments(pool["final"], pool["early"])
+    bases = displaced_and_abandoned(moments)
+    displaced = bases["displaced"].abs()
     assert displaced[:2].square().sum(dim=0)[:2].tolist() == pytest.approx([1, 1], abs=1e-6)  # 0 and 1, in some order
-    assert displaced[1, 0] > 0.99  # what turned moved farthest
-    assert result["abandoned"].abs()[0, 0] > 0.99
-    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
-    message = describe(pool, "early", images, ["a", "b", "c"], None)
-    first, second = message["displaced"][:2]
+    assert displaced[1, 0] > 0.99  # the coordinate that changes sign moves farthest
+    assert bases["abandoned"].abs()[0, 0] > 0.99
+    result = describe(moments, pool["early"], IMAGES, range(N), ["a", "b", "c"], None)
+    first, second = result["displaced"][:2]
     assert first["kept"] > 1  # reused: it holds a larger share of the smaller final energy
     assert second["kept"] < 0.1  # abandoned; the sample correlates a little
-    assert message["abandoned"][0]["kept"] < 0.1
+    assert result["abandoned"][0]["kept"] < 0.1
     assert "high" not in first  # no folder, no pictures
 
 
-def test_a_picture_that_a_full_disk_does_not_take_is_named(disk: Path) -> None:
+def test_a_picture_on_a_full_disk_is_an_error(disk: Path) -> None:
     filled(disk)
-    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.arange(N) % 3)
+    pool = planted()
     with pytest.raises(OSError, match=r"No space left on device: '.*/pictures/displaced-1-high.png'"):
-        describe(planted(), "early", images, ["a", "b", "c"], disk / "pictures")
+        describe(
+            Moments(pool["final"], pool["early"]), pool["early"], IMAGES, range(N), ["a", "b", "c"], disk / "pictures"
+        )
     assert not any((disk / "pictures").iterdir())  # not half of one
 
 
-def test_geometry_and_stability_are_complete_and_plain() -> None:
-    pool = planted()
-    result = written(geometry(pool, "early") | stability({"final": pool["final"], "early": pool["early"]}))
-    json.dumps(result, allow_nan=False)
-    energy = {row["state"]: row["shortcut"] for row in result["energy"]}
-    assert energy["early"] > energy["halfway"]
-    assert (result["width"], result["K"], result["count"]) == (D, 4, N)
-    assert result["bootstrap"]["pairs"] == 45
-    assert [row["batch"] for row in result["batches"]] == [32, 64, 128, 256]
-    assert result["batches"][1]["reference"] == pytest.approx(result["batches"][0]["to_whole"] / 2**0.5)
-
-
-def test_states_that_are_equal_say_so_without_falling_over() -> None:
-    rows = planted()["final"]
-    pool = {"early": rows, "final": rows.clone()}
-    result = written(geometry(pool, "early") | stability(pool))
-    json.dumps(result, allow_nan=False)
-    assert result["moved"]["size"] == 0
-    assert result["angles"]["shortcut_final"]["mean"] is None
-    images = ImageSet(torch.zeros(N, 3, 8, 8, dtype=torch.uint8), torch.zeros(N, dtype=torch.int64))
-    assert describe(pool, "early", images, ["a"], None) == {"displaced": [], "abandoned": []}
-    numbers, _ = values_of({"student": rows, **pool})
-    assert numbers["projection"] is None
-    assert numbers["cos_final"] == pytest.approx(1)
-
-
-def test_factors_are_read_from_directions() -> None:
-    pool = planted()
+def test_factors_that_explain_a_direction() -> None:
     texture, shape = torch.arange(N) % 4, torch.arange(N) // 4 % 5
-    rows = {"early": torch.zeros(N, D).double(), "final": torch.zeros(N, D).double()}
-    rows["early"][:, 0], rows["final"][:, 0] = texture.double(), shape.double()
-    message = meaning({"displaced": torch.eye(D).double()[:, :1]}, rows, {"texture": texture, "shape": shape})
-    each = message["displaced"]["each"][0]
-    assert each["early"] == {"texture": pytest.approx(1), "shape": pytest.approx(0, abs=0.02)}
-    assert each["final"] == {"texture": pytest.approx(0, abs=0.02), "shape": pytest.approx(1)}
-    assert pool["final"].shape == (N, D)
+    pool = planted()
+    moments = Moments(pool["final"], pool["early"])
+    u = displaced_and_abandoned(moments)["displaced"][:, :1].T  # (1, D)
+    rows = {"early": texture[:, None] * u, "final": shape[:, None] * u}
+    directions: dict[str, list[dict[str, object]]] = {kind: [{}, {}] for kind in ("displaced", "abandoned")}
+    images = ImageSet(IMAGES.image, shape, {"texture": texture})
+    pooled = explain(directions, moments, rows, images)
+    expected = {
+        "early": {"texture": pytest.approx(1), "shape": pytest.approx(0, abs=0.02)},
+        "final": {"texture": pytest.approx(0, abs=0.02), "shape": pytest.approx(1)},
+    }
+    assert directions["displaced"][0]["explained"] == pooled["displaced"] == expected
 
 
-def test_strips_show_the_very_images(tmp_path: Path) -> None:
+def test_strips_show_the_images(tmp_path: Path) -> None:
     image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
     drawn = np.asarray(strip(ImageSet(image, torch.zeros(3))))
     assert drawn.shape == (48, 3 * 48 + 2 * 2, 3)  # enlarged three times, two pixels between
@@ -112,7 +100,7 @@ def test_strips_show_the_very_images(tmp_path: Path) -> None:
     assert (drawn == 7).all()
 
 
-def test_features_are_the_networks_and_many_rows_lie_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_equal_the_networks_also_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     images = make_cues("iid", 300, seed=0)
     torch.manual_seed(0)
     nets = {"a": build("cnn-4-16", 10).eval(), "b": build("cnn-4-8", 10).eval()}
@@ -120,17 +108,19 @@ def test_features_are_the_networks_and_many_rows_lie_in_a_file(monkeypatch: pyte
     with torch.no_grad():
         for role, net in nets.items():
             assert torch.allclose(outputs[role], net(images.image.float() / 255).embedding, atol=1e-5)
-    monkeypatch.setattr(room, "IN_MEMORY", 0)
+    monkeypatch.setattr("antishortcut.analysis.features.IN_MEMORY", 0)
     again = features(nets, images, 32)
     assert all(torch.equal(again[role], outputs[role]) for role in nets)
 
 
-def test_a_map_draws_the_same_images_in_both_planes() -> None:
+def test_tsne_draws_the_same_images_in_both_planes() -> None:
     label = torch.arange(200) % 4
     rows = torch.nn.functional.one_hot(label, 8).float() * 10 + torch.randn(200, 8)
     result = tsne({"teacher": rows, "student": rows[:, :5]}, label, ["a", "b", "c", "d"])
     assert result is not None
-    assert len(result["label"]) == len(result["teacher"]) == len(result["student"]) == len(places(label)) == 200
+    assert (
+        len(result["label"]) == len(result["teacher"]) == len(result["student"]) == len(first_of_classes(label)) == 200
+    )
     at = np.array(result["teacher"])
     middle = np.stack([at[np.array(result["label"]) == each].mean(axis=0) for each in range(4)])
     near = ((at[:, None] - middle) ** 2).sum(axis=2).argmin(axis=1)
@@ -138,22 +128,22 @@ def test_a_map_draws_the_same_images_in_both_planes() -> None:
     assert tsne({"teacher": rows[:3]}, label[:3], ["a", "b", "c", "d"]) is None
 
 
-def test_the_head_is_the_layer_of_the_right_sizes() -> None:
-    net = build("resnet8", 7)
-    weight = classifier(net, 7, 64)
-    assert weight is not None
-    assert weight.shape == (7, 64)
-    assert classifier(net, 8, 64) is None
+def test_the_head_of_another_width_is_not_read() -> None:
+    network = build("resnet8", 7)
+    result = read_by_head(network, torch.eye(64)[:, :4])
+    assert result is not None
+    assert result["share"]["directions"] == 4
+    assert read_by_head(network, torch.eye(63)[:, :4]) is None
 
 
 def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
-    bench = EvalContext(session.sets(recipe.data), session.runs)
+    context = EvalContext(session.sets(recipe.data), session.runs)
     for method in ("kd", "asd"):
         folder = RunDir(distill(recipe, session, method=method, seed=1, suite="s").folder(session.runs))
-        evaluate(folder, bench, ["mechanism"])
-        built = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
-        assert sum(built["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
-        assert len(built["embedding"]["teacher"]) == 100
+        evaluate(folder, context, ["mechanism"])
+        artifact = json.loads((folder.path / "artifacts" / "mechanism.json").read_text())
+        assert sum(artifact["views"]["raw"]["histograms"]["cos_final"]["counts"]) == 100
+        assert len(artifact["embedding"]["teacher"]) == 100
         (path,) = (session.runs / "teachers").glob("*/artifacts/directions-15.json")
         if method == "kd":
             first = path.stat().st_mtime_ns
@@ -172,7 +162,7 @@ def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_displaced_directions_are_reused_and_abandoned_ones_left(seed: int, tmp_path: Path) -> None:
+def test_displaced_directions_are_reused_and_abandoned_ones_lost(seed: int, tmp_path: Path) -> None:
     """What held on the demo's teachers of three seeds (docs/results.md), with margin."""
     out = tmp_path / "audit"
     runs = str(tmp_path / "runs")

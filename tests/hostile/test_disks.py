@@ -23,8 +23,8 @@ from antishortcut.cli import main
 from antishortcut.cli.train import _folder_name
 from antishortcut.config.recipe import recipe_template
 from antishortcut.errors import UserError, of_disk
-from antishortcut.evaluation import _examine
-from antishortcut.evaluation.context import Scored
+from antishortcut.evaluation import _write_score
+from antishortcut.evaluation.context import Score
 from antishortcut.experiments.worker import guarded
 from antishortcut.fileio import atomic_write
 from antishortcut.report import build
@@ -101,9 +101,9 @@ def test_a_read_only_folder_is_refused_before_anything_is_computed(disk: Path, m
     folder = student(disk / "kd-s1", "kd", 1, 0.5)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     computed: list[str] = []
-    exam = Scored("clean", "f", lambda subject: computed.append("score") or {})  # type: ignore[func-returns-value]
+    score = Score("clean", "f", lambda run: computed.append("score") or {})  # type: ignore[func-returns-value]
     with pytest.raises(UserError, match=r"cannot write to .*/kd-s1/scores \(Read-only file system\)"):
-        _examine(SimpleNamespace(folder=folder, state="final"), [exam])  # type: ignore[arg-type]
+        _write_score(SimpleNamespace(folder=folder, state="final", suffix=""), score)  # type: ignore[arg-type]
     monkeypatch.setattr("antishortcut.report.charts.draw_all", lambda *_: computed.append("draw"))
     with pytest.raises(UserError, match=r"cannot write to .*/disk \(Read-only file system\)"):
         build(disk)

@@ -1,200 +1,107 @@
-"""What a student leans on: where its features stand between the two teacher states, and how far they project."""
-# N samples, n rows at a time, D features, K directions
-# N negatives of a row, M rows of the pool, n rows at a time, D features
+"""What a student relies on: where its features lie between the two teacher states, and how far they project."""
+# N samples, n rows of a block, D features, K directions, M negatives
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antishortcut.analysis.stream import BLOCK, Found, Spread, Stream, Tally, basis_of, blocks, ratio
-from antishortcut.subspace import projection, random_projection, top_directions, unit
+from antishortcut.analysis.moments import BLOCK, blocks, ratio
+from antishortcut.subspace import projection, random_projection, unit
 
+BINS = 40
 THRESHOLD = -0.1  # ε_diag: a signed cosine above it is not anti-aligned enough (S-Sec. A.3.1)
 MARGIN = 0.1  # ε of L_SS (Eq. 7)
 
 
 @dataclass(frozen=True)
-class Standing(Found):
-    """Cosines of h_S to h_F, to h_E and, signed, to Δh = h_E − h_F (S-Sec. A.3.1), with the shares the paper quotes."""
-
-    final: Spread
-    early: Spread
-    displacement: Spread
-    closer_to_final: float  # share of samples
-    above_threshold: float  # share of samples whose signed cosine exceeds −0.1
-
-
-@dataclass(frozen=True)
-class Leaning(Found):
-    """‖h̄ᵀU‖ over the rows (Eq. 7), beside the √(K/D) of a random direction."""
-
-    directions: int
-    projection: Spread
-    random: float
-    margin: float  # ε
-    fires: float  # share of rows above the margin
-    hinge: float  # mean [‖h̄ᵀU‖ − ε]₊: what L_SS would be
-
-    def change_against(self, reference: Leaning) -> float:
-        """Relative change of the mean projection: the paper's "shortcut mag." when the reference is the KD student."""
-        return ratio(self.projection.mean - reference.projection.mean, reference.projection.mean)
-
-
-def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of each pair of rows (N, D); 0 where one of them is zero. (N,)"""
-    return (unit(a) * unit(b)).sum(dim=1)
-
-
-def standing(chunks: Stream) -> Standing:
-    """One pass over "student", "final" and "early" rows. A pair with a zero row has no cosine and is left out."""
-    final, early, signed = Tally(-1, 1), Tally(-1, 1), Tally(-1, 1)
-    closer = both = above = 0
-    for h_s, h_f, h_e in blocks(chunks, "student", "final", "early"):
-        delta = h_e - h_f
-        has_s, has_f, has_e, has_delta = (rows.any(dim=1) for rows in (h_s, h_f, h_e, delta))
-        to_final, to_early, to_delta = cosine(h_s, h_f), cosine(h_s, h_e), cosine(h_s, delta)
-        final.update(to_final, has_s & has_f)
-        early.update(to_early, has_s & has_e)
-        signed.update(to_delta, has_s & has_delta)
-        comparable = has_s & has_f & has_e
-        both += int(comparable.sum())
-        closer += int((to_final > to_early)[comparable].sum())
-        above += int((to_delta > THRESHOLD)[has_s & has_delta].sum())
-    return Standing(final.spread(), early.spread(), signed.spread(), ratio(closer, both), ratio(above, signed.count))
-
-
-def leanings(
-    chunks: Stream, bases: Mapping[str, Tensor], roles: Sequence[str] = ("student",), margin: float = MARGIN
-) -> dict[str, dict[str, Leaning]]:
-    """Projections of each role's rows on each orthonormal basis (D, K), in one pass: {role: {basis: Leaning}}."""
-    gathered = {(role, name): _Lean(margin) for role in roles for name in bases}
-    for block in blocks(chunks, *roles):
-        for role, rows in zip(roles, block, strict=True):
-            for name, basis in bases.items():
-                gathered[role, name].update(rows, basis_of(basis, rows))
-    return {role: {name: gathered[role, name].leaning() for name in bases} for role in roles}
-
-
-def leaning(chunks: Stream, basis: Tensor, role: str = "student", margin: float = MARGIN) -> Leaning:
-    """`leanings` of one role on one basis: U (K = 4) for shortcuts, V (K = 8) for the robust subspace."""
-    return leanings(chunks, {"": basis}, (role,), margin)[role][""]
-
-
-class _Lean:
-    def __init__(self, margin: float) -> None:
-        self.margin, self.tally, self.fired, self.hinge, self.shape = margin, Tally(0, 1), 0, 0.0, (0, 0)
-
-    def update(self, rows: Tensor, basis: Tensor) -> None:
-        d, k = basis.shape
-        self.shape = (d, k)
-        defined = rows.any(dim=1) if k > 0 else torch.zeros(len(rows), dtype=torch.bool)
-        outputs = projection(rows, basis)  # (n,)
-        self.tally.update(outputs, defined)
-        excess = (outputs - self.margin)[defined]
-        self.fired += int((excess > 0).sum())
-        self.hinge += float(excess.clamp(min=0).sum())
-
-    def leaning(self) -> Leaning:
-        d, k = self.shape
-        result = self.tally.spread()
-        random = random_projection(k, d) if k > 0 else math.nan
-        fires, hinge = ratio(self.fired, result.count), ratio(self.hinge, result.count)
-        return Leaning(k, result, random, self.margin, fires, hinge)
-
-
-def alignment(student: Tensor, final: Tensor, early: Tensor) -> Iterator[tuple[str, float]]:
-    """`standing` of rows (N, D) in short: the numbers that are defined, by name."""
-    result = standing([{"student": student, "final": final, "early": early}])
-    named = {
-        "cos_final": result.final.mean,
-        "cos_early": result.early.mean,
-        "closer_to_final": result.closer_to_final,
-        "cos_displacement": result.displacement.mean,
-        "above_threshold": result.above_threshold,
-    }
-    yield from ((name, value) for name, value in named.items() if not math.isnan(value))
-
-
-def shortcut_projection(student: Tensor, final: Tensor, early: Tensor, k: int = 4) -> Iterator[tuple[str, float]]:
-    """Mean ‖h̄ᵀU‖ on the top-K eigenspace of the pool's E[Δh Δhᵀ], beside T_final's own and the random value √(K/D)."""
-    basis, _ = top_directions(early - final, k)
-    result = leanings([{"student": student, "final": final}], {"": basis}, ("student", "final"))
-    own, teacher = result["student"][""], result["final"][""]
-    named = {
-        "projection": own.projection.mean,
-        "projection_final": teacher.projection.mean,
-        "projection_random": own.random,
-    }
-    yield from ((name, value) for name, value in named.items() if not math.isnan(value))
-
-
-# --- How much the student's features tell of the final teacher's ---
-
-
-@dataclass(frozen=True)
-class Bounds(Found):
-    """Lower bounds on information in nats; none can exceed its ceiling, log 2 or log(N + 1)."""
+class Distribution:
+    """Mean, standard deviation (ddof 1) and histogram in equal bins from low to high of one number per row."""
 
     count: int
-    negatives: int  # N
-    binary: float  # log 2 − E[L], the positive against the one temporal negative
-    full: float  # log(N + 1) − E[L̃_TC], N final negatives (Eq. 11)
-    temporal: float  # log(N + 1) − E[L_TC], the temporal negative beside them (Eq. 5–6): never above `full`
-    ceiling: float  # log(N + 1)
+    undefined: int  # rows without such a number: a zero vector has no direction
+    mean: float
+    std: float
+    low: float
+    high: float
+    histogram: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Tensor, defined: Tensor, low: float, high: float) -> Self:
+        """Of values (N,), of which only the `defined` ones (N,) count."""
+        values = values[defined].clamp(low, high)  # rounding may step over an end
+        n = len(values)
+        mean = float(values.mean()) if n > 0 else math.nan
+        std = float(values.std()) if n > 1 else math.nan
+        bins = torch.histc(values, BINS, low, high)
+        return cls(n, len(defined) - n, mean, std, low, high, tuple(int(count) for count in bins))
+
+
+def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> dict[str, Any]:
+    """Cosines of h_S to h_F, to h_E and, signed, to Δh = h_E − h_F (S-Sec. A.3.1), with the shares the paper quotes.
+
+    Features (N, D) of the same samples; a pair with a zero row has no cosine and is left out. {"final", "early",
+    "displacement": Distribution, "closer_to_final", "above_threshold": share of samples}
+    """
+    cosines, defined = [], []
+    for h_s, h_f, h_e in blocks(student, final, early):
+        others = (h_f, h_e, h_e - h_f)
+        cosines.append(torch.stack([(unit(h_s) * unit(other)).sum(dim=1) for other in others]))  # (3, n)
+        defined.append(torch.stack([h_s.any(dim=1) & other.any(dim=1) for other in others]))
+    (to_final, to_early, signed), (has_final, has_early, moved) = torch.cat(cosines, dim=1), torch.cat(defined, dim=1)
+    both = has_final & has_early
+    return {
+        "final": Distribution.of(to_final, has_final, -1, 1),
+        "early": Distribution.of(to_early, has_early, -1, 1),
+        "displacement": Distribution.of(signed, moved, -1, 1),
+        "closer_to_final": ratio(int((to_final > to_early)[both].sum()), int(both.sum())),
+        "above_threshold": ratio(int((signed > THRESHOLD)[moved].sum()), int(moved.sum())),
+    }
+
+
+def subspace_projection(features: Tensor, basis: Tensor, margin: float = MARGIN) -> dict[str, Any]:
+    """‖h̄ᵀU‖ of rows (N, D) and an orthonormal basis (D, K): U of the shortcuts, V of the robust subspace (Eq. 7).
+
+    {"length": Distribution, "random": √(K/D), "above_margin": share of rows, "hinge": mean [‖h̄ᵀU‖ − ε]₊, i.e. L_SS}
+    """
+    d, k = basis.shape
+    both = [(projection(rows, basis.to(rows)), rows.any(dim=1) & (k > 0)) for (rows,) in blocks(features)]
+    lengths, defined = (torch.cat(each) for each in zip(*both, strict=True))  # (N,), (N,)
+    excess = (lengths - margin)[defined]
+    return {
+        "length": Distribution.of(lengths, defined, 0, 1),
+        "random": random_projection(k, d) if k > 0 else math.nan,
+        "above_margin": ratio(int((excess > 0).sum()), len(excess)),
+        "hinge": ratio(float(excess.clamp(min=0).sum()), len(excess)),
+    }
 
 
 def infonce(
-    chunks: Stream, pool: Tensor | None = None, pool_index: Tensor | None = None, temperature: float = 0.07
-) -> Bounds:
-    """One pass over "student", "final" and "early" rows; all are normalised, and a zero student row tells nothing.
+    student: Tensor, final: Tensor, early: Tensor, negatives: int, temperature: float = 0.07
+) -> dict[str, float]:
+    """Lower bounds on mutual information in nats, of normalised features (N, D) of the same samples.
 
-    pool (M, D): final features as negatives, e.g. of `pick`; without it only the binary bound is defined.
-    pool_index (M,): the number in the stream of each of them, −1 for others. Every row then has N = M − 1 negatives:
-    its own is left out, or the last one where none is its own. Without it all M are negatives of all rows.
+    binary     log 2 − E[L], the positive against the one temporal negative
+    full       log(M + 1) − E[L̃_TC], M final features as negatives (Eq. 11): the first `negatives` + 1 without the row's
+               own, or without the last of them
+    ceiling    log(M + 1), which `full` cannot exceed
     """
-    _check(pool, pool_index, temperature)
-    z_pool = torch.empty(0, 0) if pool is None else unit(pool.detach().cpu().double())  # (M, D)
-    n_negatives = max(len(z_pool) - (pool_index is not None), 0)
-    size = max(1, min(BLOCK, 2**21 // max(len(z_pool), 1)))
-    count, binary, full, temporal = 0, 0.0, 0.0, 0.0
-    for block in blocks(chunks, "student", "final", "early", size=size):
+    pool = unit(final[: negatives + 1].detach().cpu().double())  # (M + 1, D)
+    m, count = len(pool) - 1, len(student)
+    binary = full = 0.0
+    start = 0
+    for block in blocks(student, final, early, size=max(1, min(BLOCK, 2**21 // len(pool)))):
         z_s, z_f, z_e = (unit(rows) for rows in block)
-        positive, early = (z_s * z_f).sum(dim=1) / temperature, (z_s * z_e).sum(dim=1) / temperature  # (n,)
-        binary += float(F.softplus(early - positive).sum())
-        if n_negatives > 0:
-            logits = _negatives(z_s @ z_pool.T / temperature, pool_index, count)  # (n, M)
-            among = torch.logaddexp(positive, torch.logsumexp(logits, dim=1))  # log of the denominator, Eq. 6
-            full += float((among - positive).sum())
-            temporal += float((torch.logaddexp(among, early) - positive).sum())
-        count += len(z_s)
-    ceiling = math.log(n_negatives + 1) if n_negatives > 0 else math.nan
-    lost = (binary / count, full / count, temporal / count)  # E[L]
-    return Bounds(count, n_negatives, math.log(2) - lost[0], ceiling - lost[1], ceiling - lost[2], ceiling)
-
-
-def _check(pool: Tensor | None, pool_index: Tensor | None, temperature: float) -> None:
-    if temperature <= 0:
-        raise ValueError("temperature must be positive")
-    if pool_index is None:
-        return
-    if pool is None or len(pool_index) != len(pool):
-        raise ValueError("pool_index must number the rows of the pool")
-    numbers = pool_index[pool_index >= 0].tolist()
-    if len(set(numbers)) < len(numbers):
-        raise ValueError("the pool holds a sample twice")
-
-
-def _negatives(logits: Tensor, pool_index: Tensor | None, start: int) -> Tensor:
-    """Logits (n, M) of rows `start`, `start` + 1, … with one entry of each row out: its own, else the last."""
-    if pool_index is None:
-        return logits
-    number = torch.arange(start, start + len(logits))
-    is_own = number[:, None] == pool_index.cpu()  # (n, M)
-    out = torch.where(is_own.any(dim=1), is_own.int().argmax(dim=1), logits.shape[1] - 1)  # (n,)
-    return logits.scatter(1, out[:, None], -math.inf)
+        positive, temporal = (z_s * z_f).sum(dim=1) / temperature, (z_s * z_e).sum(dim=1) / temperature  # (n,)
+        binary += float(F.softplus(temporal - positive).sum())
+        left_out = torch.arange(start, start + len(z_s)).clamp(max=m)[:, None]  # (n, 1)
+        logits = (z_s @ pool.T / temperature).scatter(1, left_out, -math.inf)  # (n, M + 1)
+        full += float((torch.logaddexp(positive, logits.logsumexp(dim=1)) - positive).sum())  # Eq. 6
+        start += len(z_s)
+    ceiling = math.log(m + 1) if m > 0 else math.nan
+    return {"binary": math.log(2) - binary / count, "full": ceiling - full / count, "ceiling": ceiling}

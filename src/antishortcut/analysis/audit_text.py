@@ -1,4 +1,4 @@
-"""What the numbers mean, in plain words beside them. Only what was measured here is said; nothing here is a verdict."""
+"""What the numbers of an audit mean, in plain words. Only measurements are reported; nothing here is a verdict."""
 
 from __future__ import annotations
 
@@ -7,249 +7,168 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Tree = Mapping[str, Any]
+Finding = tuple[str, str, str, str]  # name, value, what to compare it with, what it means
 USUAL_BATCH = 64  # images of a training step
 VIEWS = {
-    "raw": "features as they are, as in the paper, though nothing makes a student’s axes those of its teacher",
+    "raw": "unchanged, as in the paper, although nothing aligns a student’s axes with its teacher’s",
     "aligned": "after a linear map onto T_final’s features, fitted on training images",
 }
 
 
-def notes(found: Tree) -> list[str]:
-    """What a reader must know before any number: wrong files, states that are the same, too few images."""
-    return [*_files(found), *_sizes(found)]
-
-
-def _files(found: Tree) -> Iterator[str]:
-    early, final = (_state(found, name)["accuracy"] for name in (found["early"], "final"))
-    chance, count = 1 / found["classes"], found["count"]
+def notes(audit: Tree) -> Iterator[str]:
+    """What a reader must know first: wrong files, equal states, too few images."""
+    early, final = (_state(audit, name)["accuracy"] for name in (audit["early"], "final"))
+    count, width, k, chance = audit["count"], audit["width"], audit["K"], 1 / audit["classes"]
     if final is None:
-        yield "The model’s outputs are not the data’s classes, so no accuracy says whether the right files were read."
-    elif final <= chance + 2 * math.sqrt(chance * (1 - chance) / count) and found["classes"] > 1:
+        yield "The model’s outputs are not the data’s classes, so accuracy cannot show if the right files were read."
+    elif final <= chance + 2 * math.sqrt(chance * (1 - chance) / count) and audit["classes"] > 1:
         yield (
-            f"T_final classifies {share(final)} of these images rightly; guessing would do as much ({share(chance)}). "
-            "Are the file, the model, its normalisation and the order of the classes the right ones?"
+            f"T_final classifies {share(final)} of these images correctly, no better than chance ({share(chance)}). "
+            "Check the file, the model, its normalisation and the order of the classes."
         )
     if early is not None and final is not None and early > final:
-        yield (
-            f"T_early classifies more of these images rightly than T_final ({share(early)} against {share(final)}). "
-            "Were the two files swapped?"
-        )
-    if found["moved"]["size"] is None:
-        yield "T_final’s features are zero for all these images, so nothing can be said of what it uses."
-    elif found["moved"]["size"] == 0:
-        yield "T_early and T_final give the same features for all these images: nothing moved, in no direction."
-
-
-def _sizes(found: Tree) -> Iterator[str]:
-    count, width, k = found["count"], found["width"], found["K"]
-    there = len(found["directions"]["displaced"])
+        yield f"T_early is more accurate than T_final ({share(early)} against {share(final)}). Were the files swapped?"
+    if audit["moved"]["size"] is None:
+        yield "T_final’s features are zero for all these images, so what it uses cannot be measured."
+    elif audit["moved"]["size"] == 0:
+        yield "T_early and T_final have the same features for all these images: nothing moved, in no direction."
     if width <= k:
-        yield (
-            f"The features have only {width} dimensions, so {k} directions are the whole space: shares and angles tell "
-            "nothing here."
-        )
+        yield f"The features have only {width} dimensions, so {k} directions span the whole space and say nothing."
     elif count <= k:
-        yield f"Only {_images(count)} seen, so no more directions than that can be found, and none of them is certain."
+        yield f"Only {count:,} image{'s' * (count > 1)} for {k} directions: none of the directions is certain."
     elif count < width:
-        yield f"There are fewer images ({count:,}) than features ({width:,}): see first how steady the directions are."
+        yield f"There are fewer images ({count:,}) than features ({width:,}): check how stable the directions are."
+    there = len(audit["directions"]["displaced"])
     if 0 < there < min(k, width, count):
-        yield f"The features moved along {there} of the {k} directions asked for, and along no other."
+        yield f"The features moved along {there} of the {k} requested directions, and along no other."
 
 
-def findings(found: Tree) -> list[dict[str, str]]:
-    """A line for each number: the part it belongs to, its name, the number, what stands beside it, what it means."""
-    pieces = {
+def findings(audit: Tree) -> list[dict[str, str]]:
+    """One line per number: the section it belongs to, its name, its value, what to compare it with, what it means."""
+    sections = {
         "states": _moved,
         "energy": _energy,
         "overlap": _overlap,
-        "steadiness": _steadiness,
-        "carried": _carried,
+        "steadiness": _stability,
+        "carried": _explained,
         "student": _student,
     }
-    keys = ("name", "value", "beside", "means")
+    keys = ("part", "name", "value", "beside", "means")
     return [
-        {"part": part} | dict(zip(keys, each, strict=True))
-        for part, message in pieces.items()
-        for each in message(found)
+        dict(zip(keys, (part, *line), strict=True)) for part, section in sections.items() for line in section(audit)
     ]
 
 
-Line = tuple[str, str, str, str]  # name, number, what stands beside it, what it means
+def _moved(audit: Tree) -> Iterator[Finding]:
+    early, final = (share(_state(audit, name)["accuracy"]) for name in (audit["early"], "final"))
+    moved = audit["moved"]
+    means = "Share of the images that T_early and T_final classify correctly; it shows if the right files were read."
+    yield "accuracy", f"{early} → {final}", f"chance {share(1 / audit['classes'])}", means
+    means = "Mean squared distance between an image’s early and final features, relative to their final squared length."
+    yield "how far the features moved", share(moved["size"]), "", means
+    means = "The part of the movement that is the same shift for every image, so it separates no image from another."
+    yield "of that, the same for all images", share(moved["common"]), "", means
+    if (held_out := _held_out(audit)) is not None:
+        value, random = (share(held_out["displaced"][key]) for key in ("explained", "random"))
+        means = f"Share of the movement in {audit['K']} directions, fitted on half of the images, measured on the rest."
+        yield "of that, in the displaced directions", value, f"random {random}", means
 
 
-def _moved(found: Tree) -> Iterator[Line]:
-    early, final = (_state(found, name)["accuracy"] for name in (found["early"], "final"))
-    yield (
-        "accuracy",
-        f"{share(early)} → {share(final)}",
-        f"guessing {share(1 / found['classes'])}",
-        "Share of the images that T_early and T_final classify rightly: it shows whether the right files were read.",
+def _energy(audit: Tree) -> Iterator[Finding]:
+    early, final = (_state(audit, name) for name in (audit["early"], "final"))
+    random, limits = f"random {share(audit['energy_random'])}", audit["limits"]
+    value = f"{share(early['shortcut'])} → {share(final['shortcut'])}"
+    means = "Mean share of an image’s squared feature length in the directions that moved most, T_early → T_final."
+    yield "energy in the displaced directions", value, random, means
+    fates = [direction["fate"] for direction in audit["directions"]["displaced"]]
+    value = f"{fates.count('abandoned')} of {len(fates)}"
+    beside = f"reused {fates.count('reused')}, grown {fates.count('grown')}"
+    means = (
+        f"The paper assumes that training abandons them. Abandoned: less than {limits['abandoned']:g} of a direction’s "
+        f"early share of the energy is left; grown: more than {limits['grown']:g} times; reused: in between."
     )
-    yield (
-        "how far the features moved",
-        share(found["moved"]["size"]),
-        "",
-        "Mean squared distance between early and final features of an image, against their final squared length.",
-    )
-    yield (
-        "of that, alike for all images",
-        share(found["moved"]["common"]),
-        "",
-        "The part of the movement that is one and the same shift of every image, and tells no image from another.",
-    )
-    evaluated = _judged(found)
-    if evaluated is not None:
-        yield (
-            "of that, in the displaced directions",
-            share(evaluated["displaced"]["explained"]),
-            f"random {share(evaluated['displaced']['random'])}",
-            f"How much of the movement {found['K']} directions catch: found on one half of the images, measured on the "
-            "other.",
-        )
+    yield "displaced directions that training abandoned", value, beside, means
+    value = f"{share(early['abandoned'])} → {share(final['abandoned'])}"
+    means = "The same for directions chosen to be strong in the movement and weak in T_final: little is left by design."
+    yield "energy in the abandoned directions", value, random, means
+    if (held_out := _held_out(audit)) is not None:
+        value = ", ".join(share(held_out[kind]["lost"]) for kind in ("displaced", "abandoned"))
+        means = "1 − final / early energy on the images that the directions were not fitted on; negative if it grew."
+        yield "energy lost on other images", value, "displaced, abandoned", means
 
 
-def _energy(found: Tree) -> Iterator[Line]:
-    early, final = (_state(found, name) for name in (found["early"], "final"))
-    random, limits = f"random {share(found['energy_random'])}", found["limits"]
-    yield (
-        "energy in the displaced directions",
-        f"{share(early['shortcut'])} → {share(final['shortcut'])}",
-        random,
-        "Mean share of an image’s squared feature length in the directions that moved most, T_early → T_final.",
-    )
-    fates = [direction["fate"] for direction in found["directions"]["displaced"]]
-    yield (
-        "displaced directions that training abandoned",
-        f"{fates.count('abandoned')} of {len(fates)}",
-        f"reused {fates.count('reused')}, grown {fates.count('grown')}",
-        "The paper’s premise is that training abandons them. Counted here by arithmetic alone: abandoned, if less than "
-        f"{limits['abandoned']:g} of a direction’s early share of the energy is left; grown, if more than "
-        f"{limits['grown']:g} times; reused in between.",
-    )
-    yield (
-        "energy in the abandoned directions",
-        f"{share(early['abandoned'])} → {share(final['abandoned'])}",
-        random,
-        "The same for directions searched for on purpose, strong in the movement and weak in T_final. That little is "
-        "left is how they were chosen; how much there was early is the finding.",
-    )
-    evaluated = _judged(found)
-    if evaluated is not None:
-        yield (
-            "energy lost on other images",
-            f"{share(evaluated['displaced']['lost'])}, {share(evaluated['abandoned']['lost'])}",
-            "displaced, abandoned",
-            "1 − final / early energy on the half of the images that the directions were not found on; negative where "
-            "it grew.",
-        )
+def _overlap(audit: Tree) -> Iterator[Finding]:
+    overlap = audit["overlap"]
+    value, random = (degrees(overlap["angles"][key]) for key in ("mean", "random"))
+    means = "Between the displaced directions and those of T_final’s largest variance: near 0° they are the same."
+    yield "angle to T_final’s principal directions", value, f"random {random}", means
+    limits = f"at most {share(overlap['variance_principal'])}, random {share(overlap['variance_random'])}"
+    means = "Share of T_final’s variance between images in them; its principal directions hold the most possible."
+    yield "T_final’s variance in the displaced directions", share(overlap["variance_displaced"]), limits, means
+    both = overlap["displaced_abandoned"]
+    means = "Whether the two kinds are the same directions: near 0° they are."
+    yield "angle between displaced and abandoned", degrees(both["mean"]), f"random {degrees(both['random'])}", means
+    if "head" in audit:
+        value, random = (share(audit["head"]["share"][key]) for key in ("frobenius_share", "random_frobenius_share"))
+        means = "How much T_final’s last layer reads them: the Frobenius norm of its weights in them, relative to all."
+        yield "the classifier’s weights in the displaced directions", value, f"random {random}", means
 
 
-def _overlap(found: Tree) -> Iterator[Line]:
-    held = found["overlap"]
-    yield (
-        "angle to T_final’s principal directions",
-        degrees(held["angles"]["mean"]),
-        f"random {degrees(held['angles']['random'])}",
-        "Between the displaced directions and those along which T_final varies most: near 0° they are the same, near "
-        "the random value they have nothing in common.",
+def _stability(audit: Tree) -> Iterator[Finding]:
+    value = share(audit["spectrum"]["eigengap"]["uncentred"]["relative"])
+    means = (
+        f"The drop after direction {audit['K']}. If it is small, another sample of images may give other directions."
     )
-    yield (
-        "T_final’s variance in the displaced directions",
-        share(held["variance_displaced"]),
-        f"at most {share(held['variance_principal'])}, random {share(held['variance_random'])}",
-        "How much of what tells images apart in T_final lies in them; its principal directions hold the most possible.",
+    yield "eigengap", value, "of the largest eigenvalue", means
+    folds = audit["bootstrap"]
+    value = degrees(folds["mean"]) + ("" if folds["std"] is None else f" ± {degrees(folds['std'])}")
+    means = (
+        f"Displaced directions of {folds['parts']} folds of {folds['rows']:,} images, compared in pairs: 0° is stable."
     )
-    both = held["displaced_abandoned"]
-    yield (
-        "angle between displaced and abandoned",
-        degrees(both["mean"]),
-        f"random {degrees(both['random'])}",
-        "Whether the two searches found the same directions: near 0° they did.",
-    )
-    if "head" in found:
-        read = found["head"]["share"]
-        yield (
-            "the classifier’s weights in the displaced directions",
-            share(read["frobenius_share"]),
-            f"random {share(read['random_frobenius_share'])}",
-            "How much T_final’s last layer reads them: the length (Frobenius norm) of that part of its weights against "
-            "the whole.",
-        )
-
-
-def _steadiness(found: Tree) -> Iterator[Line]:
-    yield (
-        "eigengap",
-        share(found["spectrum"]["eigengap"]["uncentred"]["relative"]),
-        "of the largest eigenvalue",
-        f"The drop behind direction {found['K']}. Where it is small, another sample of images may choose others.",
-    )
-    boot = found["bootstrap"]
-    spread = "" if boot["std"] is None else f" ± {degrees(boot['std'])}"
-    yield (
-        "angle between parts of the training images",
-        f"{degrees(boot['mean'])}{spread}",
-        f"random {degrees(boot['random'])}",
-        f"Displaced directions of {boot['parts']} disjoint parts of {boot['rows']:,} images, compared pair by pair: 0° "
-        "is perfectly steady, the random value is chance.",
-    )
-    batches = [row for row in found["batches"] if row["batch"] <= USUAL_BATCH] or found["batches"][:1]
+    yield "angle between folds of the training images", value, f"random {degrees(folds['random'])}", means
+    batches = [row for row in audit["batches"] if row["batch"] <= USUAL_BATCH] or audit["batches"][:1]
     for row in batches[-1:]:
-        yield (
-            f"angle of a batch of {row['batch']}",
-            degrees(row["to_whole"]),
-            f"random {degrees(found['batches_random'])}",
-            "A training step sees a batch only: how far its directions lie from those of all training images.",
-        )
+        means = "A training step sees one batch: the angle from its directions to those of all training images."
+        random = f"random {degrees(audit['batches_random'])}"
+        yield f"angle of a batch of {row['batch']}", degrees(row["to_whole"]), random, means
 
 
-def _carried(found: Tree) -> Iterator[Line]:
-    for kind, states in found.get("explained", {}).items():
+def _explained(audit: Tree) -> Iterator[Finding]:
+    for kind, states in audit.get("explained", {}).items():
         for cue in ("texture", "shape"):
-            yield (
-                f"{cue} in the {kind} directions",
-                f"{share(states['early'][cue])} → {share(states['final'][cue])}",
-                "chance 0 %",
-                f"Share of the variance along them that the image’s {cue} explains, T_early → T_final.",
-            )
+            value = f"{share(states['early'][cue])} → {share(states['final'][cue])}"
+            means = f"Share of the variance along them that the image’s {cue} explains, T_early → T_final."
+            yield f"{cue} in the {kind} directions", value, "chance 0 %", means
 
 
-def _student(found: Tree) -> Iterator[Line]:
-    if "student" not in found:
+def _student(audit: Tree) -> Iterator[Finding]:
+    if "student" not in audit:
         return
-    held, outputs = found["student"], found["student"]["projections"]
-    guess = f"guessing {share(1 / found['classes'])}"
-    yield "accuracy", share(held["accuracy"]), guess, "Share of the images that the student classifies rightly."
-    for view, words in VIEWS.items():
-        if view in outputs:
-            yield (
-                f"projection, {view}",
-                number(outputs[view]["displaced"]),
-                f"random {number(outputs[view]['random'])}, T_early {number(outputs['early']['displaced'])}, "
-                f"T_final {number(outputs['final']['displaced'])}",
-                f"Mean length of its normalised features in the displaced directions; {words}.",
-            )
-    points = held["paper"]
+    student, projections = audit["student"], audit["student"]["projections"]
+    chance = f"chance {share(1 / audit['classes'])}"
+    yield "accuracy", share(student["accuracy"]), chance, "Share of the images that the student classifies correctly."
+    for view in (view for view in VIEWS if view in projections):
+        value, random = (number(projections[view][key]) for key in ("displaced", "random"))
+        states = ", ".join(f"T_{state} {number(projections[state]['displaced'])}" for state in ("early", "final"))
+        means = f"Mean length of its normalised features in the displaced directions; {VIEWS[view]}."
+        yield f"projection, {view}", value, f"random {random}, {states}", means
+    points = student["paper"]
     yield (
         "the paper’s two students",
         ", ".join(f"{point['projection']:.2f}" for point in points),
         "random " + ", ".join(number(point["random"]) for point in points),
         "; ".join(f"{point['projection']:.2f}: {point['pair']}, where {point['outcome']}" for point in points)
-        + ". Two points, of networks of other widths, are no scale: nothing here decides by them.",
+        + ". Two points, of networks of other widths, are no scale, so nothing here is decided by them.",
     )
 
 
-def _judged(found: Tree) -> Tree | None:
-    return next((row for row in found["candidates"] if row["state"] == found["early"]), None)
+def _held_out(audit: Tree) -> Tree | None:
+    return next((row for row in audit["candidates"] if row["state"] == audit["early"]), None)
 
 
-def _state(found: Tree, name: str) -> Tree:
-    row: Tree = next(row for row in found["energy"] if row["state"] == name)
+def _state(audit: Tree, name: str) -> Tree:
+    row: Tree = next(row for row in audit["energy"] if row["state"] == name)
     return row
-
-
-def _images(count: int) -> str:
-    return "1 image was" if count == 1 else f"{count:,} images were"
 
 
 def number(value: float | None) -> str:

@@ -1,10 +1,9 @@
-"""What contrast targets would say before any student is trained: signs to choose λ and T_early by, no test images."""
+"""Contrast targets before any student is trained: measurements to choose λ and T_early by, without test images."""
 # N images, C classes
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,43 +19,36 @@ from antishortcut.teachers.trajectory import Trajectory, build_model
 from antishortcut.types import DataSplits
 
 IMAGES = 5_000  # at most
-LOST = 0.03  # share of T_final's accuracy that targets may lose: up to there students lost none (docs/contrast.md)
+LOST = 0.03  # share of T_final's accuracy that targets may lose: students lost none up to there (docs/contrast.md)
 
 
-@dataclass(frozen=True)
-class Signs:
-    """Of one early state and one λ. Those in the first row need no label."""
-
-    agreement: float  # share of images that both teachers call the same
-    moved: float  # share whose target has another largest class than T_final
-    entropy: float  # of the target at τ, in nats
-    early_accuracy: float
-    final_accuracy: float
-    target_accuracy: float
-    hard_accuracy: float | None  # of the targets, on the images that T_early gets wrong
-
-
-def signs(
+def target_statistics(
     final: Tensor, early: Tensor, label: Tensor, strength: float, *, floor: float = -8.0, temperature: float = 4.0
-) -> Signs:
-    """From the logits of both teachers (N, C) and the labels (N,)."""
+) -> dict[str, float | None]:
+    """Of one early state and one λ, from the logits of both teachers (N, C) and the labels (N,).
+
+    agreement        share of images where both teachers predict the same class
+    moved            share of images whose target has another largest class than T_final
+    entropy          of the target at τ, in nats
+    hard_accuracy    accuracy of the targets on the images that T_early gets wrong
+    """
     target = contrast_logits(final, early, strength, floor)  # (N, C)
     log_q = (target / temperature).log_softmax(dim=1)
-    first, last, text = early.argmax(dim=1), final.argmax(dim=1), target.argmax(dim=1)  # (N,)
-    hard = first != label
-    return Signs(
-        agreement=_share(first == last),
-        moved=_share(text != last),
-        entropy=float(-(log_q.exp() * log_q).sum(dim=1).mean()),
-        early_accuracy=_share(first == label),
-        final_accuracy=_share(last == label),
-        target_accuracy=_share(text == label),
-        hard_accuracy=_share((text == label)[hard]) if hard.any() else None,
-    )
+    by_early, by_final, by_target = (logits.argmax(dim=1) for logits in (early, final, target))  # (N,)
+    hard = by_early != label
+    return {
+        "agreement": _share(by_early == by_final),
+        "moved": _share(by_target != by_final),
+        "entropy": float(-(log_q.exp() * log_q).sum(dim=1).mean()),
+        "early_accuracy": _share(by_early == label),
+        "final_accuracy": _share(by_final == label),
+        "target_accuracy": _share(by_target == label),
+        "hard_accuracy": _share((by_target == label)[hard]) if hard.any() else None,
+    }
 
 
-def _share(yes: Tensor) -> float:
-    return float(yes.double().mean())
+def _share(mask: Tensor) -> float:
+    return float(mask.double().mean())
 
 
 def measure(
@@ -66,45 +58,53 @@ def measure(
     strengths: Sequence[float],
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Signs of every state and λ, on the validation split, or without one on training images; never on test images."""
+    """Statistics of every state and λ on the validation split, or else on training images; never on test images."""
     run, _ = folder.read()
     if not folder.finished or not run.keep:
         raise UserError(f"{folder.path} is not a finished teacher (asd teach makes one)")
     if run.fingerprint != sets.fingerprint:
-        raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
+        raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
     wants_labels("asd targets", sets.train, of="image")
     trajectory = Trajectory(folder)
-    required = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
-    if not required:
-        raise UserError(f"{folder.path} kept no state before its last; teach one with more in teacher.keep")
-    for state in required:
+    states = list(states) or [entry["labels"][0] for entry in trajectory.entries[:-1]]
+    if not states:
+        raise UserError(f"{folder.path} has no state before its last; teach one with more in teacher.keep")
+    for state in states:
         trajectory.entry(state)
     name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)
     if name == "train":
-        say("no validation split was held out (data.val_fraction): training images, which the teacher knows by heart")
+        say("no validation split (data.val_fraction): using training images, which the teacher has memorised")
     images = limited(images, IMAGES, 0)
-    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = build_model(blank, len(sets.classes), sets.image_size)
-    observed = {}
-    for state in (*required, "final"):
+    network = build_model(
+        run.model.model_copy(update={"weights": None, "pretrained": False}), len(sets.classes), sets.image_size
+    )
+    logits = {}
+    for state in (*states, "final"):
         trajectory.fill(network, state)
-        outputs = predict({"": network}, images, sets.image_size)
-        observed[state] = torch.cat([each[""].logits for each, _ in outputs])
-    rows = [
-        {"state": state, "strength": strength}
-        | asdict(signs(observed["final"], observed[state], images.label, strength))
-        for state in required
-        for strength in strengths
-    ]
-    result = {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows}
-    return result | {"largest": {state: largest([row for row in rows if row["state"] == state]) for state in required}}
+        batches = predict({"": network}, images, sets.image_size)
+        logits[state] = torch.cat([outputs[""].logits for outputs, _ in batches])
+    rows: dict[str, list[dict[str, Any]]] = {
+        state: [
+            {"state": state, "strength": strength}
+            | target_statistics(logits["final"], logits[state], images.label, strength)
+            for strength in strengths
+        ]
+        for state in states
+    }
+    return {
+        "teacher": str(folder.path),
+        "set": name,
+        "count": len(images),
+        "rows": [row for state in states for row in rows[state]],
+        "largest": {state: largest(rows[state]) for state in states},
+    }
 
 
 def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The largest λ up to which the targets of one state lose no more than LOST; None when the smallest loses more."""
-    saved = None
+    """The largest λ up to which the targets of one state lose no more than LOST; None if the smallest loses more."""
+    best = None
     for row in sorted(rows, key=lambda row: float(row["strength"])):
         if row["target_accuracy"] < (1 - LOST) * row["final_accuracy"]:
             break
-        saved = float(row["strength"])
-    return saved
+        best = float(row["strength"])
+    return best

@@ -1,12 +1,13 @@
-"""What a teacher's trajectory shows: the directions in which its features moved, and whether training left them.
+"""What a teacher's trajectory shows: the directions in which its features moved, and whether training abandoned them.
 
-Everything here belongs to a teacher and one of its early states, not to a student: it is measured once, written to the
-teacher's artifacts/directions-<state>.json, and shared by all its students. The audit uses the same functions.
+This depends on a teacher and one of its early states, not on a student. Evaluation measures it once for all students
+(artifacts/directions-<state>.json); the audit uses the same functions.
 """
-# N images, D features, K directions
+# N images, D features, K directions, C classes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,131 +17,138 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.analysis import (
-    Chunks,
-    Moments,
-    batch_sizes,
-    bootstrap,
-    class_means,
-    ends,
-    energy,
-    explained,
-    growth,
-    head_share,
-    head_shift,
-    parts,
-    plain,
-    project,
-    reuse,
-)
+from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
+from antishortcut.analysis.geometry import LEFT, energy, reuse
+from antishortcut.analysis.moments import Moments, angles, project
+from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.data.image_io import fit, pixels, read
 from antishortcut.data.splits import take
 from antishortcut.fileio import atomic_write
-from antishortcut.types import AnySet, ImageSet
+from antishortcut.models import Network
+from antishortcut.types import AnySet, DataSplits, ImageSet
 
 K = 4  # directions of the shortcut eigenspace
 ROBUST = 8  # of the robust one, where projections on it are measured
-PARTS = 10  # of the training set, for the bootstrap
-ENDS = 12  # pictures at either end of a direction
+FOLDS = 10  # of the training set, for the bootstrap
+ENDS = 12  # images at either end of a direction
 NAMED = 3  # classes named at either end
-TILE = 48  # pixels of a picture's side at least, in a strip
+TILE = 48  # smallest side in pixels of an image in a strip
+GROWN = 2.0  # a direction has grown when its share of the energy is more than this many times the early one
+
+States = Mapping[str, Tensor]  # features (N, D) of the same images by state
 
 
-def geometry(pool: Mapping[str, Tensor], early: str) -> dict[str, Any]:
-    """Angles, spectrum and energy along the trajectory. `pool` holds the same images in every state, "final" too."""
-    moments = Moments.of(Chunks({"final": pool["final"], "early": pool[early]}))
+def examine_states(
+    pool: States,
+    early: str,
+    train: States,
+    images: AnySet,
+    names: Sequence[str | int],
+    classes: Sequence[str],
+    folder: Path,
+    final: Network,
+    cues: tuple[States, AnySet] | None,
+) -> dict[str, Any]:
+    """All that is measured of a teacher with the early state `early`.
+
+    pool: features of `images` in every state, "final" too. train: features "early" and "final" of training images.
+    names of the images; pictures are written to `folder`. cues: features of the images of `cue_images`, and the images.
+    """
+    moments = Moments(pool["final"], pool[early])
+    result = geometry(moments, pool) | stability(train["final"], train["early"])
+    result["directions"] = describe(moments, pool[early], images, names, classes, folder)
+    if cues is not None:
+        result["explained"] = explain(result["directions"], moments, *cues)
+    if (head := read_by_head(final, moments.shortcut(K))) is not None:
+        result["head"] = head
+    return result
+
+
+def displaced_and_abandoned(moments: Moments) -> dict[str, Tensor]:
+    """Top eigenvectors of E[Δh Δhᵀ], and directions strong in Δh and weak in h_F. Each (D, K)"""
+    return {"displaced": moments.shortcut(K), "abandoned": moments.abandoned(K)}
+
+
+def geometry(moments: Moments, pool: States) -> dict[str, Any]:
+    """Angles, spectrum, and the energy of every state of the trajectory in the shortcut and the robust subspace."""
     bases = {"shortcut": moments.shortcut(K), "robust": moments.pca("final", K)}
-    course = [
-        {"state": state} | {name: energy(rows, basis).mean for name, basis in bases.items()}
-        for state, rows in pool.items()
-    ]
-    angles = moments.geometry(K)
+    pairs = moments.geometry(K)
     return {
-        "early": early,
         "count": moments.count,
         "width": moments.width,
         "K": K,
         "moved": moments.moved(),
-        "angles": angles.values() | {"random": angles.shortcut_final.random},
+        "angles": pairs | {"random": pairs["shortcut_final"]["random"]},
         "spectrum": {
             "uncentred": moments.spectrum(centred=False),
             "centred": moments.spectrum(centred=True),
             "eigengap": {"uncentred": moments.eigengap(K, centred=False), "centred": moments.eigengap(K, centred=True)},
         },
-        "energy": course,
+        "energy": [
+            {"state": state} | {name: energy(rows, basis) for name, basis in bases.items()}
+            for state, rows in pool.items()
+        ],
         "energy_random": K / moments.width,
     }
 
 
-def stability(training: Mapping[str, Tensor]) -> dict[str, Any]:
-    """How far the eigenspace depends on the sample: ten parts of the training set, and batches of growing size."""
-    count = len(training["final"])
-    number = min(PARTS, count)
-    parted = bootstrap(Chunks(training), parts(count, number), K)
-    whole = Moments.of(Chunks(training)).shortcut(K)
-    grown = growth(Chunks(training, seed=0), whole, batch_sizes(count) or (max(count // 2, 1),))
-    rows = zip(grown.batch, grown.to_whole, grown.between, grown.to_whole_reference, strict=True)
+def stability(final: Tensor, early: Tensor) -> dict[str, Any]:
+    """How much the eigenspace depends on the sample: ten folds of the training set, and batches of growing size."""
+    count = len(final)
+    whole = Moments(final, early).shortcut(K)
     return {
-        "bootstrap": parted,
-        "batches": [dict(zip(("batch", "to_whole", "between", "reference"), row, strict=True)) for row in rows],
-        "batches_random": grown.random,
+        "bootstrap": bootstrap(final, early, folds(count, min(FOLDS, count)), K),
+        "batches": batch_angles(final, early, whole, batch_sizes(count) or (max(count // 2, 1),)),
+        "batches_random": angles(whole, whole)["random"],
     }
 
 
-def kinds(pool: Mapping[str, Tensor], early: str) -> dict[str, Tensor]:
-    """Displaced directions, top eigenvectors of E[Δh Δhᵀ], and abandoned ones, strong in Δh and weak in h_F. (D, K)"""
-    moments = Moments.of(Chunks({"final": pool["final"], "early": pool[early]}))
-    return {"displaced": moments.shortcut(K), "abandoned": moments.abandoned(K)}
+def fate(left: float | None) -> str | None:
+    """What became of a direction, by its final over its early share of the energy: fixed limits, not a test."""
+    if left is None or math.isnan(left):
+        return None
+    return "abandoned" if left < LEFT else "reused" if left <= GROWN else "grown"
 
 
 def describe(
-    pool: Mapping[str, Tensor], early: str, images: AnySet, classes: Sequence[str], folder: Path | None
-) -> dict[str, Any]:
-    """Each direction: its energy early and final, and the images and classes at its ends (by early features).
-
-    Strips of pictures go into `folder`, if one is given; their names are relative to its parent.
-    """
-    moments = Moments.of(Chunks({"final": pool["final"], "early": pool[early]}))
-    result: dict[str, Any] = {}
-    for kind, basis in kinds(pool, early).items():
-        outputs = project(Chunks({"early": pool[early]}), basis, "early")  # (N, K)
-        outputs = outputs - outputs.mean(dim=0)
-        far, means, left = ends(outputs, ENDS), class_means(outputs, images.label, len(classes)), reuse(moments, basis)
-        result[kind] = [
-            {
-                "number": at + 1,
-                "energy_early": left.early[at],
-                "energy_final": left.final[at],
-                "kept": left.kept[at],
-                "energy_random": left.random,
-            }
-            | _ends(kind, at, far.positive[at], far.negative[at], means[:, at], images, classes, folder)
-            for at in range(basis.shape[1])
-        ]
-    return result
-
-
-def _ends(
-    kind: str,
-    at: int,
-    high: Sequence[int],
-    low: Sequence[int],
-    means: Tensor,
+    moments: Moments,
+    early: Tensor,
     images: AnySet,
+    names: Sequence[str | int],
     classes: Sequence[str],
     folder: Path | None,
-) -> dict[str, Any]:
-    order = means.nan_to_num(nan=0.0).argsort(descending=True).tolist()
-    result: dict[str, Any] = {
-        "classes_high": [classes[number] for number in order[:NAMED]],
-        "classes_low": [classes[number] for number in order[::-1][:NAMED]],
-    }
-    if folder is not None:
-        for end, numbers in (("high", high), ("low", low)):
-            path = folder / f"{kind}-{at + 1}-{end}.png"
-            with atomic_write(path) as file:
-                strip(take(images, torch.tensor(numbers))).save(file, format="PNG")
-            result[end] = f"{folder.name}/{path.name}"
+) -> dict[str, list[dict[str, Any]]]:
+    """Each direction: its energy early and final, and the images and classes at its ends (by early features (N, D)).
+
+    `names` of the images. Strips of images are written to `folder`, if given, and named relative to its parent.
+    """
+    result: dict[str, list[dict[str, Any]]] = {}
+    for kind, basis in displaced_and_abandoned(moments).items():
+        projected = project(early, basis)  # (N, K)
+        projected = projected - projected.mean(dim=0)
+        means = class_means(projected, images.label, len(classes)).nan_to_num(nan=0.0)  # (C, K)
+        ends, shares = dict(zip(("high", "low"), extremes(projected, ENDS), strict=True)), reuse(moments, basis)
+        result[kind] = []
+        for at in range(basis.shape[1]):
+            order = means[:, at].argsort(descending=True).tolist()
+            direction: dict[str, Any] = {
+                "number": at + 1,
+                "energy_early": shares["early"][at],
+                "energy_final": shares["final"][at],
+                "kept": shares["kept"][at],
+                "fate": fate(shares["kept"][at]),
+                "energy_random": shares["random"],
+                "classes_high": [classes[number] for number in order[:NAMED]],
+                "classes_low": [classes[number] for number in order[::-1][:NAMED]],
+            }
+            for end, numbers in ends.items():
+                direction[f"images_{end}"] = [names[number] for number in numbers[at]]
+                if folder is not None:
+                    path = folder / f"{kind}-{at + 1}-{end}.png"
+                    with atomic_write(path) as file:
+                        strip(take(images, torch.tensor(numbers[at]))).save(file, format="PNG")
+                    direction[end] = f"{folder.name}/{path.name}"
+            result[kind].append(direction)
     return result
 
 
@@ -153,40 +161,38 @@ def strip(images: AnySet) -> Image.Image:
     zoom = max(1, round(TILE / rows.shape[2]))
     tiles = [np.asarray(row.permute(1, 2, 0)).repeat(zoom, axis=0).repeat(zoom, axis=1) for row in rows]
     gap = np.full((tiles[0].shape[0], 2, 3), 255, dtype=np.uint8)
-    return Image.fromarray(np.concatenate([part for tile in tiles for part in (tile, gap)][:-1], axis=1))
+    return Image.fromarray(np.concatenate([array for tile in tiles for array in (tile, gap)][:-1], axis=1))
 
 
-def meaning(
-    bases: Mapping[str, Tensor], features: Mapping[str, Tensor], factors: Mapping[str, Tensor]
-) -> dict[str, Any]:
-    """Share of the variance of each direction's projection that known factors explain, early and final.
+def cue_images(sets: DataSplits) -> AnySet | None:
+    """The test set whose images have a known texture, independent of their shape, if there is one."""
+    images = sets.tests.get("uncorrelated")
+    return images if images is not None and "texture" in images.cues else None
 
-    {kind: {"each": [{"early": {factor: share}, "final": …}, …], "pooled": {"early": {factor: share}, …}}}; shares are
-    ε², which chance leaves at 0. Factors must be independent of each other in these images for shares to mean them.
+
+def explain(directions: Mapping[str, list[dict[str, Any]]], moments: Moments, features: States, images: AnySet) -> Any:
+    """Add to each direction the share of its variance that texture and shape explain, in every state; return pooled.
+
+    Features of the images of `cue_images`. {kind: {state: {factor: share}}}; shares are ε², which is 0 by chance.
     """
-    result: dict[str, Any] = {}
-    for kind, basis in bases.items():
-        shares = {
-            state: {
-                name: explained(project(Chunks({state: rows}), basis, state), factor)
-                for name, factor in factors.items()
-            }
-            for state, rows in features.items()
-        }
-        each = [
-            {state: {name: share.adjusted[at] for name, share in by.items()} for state, by in shares.items()}
-            for at in range(basis.shape[1])
-        ]
-        pooled = {state: {name: share.pooled_adjusted for name, share in by.items()} for state, by in shares.items()}
-        result[kind] = {"each": each, "pooled": pooled}
-    return result
+    factors, pooled = {"texture": images.cues["texture"], "shape": images.label}, {}
+    for kind, basis in displaced_and_abandoned(moments).items():
+        pooled[kind] = {state: dict.fromkeys(factors, math.nan) for state in features}
+        for direction in directions[kind]:
+            direction["explained"] = {state: {} for state in features}
+        for state, rows in features.items():
+            for name, factor in factors.items():
+                each, pooled[kind][state][name] = variance_explained(project(rows, basis), factor)
+                for direction, share in zip(directions[kind], each, strict=True):
+                    direction["explained"][state][name] = share
+    return pooled
 
 
-def head(weight: Tensor, basis: Tensor) -> dict[str, Any]:
-    """How much a classifier W (C, D) reads the directions, and its logits' change under shifts along them."""
-    return {"share": head_share(weight, basis).values(), "shift": head_shift(weight, basis).values()}
+def read_by_head(network: Network, basis: Tensor) -> dict[str, Any] | None:
+    """How much the classifier reads the directions (D, K), and its logits' change under shifts along them (S-Prop. 3).
 
-
-def written(found: Mapping[str, Any]) -> Any:
-    """As JSON takes it."""
-    return plain(found)
+    None if the network has no linear classifier of its embedding.
+    """
+    if network.head is None or network.head.in_features != len(basis):
+        return None
+    return {"share": head_share(network.head.weight, basis), "shift": head_shift(network.head.weight, basis)}

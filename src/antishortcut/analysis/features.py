@@ -1,6 +1,5 @@
-"""Outputs of networks over a whole set: the loop that evaluation, audit and targets share."""
+"""Outputs of networks over a whole set: the one inference loop, features of every image, and their t-SNE."""
 # B batch, N images, D features
-# N images, D features
 
 from __future__ import annotations
 
@@ -13,14 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antishortcut.data import Loader
+from antishortcut.data import Loader, order
 from antishortcut.data.segmentation import wants_labels
+from antishortcut.data.splits import take
+from antishortcut.errors import UserError
 from antishortcut.models import Network
 from antishortcut.progress import ProgressBar
-from antishortcut.types import AnySet, Batch, Features
+from antishortcut.types import AnySet, Batch, Features, FileSet
 
 IN_MEMORY = 2**29  # bytes of one network's features; larger ones go to a temporary file
 BATCH = 256
+CLASSES, EACH, PERPLEXITY = 10, 50, 30.0  # of a t-SNE: the first classes, images of each
 
 
 @torch.no_grad()
@@ -30,11 +32,10 @@ def predict(
     """Logits and embeddings of every network in evaluation mode, on the CPU, batch by batch in the set's order."""
     for network in networks.values():
         network.to(device).eval()
-    loader = Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False)
-    for part in loader.epoch(0):
-        image = part.image.to(device)
+    for loaded in Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False).epoch(0):
+        image = loaded.image.to(device)
         outputs = {role: network(image) for role, network in networks.items()}
-        yield {role: Features(out.logits.cpu(), out.embedding.cpu()) for role, out in outputs.items()}, part
+        yield {role: Features(out.logits.cpu(), out.embedding.cpu()) for role, out in outputs.items()}, loaded
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,20 @@ class Predictions:
 def predictions(
     networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
 ) -> dict[str, Predictions]:
-    """What every network predicts for a set, in the set's order, images being read once."""
+    """Features and predicted classes of every network, in the set's order; images are read once."""
     wants_labels("a comparison of features", images, of="image")
     results: dict[str, Predictions] = {}
-    with ProgressBar(title, -(-len(images) // BATCH), quiet) as watch:
+    with ProgressBar(title, -(-len(images) // BATCH), quiet) as bar:
         for number, (outputs, batch) in enumerate(predict(networks, images, size, device=device), start=1):
             for role, out in outputs.items():
+                if not out.embedding.isfinite().all():
+                    raise UserError(f"features of {role!r} are not finite: did it diverge, or is its file damaged?")
                 if role not in results:
-                    room, label = _room(len(images), out.embedding.shape[1]), torch.empty(len(images)).long()
-                    results[role] = Predictions(room, label, out.logits.shape[1])
+                    features, label = _empty(len(images), out.embedding.shape[1]), torch.empty(len(images)).long()
+                    results[role] = Predictions(features, label, out.logits.shape[1])
                 results[role].features[batch.index] = out.embedding.float()
                 results[role].label[batch.index] = out.logits.argmax(dim=1)
-            watch.update(number, {})
+            bar.update(number, {})
     return results
 
 
@@ -68,51 +71,47 @@ def features(
     networks: Mapping[str, Network], images: AnySet, size: int, device: str = "cpu", title: str = "", quiet: bool = True
 ) -> dict[str, Tensor]:
     """The embedding of every image in every network: {role: (N, D)}."""
-    results = predictions(networks, images, size, device, title, quiet)
-    return {role: result.features for role, result in results.items()}
+    return {role: one.features for role, one in predictions(networks, images, size, device, title, quiet).items()}
 
 
-def _room(count: int, width: int) -> Tensor:
+def _empty(count: int, width: int) -> Tensor:
     if 4 * count * width <= IN_MEMORY:
         return torch.empty(count, width)
     with tempfile.TemporaryFile() as file:  # mapped pages outlive the name
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(count, width)))
 
 
-# --- Features on a plane, teacher beside student, by t-SNE (van der Maaten & Hinton 2008) ---
+def sample(images: AnySet, count: int) -> tuple[AnySet, list[str] | list[int]]:
+    """A random part of a set, the same for every run, and the names of its files or, in memory, numbers in the set."""
+    if count < 1:
+        raise UserError(f"--limit must be at least 1, not {count}")
+    index = torch.arange(len(images)) if len(images) <= count else order(len(images), 0, 0)[:count].sort().values
+    chosen = images if len(images) <= count else take(images, index)
+    return chosen, [str(path) for path in chosen.paths] if isinstance(chosen, FileSet) else index.tolist()
 
-SHOWN = 10  # classes, the first of the data
-EACH = 50  # images of each
-PERPLEXITY = 30.0
 
-
-def places(label: Tensor, shown: int = SHOWN, each: int = EACH) -> Tensor:
-    """Which images are drawn: the first `each` of the first `shown` classes, in order. (n,)"""
-    chosen = [(label == number).nonzero().flatten()[:each] for number in range(shown)]
-    return torch.cat(chosen).sort().values
+def first_of_classes(label: Tensor, classes: int = CLASSES, each: int = EACH) -> Tensor:
+    """The first `each` samples of the first `classes` classes, in order. (n,)"""
+    return torch.cat([(label == number).nonzero().flatten()[:each] for number in range(classes)]).sort().values
 
 
 def tsne(
-    rows: Mapping[str, Tensor], label: Tensor, classes: Sequence[str], shown: int = SHOWN, each: int = EACH
+    features: Mapping[str, Tensor], label: Tensor, names: Sequence[str], classes: int = CLASSES, each: int = EACH
 ) -> dict[str, Any] | None:
-    """The same images in each network's own plane: {"label", "classes", role: [[x, y], …]}; None without scikit-learn.
+    """t-SNE of the same images in each network: {"label", "classes", role: [[x, y], …]}; None without scikit-learn.
 
-    Planes are made one by one: distances mean something within a plane, not between two.
+    Each network has a plane of its own: distances mean something within a plane, not between two.
     """
     try:
         from sklearn.manifold import TSNE
     except ModuleNotFoundError:
         return None
-    drawn = places(label, shown, each)
+    drawn = first_of_classes(label, classes, each)
     if len(drawn) < 5:
         return None
-    near = min(PERPLEXITY, (len(drawn) - 1) / 3)
-    result: dict[str, Any] = {
-        "method": "t-SNE",
-        "label": label[drawn].tolist(),
-        "classes": list(classes[:shown]),
-    }
-    for role, features in rows.items():
-        built = TSNE(perplexity=near, init="pca", random_state=0, n_jobs=1).fit_transform(features[drawn].numpy())
-        result[role] = [[round(float(x), 2), round(float(y), 2)] for x, y in built]
+    perplexity = min(PERPLEXITY, (len(drawn) - 1) / 3)
+    result: dict[str, Any] = {"method": "t-SNE", "label": label[drawn].tolist(), "classes": list(names[:classes])}
+    for role, rows in features.items():
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(rows[drawn].numpy())
+        result[role] = [[round(float(x), 2), round(float(y), 2)] for x, y in plane]
     return result

@@ -1,66 +1,54 @@
-"""Moments of the teacher's features in one pass, and the directions and angles that follow from them."""
-# N samples, n rows at a time, D features, K directions asked for, k' ≤ K directions there are
-# N samples, n rows at a time, d student features, D teacher features
+"""Moments of features, gathered block by block, and the directions and angles that follow from them."""
+# N samples, n rows of a block, D features, K directions requested, k' ≤ K directions there are, d student features
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.stream import Chunk, Found, Stream, blocks, ratio, split
 from antishortcut.subspace import abandoned_directions, leading_eigenvectors, principal_angles, random_angle
 
-Role = Literal["final", "early"]
+BLOCK = 512  # rows converted to float64 at a time: 8 MB at D = 2048
 EPS = torch.finfo(torch.float64).eps
 
 
-@dataclass(frozen=True)
-class Angles(Found):
-    """Principal angles between two subspaces in degrees, smallest first, beside the mean of two random ones."""
-
-    mean: float
-    each: tuple[float, ...]
-    random: float
-
-
-@dataclass(frozen=True)
-class Geometry(Found):
-    """Angles between the shortcut eigenspace and the leading principal components of both states (S-Sec. A.3.3)."""
-
-    shortcut_final: Angles
-    shortcut_early: Angles
-    final_early: Angles
+def blocks(*features: Tensor, index: Tensor | None = None, size: int = BLOCK) -> Iterator[tuple[Tensor, ...]]:
+    """Features (N, D) of the same samples as float64 on the CPU, `size` rows at a time; only rows `index` if given."""
+    if len({len(rows) for rows in features}) > 1:
+        raise ValueError(f"features of {[len(rows) for rows in features]} samples: they must be of the same samples")
+    for start in range(0, len(features[0] if index is None else index), size):
+        at = slice(start, start + size) if index is None else index[start : start + size]
+        yield tuple(rows[at].detach().cpu().double() for rows in features)
 
 
-@dataclass(frozen=True)
-class Moved(Found):
-    """How far the features moved: E‖Δh‖² / E‖h_F‖², and the share ‖E Δh‖² / E‖Δh‖² that all samples have in common."""
-
-    count: int
-    width: int
-    size: float
-    common: float
+def project(features: Tensor, basis: Tensor) -> Tensor:
+    """uᵀh of every row (N, D) and direction of a basis (D, K). (N, K)"""
+    return torch.cat([rows @ basis.to(rows) for (rows,) in blocks(features)])
 
 
-@dataclass(frozen=True)
-class Gap(Found):
-    """λ_K − λ_{K+1}, and that over λ₁: the paper's 0.059 and 0.029 (S-Sec. A.7, centred)."""
-
-    absolute: float
-    relative: float
+def ratio(part: float, whole: float) -> float:
+    """part / whole, NaN where there is no whole."""
+    return part / whole if whole > 0 else math.nan
 
 
-class Scatter:
+def to_json(value: Any) -> Any:
+    """The same value with None where a number is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class RunningCovariance:
     """Count, mean and Σ (x − x̄)(x − x̄)ᵀ of rows (n, D), gathered without cancellation (Chan, Golub & LeVeque 1979).
 
-    Centred sums are kept and the mean's part is added where an uncentred moment is asked for: the other way round,
-    subtracting, a large mean would eat the digits of a small variance.
+    Centred sums are stored, and the mean is added for an uncentred moment: subtracting a large mean instead would lose
+    the digits of a small variance.
     """
 
     def __init__(self, width: int) -> None:
@@ -68,33 +56,24 @@ class Scatter:
         self.mean = torch.zeros(width, dtype=torch.float64)
         self.centred = torch.zeros(width, width, dtype=torch.float64)
 
+    @classmethod
+    def of_displacement(cls, final: Tensor, early: Tensor, index: Tensor | None = None) -> Self:
+        """Of Δh = early − final, features (N, D); only of the rows `index` if given."""
+        result = cls(final.shape[1])
+        for h_final, h_early in blocks(final, early, index=index):
+            result.update(h_early - h_final)
+        return result
+
     def update(self, rows: Tensor) -> None:
-        """Adds rows (n, D) of float64."""
-        if rows.shape[1] != len(self.mean):
-            raise ValueError(f"rows of {rows.shape[1]} features among rows of {len(self.mean)}")
-        if len(rows) > 0:
-            mean = rows.mean(dim=0)
-            around = rows - mean  # (n, D)
-            self.centred.addmm_(around.T, around)
-            self._meet(len(rows), mean)
-
-    def __add__(self, other: Scatter) -> Scatter:
-        if len(other.mean) != len(self.mean):
-            raise ValueError(f"rows of {len(other.mean)} features among rows of {len(self.mean)}")
-        total = Scatter(0)
-        total.count, total.mean, total.centred = self.count, self.mean, self.centred + other.centred
-        total._meet(other.count, other.mean)
-        return total
-
-    def _meet(self, n: int, mean: Tensor) -> None:
-        """What lies between the means of these rows and of n others, whose own scatter is in already."""
-        shift, total = mean - self.mean, max(self.count + n, 1)
-        self.centred.addr_(shift, shift, alpha=self.count * n / total)
+        """Add rows (n, D) of float64."""
+        n, mean = len(rows), rows.mean(dim=0)
+        around, shift, total = rows - mean, mean - self.mean, self.count + n
+        self.centred.addmm_(around.T, around).addr_(shift, shift, alpha=self.count * n / total)
         self.mean = self.mean + shift * (n / total)
-        self.count += n
+        self.count = total
 
     def moment(self, *, centred: bool) -> Tensor:
-        """E[(x − x̄)(x − x̄)ᵀ] or E[x xᵀ], both over N; zero of no rows. (D, D)"""
+        """E[(x − x̄)(x − x̄)ᵀ] or E[x xᵀ], both over N. (D, D)"""
         moment = self.centred / max(self.count, 1)
         return moment if centred else moment.addr_(self.mean, self.mean)
 
@@ -105,11 +84,11 @@ class Scatter:
 
     def directions(self, k: int, *, centred: bool) -> Tensor:
         """Leading eigenvectors of the moment, each with its largest entry positive. (D, k')"""
-        basis, values = leading_eigenvectors(self.moment(centred=centred), positive(k))
+        basis, values = leading_eigenvectors(self.moment(centred=centred), k)
         return oriented(basis[:, values > self._rounding()])
 
     def spectrum(self, *, centred: bool) -> Tensor:
-        """All eigenvalues of the moment, largest first, rounding set to 0. (D,)"""
+        """All eigenvalues of the moment, largest first; those within rounding are 0. (D,)"""
         values = torch.linalg.eigvalsh(self.moment(centred=centred)).flip(0)
         return torch.where(values > self._rounding(), values, 0.0)
 
@@ -119,173 +98,94 @@ class Scatter:
         return (u * (self.centred @ u)).sum(dim=0) / max(self.count, 1) + (self.mean @ u).square()
 
     def _rounding(self) -> float:
-        """Variance that rows of this size would show by rounding alone, though they were all equal."""
+        """Variance that equal rows of this size would show by rounding alone."""
         return len(self.mean) * EPS * self.power
 
 
 class Moments:
-    """Moments of h_F, h_E and Δh = h_E − h_F. `Moments.of(stream)`; those of disjoint parts add up.
+    """Moments of h_F, h_E and Δh = h_E − h_F: features (N, D) of the final and an early state.
 
     Three D × D matrices of float64: 100 MB at D = 2048, whatever N.
     """
 
-    def __init__(self, width: int) -> None:
-        self.final, self.early, self.delta = Scatter(width), Scatter(width), Scatter(width)
+    def __init__(self, final: Tensor, early: Tensor) -> None:
+        self.count, self.width = final.shape
+        self.final, self.early, self.delta = (RunningCovariance(self.width) for _ in range(3))
+        for h_final, h_early in blocks(final, early):
+            self.final.update(h_final)
+            self.early.update(h_early)
+            self.delta.update(h_early - h_final)
 
-    @classmethod
-    def of(cls, chunks: Stream) -> Moments:
-        """One pass over a stream of "final" and "early" rows."""
-        stream = blocks(chunks, "final", "early")
-        first = next(stream)
-        result = cls(first[0].shape[1])
-        for final, early in itertools.chain([first], stream):
-            result._add(final, early)
-        return result
-
-    def update(self, chunk: Chunk) -> None:
-        """Adds the rows of one more chunk."""
-        for final, early in split(chunk, "final", "early"):
-            self._add(final, early)
-
-    def _add(self, final: Tensor, early: Tensor) -> None:
-        self.final.update(final)
-        self.early.update(early)
-        self.delta.update(early - final)
-
-    def __add__(self, other: Moments) -> Moments:
-        total = Moments(self.width)
-        total.final, total.early = self.final + other.final, self.early + other.early
-        total.delta = self.delta + other.delta
-        return total
-
-    @property
-    def count(self) -> int:
-        return self.final.count
-
-    @property
-    def width(self) -> int:
-        return len(self.final.mean)
-
-    def moved(self) -> Moved:
-        """How far the features moved between the two states."""
+    def moved(self) -> dict[str, float]:
+        """How far features moved: E‖Δh‖² / E‖h_F‖², and the share ‖E Δh‖² / E‖Δh‖² that all samples have in common."""
         power = self.delta.power
         common = ratio(float(self.delta.mean.square().sum()), power)
-        return Moved(self.count, self.width, ratio(power, self.final.power), common)
+        return {"count": self.count, "width": self.width, "size": ratio(power, self.final.power), "common": common}
 
     def shortcut(self, k: int = 4) -> Tensor:
         """U, the displaced directions: top eigenvectors of E[Δh Δhᵀ], uncentred (Eq. 4). (D, k')"""
         return self.delta.directions(k, centred=False)
 
-    def abandoned(self, k: int = 4, ridge: float = 0.01) -> Tensor:
+    def abandoned(self, k: int = 4) -> Tensor:
         """Directions strong in Δh and weak in h_F: see `subspace.abandoned_directions`. (D, k')"""
-        delta, final = self.delta.moment(centred=False), self.final.moment(centred=False)
-        return oriented(abandoned_directions(delta, final, positive(k), ridge)[0])
+        return oriented(abandoned_directions(self.delta.moment(centred=False), self.final.moment(centred=False), k)[0])
 
-    def pca(self, role: Role, k: int = 4) -> Tensor:
+    def pca(self, state: Literal["final", "early"], k: int = 4) -> Tensor:
         """Leading principal components of a state, centred; V, the robust subspace, for "final". (D, k')"""
-        if role not in ("final", "early"):
-            raise ValueError(f"moments of {role!r} are not kept; 'final' and 'early' are")
-        scatter = self.final if role == "final" else self.early
-        return scatter.directions(k, centred=True)
+        return (self.final if state == "final" else self.early).directions(k, centred=True)
 
     def spectrum(self, *, centred: bool, count: int = 32) -> tuple[float, ...]:
-        """The leading eigenvalues of Δh's moment, largest first. The training uses the uncentred one."""
+        """The leading eigenvalues of Δh's moment, largest first. Training uses the uncentred one."""
         return tuple(self.delta.spectrum(centred=centred)[:count].tolist())
 
-    def eigengap(self, k: int = 4, *, centred: bool) -> Gap:
-        """λ_K − λ_{K+1} of Δh's moment; undefined where there is no λ_{K+1} or nothing moved."""
+    def eigengap(self, k: int = 4, *, centred: bool) -> dict[str, float]:
+        """λ_K − λ_{K+1} of Δh's moment, and that over λ₁: the paper's 0.059 and 0.029 (S-Sec. A.7, centred)."""
         values = self.delta.spectrum(centred=centred)
-        gap = float(values[k - 1] - values[k]) if positive(k) < len(values) and values[0] > 0 else math.nan
-        return Gap(gap, gap / float(values[0]) if not math.isnan(gap) else math.nan)
+        gap = float(values[k - 1] - values[k]) if k < len(values) and values[0] > 0 else math.nan
+        return {"absolute": gap, "relative": gap if math.isnan(gap) else gap / float(values[0])}
 
-    def geometry(self, k: int = 4) -> Geometry:
-        """Principal angles of the K-dimensional shortcut, final and early subspaces, each pair."""
+    def geometry(self, k: int = 4) -> dict[str, dict[str, Any]]:
+        """Angles between the K-dimensional shortcut, final and early subspaces, each pair (S-Sec. A.3.3)."""
         shortcut, final, early = self.shortcut(k), self.pca("final", k), self.pca("early", k)
-        return Geometry(angles(shortcut, final), angles(shortcut, early), angles(final, early))
+        return {
+            "shortcut_final": angles(shortcut, final),
+            "shortcut_early": angles(shortcut, early),
+            "final_early": angles(final, early),
+        }
 
 
-def angles(a: Tensor, b: Tensor) -> Angles:
-    """Principal angles between the spans of orthonormal bases (D, K₁) and (D, K₂); NaN of no direction."""
-    if a.ndim != 2 or b.ndim != 2 or len(a) != len(b):
-        raise ValueError(f"bases {tuple(a.shape)} and {tuple(b.shape)} are not of one space")
+def angles(a: Tensor, b: Tensor) -> dict[str, Any]:
+    """Principal angles in degrees, smallest first, between the spans of orthonormal bases (D, K₁) and (D, K₂).
+
+    {"mean", "each", "random": the mean of two random subspaces}; NaN if one has no direction.
+    """
     each = torch.rad2deg(principal_angles(a.double(), b.double())).tolist()
     if not each:
-        return Angles(math.nan, (), math.nan)
-    return Angles(math.fsum(each) / len(each), tuple(each), math.degrees(random_angle(a.shape[1], b.shape[1], len(a))))
+        return {"mean": math.nan, "each": [], "random": math.nan}
+    random = math.degrees(random_angle(a.shape[1], b.shape[1], len(a)))
+    return {"mean": math.fsum(each) / len(each), "each": each, "random": random}
 
 
 def oriented(basis: Tensor) -> Tensor:
     """Each column with its largest entry positive, so that "most positive" names the same end everywhere. (D, K)"""
     if basis.shape[1] == 0:
         return basis
-    largest = basis.gather(0, basis.abs().argmax(dim=0, keepdim=True))  # (1, K)
-    return basis * largest.sign()
-
-
-def positive(k: int) -> int:
-    if k < 1:
-        raise ValueError(f"{k} directions asked for; at least 1 is needed")
-    return k
-
-
-# --- A student's features in the teacher's space ---
-
-
-class Cross:
-    """Moments of rows (n, d) and their cross-moment with rows (n, D), gathered without cancellation as in `Scatter`."""
-
-    def __init__(self, width: int, target: int) -> None:
-        self.source = Scatter(width)
-        self.target_mean = torch.zeros(target, dtype=torch.float64)
-        self.cross = torch.zeros(width, target, dtype=torch.float64)  # Σ (x − x̄)(y − ȳ)ᵀ
-
-    @classmethod
-    def of(cls, chunks: Stream, source: str = "student", target: str = "final") -> Cross:
-        """One pass over a stream that has both roles."""
-        stream = blocks(chunks, source, target, equal=False)
-        first = next(stream)
-        result = cls(first[0].shape[1], first[1].shape[1])
-        for x, y in itertools.chain([first], stream):
-            result.update(x, y)
-        return result
-
-    def update(self, x: Tensor, y: Tensor) -> None:
-        """Adds rows (n, d) and (n, D) of float64."""
-        n, count = len(x), self.source.count
-        x_mean, y_mean = x.mean(dim=0), y.mean(dim=0)
-        x_shift, y_shift = x_mean - self.source.mean, y_mean - self.target_mean
-        self.cross.addmm_((x - x_mean).T, y - y_mean).addr_(x_shift, y_shift, alpha=count * n / (count + n))
-        self.target_mean = self.target_mean + y_shift * (n / (count + n))
-        self.source.update(x)
-
-    def ridge(self, strength: float = 1e-3) -> tuple[Tensor, Tensor]:
-        """(matrix (d, D), offset (D,)) of least squares, ridge = strength × mean feature variance; float64."""
-        moment = self.source.moment(centred=True)  # (d, d)
-        ridge = strength * moment.diagonal().mean() + torch.finfo(torch.float64).tiny
-        loaded = moment + ridge * torch.eye(len(moment), dtype=moment.dtype)
-        matrix = torch.linalg.solve(loaded, self.cross / self.source.count)
-        return matrix, self.target_mean - self.source.mean @ matrix
+    return basis * basis.gather(0, basis.abs().argmax(dim=0, keepdim=True)).sign()
 
 
 def ridge_map(source: Tensor, target: Tensor, strength: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """The affine map of least squares from rows (N, d) to rows (N, D), ridge = strength × mean feature variance.
+    """The affine least-squares map from rows (N, d) to rows (N, D), with ridge = strength × mean feature variance.
 
-    Returns (matrix (d, D), offset (D,)): a student's features in the teacher's space, by one ruler for all methods.
+    Returns (matrix (d, D), offset (D,)): a student's features in the teacher's space, the same for all methods.
     """
-    matrix, offset = Cross.of([{"source": source, "target": target}], "source", "target").ridge(strength)
-    return matrix.to(source), offset.to(source)
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A stream with one role's rows moved by an affine map; can be read again where `chunks` can."""
-
-    chunks: Stream
-    matrix: Tensor  # (d, D)
-    offset: Tensor  # (D,)
-    role: str = "student"
-
-    def __iter__(self) -> Iterator[Chunk]:
-        for chunk in self.chunks:
-            rows = chunk[self.role]
-            yield {**chunk, self.role: rows @ self.matrix.to(rows) + self.offset.to(rows)}
+    covariance = RunningCovariance(source.shape[1])
+    for (x,) in blocks(source):
+        covariance.update(x)
+    moment = covariance.moment(centred=True)  # (d, d)
+    y_mean = torch.stack([y.sum(dim=0) for (y,) in blocks(target)]).sum(dim=0) / len(target)  # (D,)
+    cross = torch.zeros(source.shape[1], target.shape[1], dtype=torch.float64)
+    for x, y in blocks(source, target):
+        cross.addmm_((x - covariance.mean).T, y - y_mean, alpha=1 / len(target))
+    ridge = strength * moment.diagonal().mean() + torch.finfo(torch.float64).tiny
+    matrix = torch.linalg.solve(moment + ridge * torch.eye(len(moment), dtype=moment.dtype), cross)
+    return matrix.to(source), (y_mean - covariance.mean @ matrix).to(source)

@@ -1,4 +1,4 @@
-"""A trained network over sets: one forward pass each, results in scores/<set>.json. What is scored is not repeated.
+"""A trained network → scores/<set>.json, one file per evaluation. What is already scored is not repeated.
 
 The table of evaluations needs no torch: commands and reports read names, help and metrics from it.
 """
@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -19,32 +18,88 @@ from antishortcut.run_dir import RunDir, write_json
 if TYPE_CHECKING:
     from antishortcut.evaluation.context import EvalContext as EvalContext
     from antishortcut.evaluation.context import EvaluatedRun as EvaluatedRun
-    from antishortcut.evaluation.context import Examination
+    from antishortcut.evaluation.context import Score
 
 Metric = tuple[str, bool | None]  # its label, and whether higher is better: None where neither is
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `asd evaluate --on NAME` measures. A new one is a line in EVALUATIONS, its file, its test and its docs."""
+    """What `asd evaluate --on NAME` measures. docs/extend.md shows how to add one."""
 
-    name: str
     help: str
-    run: Callable[[EvalContext], Iterable[Examination]]
+    run: Callable[[EvalContext], Iterable[Score]]  # opens the images; each Score is one file of scores
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
     needs_folder: bool = False  # of images, from --at or below the data root
 
 
-def _later(function: str, *arguments: str) -> Callable[[EvalContext], Iterable[Examination]]:
-    """A function of this package, "module.name", imported when it is called."""
+# The code of an evaluation imports torch, so it is imported when it runs.
 
-    def run(bench: EvalContext) -> Iterable[Examination]:
-        module, name = function.split(".")
-        result = getattr(import_module(f"antishortcut.evaluation.{module}"), name)
-        examinations: Iterable[Examination] = partial(result, *arguments)(bench)
-        return examinations
 
-    return run
+def _clean(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.context import clean
+
+    return clean(context)
+
+
+def _corruptions(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.corruption_scores import corruptions
+
+    return corruptions(context)
+
+
+def _stylized(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import stylized
+
+    return stylized(context)
+
+
+def _cue_conflict(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import cue_conflict
+
+    return cue_conflict(context)
+
+
+def _renditions(name: str, context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import renditions
+
+    return renditions(name, context)
+
+
+def _groups(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import groups
+
+    return groups(context)
+
+
+def _attack(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.adversarial import attack
+
+    return attack(context)
+
+
+def _hard(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.shift_scores import hard
+
+    return hard(context)
+
+
+def _mechanism(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.mechanism import mechanism
+
+    return mechanism(context)
+
+
+def _scenes(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.segmentation_scores import scenes
+
+    return scenes(context)
+
+
+def _cost(context: EvalContext) -> Iterable[Score]:
+    from antishortcut.evaluation.latency import cost
+
+    return cost(context)
 
 
 _ACCURACY: dict[str, Metric] = {"accuracy": ("accuracy", True)}
@@ -56,153 +111,133 @@ _CUES: dict[str, Metric] = {
 _RENDITIONS: dict[str, Metric] = {**_ACCURACY, "accuracy_overlap": ("accuracy overlap", True)}
 _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
 
-EVALUATIONS: dict[str, Evaluation] = {
-    evaluation.name: evaluation
-    for evaluation in (
-        Evaluation(
-            "clean",
-            "every test set of the data, scored as its task says: accuracy, or mean IoU",
-            _later("context.clean"),
-            {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
-        ),
-        Evaluation(
-            "corruptions",
-            "error on the test images under 15 corruptions at 5 severities, official copies or made here",
-            _later("corruption_scores.corruptions"),
-            {
-                "mce": ("mCE", False),
-                "mce_all": ("mCE, all severities", False),
-                "mce_relative": ("relative mCE", False),
-                "mce_relative_5": ("relative mCE, severity 5", False),
-                "clean_error": ("clean error", False),
-                **{kind: (kind, False) for kind in _KINDS},
-                **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
-            },
-        ),
-        Evaluation(
-            "stylized",
-            "copies made by asd stylize: accuracy, and how often the class of the style is said",
-            _later("shift_scores.stylized"),
-            {
-                **_ACCURACY,
-                "clean_accuracy": ("clean accuracy", True),
-                "gap": ("gap", False),
-                "by_style": ("by style", None),
-            },
-            needs_folder=True,
-        ),
-        Evaluation(
-            "cue-conflict",
-            "images with the shape of one class and the texture of another: how often which is said",
-            _later("shift_scores.conflict"),
-            {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
-            needs_folder=True,
-        ),
-        Evaluation(
-            "imagenet-r",
-            "paintings, toys and cartoons of ImageNet's classes, those that the student has",
-            _later("shift_scores.renditions", "imagenet-r"),
-            _RENDITIONS,
-            needs_folder=True,
-        ),
-        Evaluation(
-            "imagenet-a",
-            "photographs that ImageNet's networks got wrong, of the classes that the student has",
-            _later("shift_scores.renditions", "imagenet-a"),
-            _RENDITIONS,
-            needs_folder=True,
-        ),
-        Evaluation(
-            "groups",
-            "accuracy of the worst group, where every image has a second fact besides its class",
-            _later("shift_scores.groups"),
-            {
-                "worst_group": ("worst group", True),
-                "mean_group": ("mean group", True),
-                "adjusted": ("adjusted", True),
-            },
-        ),
-        Evaluation(
-            "attack",
-            "accuracy under a small adversarial change, which no method here aims at",
-            _later("shift_scores.attack"),
-            {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
-        ),
-        Evaluation(
-            "hard",
-            "accuracy on the images that the early teacher gets wrong, and on the others",
-            _later("shift_scores.hard"),
-            {
-                "hard_accuracy": ("hard accuracy", True),
-                "easy_accuracy": ("easy accuracy", True),
-                "balanced_accuracy": ("balanced accuracy", True),
-                "hard_share": ("hard share", None),
-            },
-        ),
-        Evaluation(
-            "mechanism",
-            "where the student's features stand between early and final teacher, and how sure that is",
-            _later("mechanism.mechanism"),
-            {
-                "cos_final": ("cosine to T_final", None),
-                "cos_early": ("cosine to T_early", None),
-                "closer_final": ("closer to T_final", None),
-                "signed_cosine": ("signed cosine", None),
-                "signed_above": ("above −0.1", None),
-                "projection": ("on shortcut directions", None),
-                "robust_projection": ("on robust directions", None),
-                "projection_final": ("T_final on shortcut directions", None),
-                "projection_early": ("T_early on shortcut directions", None),
-                "hinge_share": ("share above the hinge", None),
-                "hinge_mean": ("mean above the hinge", None),
-                "infonce_binary": ("InfoNCE, binary", None),
-                "infonce_full": ("InfoNCE, full", None),
-                "infonce_ceiling": ("its ceiling", None),
-                "head_share": ("head’s share of shortcut directions", None),
-                "shift_largest": ("largest logit shift", None),
-                "shift_bound": ("its bound", None),
-            },
-        ),
-        Evaluation(
-            "scenes",
-            "segmentation to look at: images, truth, predictions; agreement of student and teacher",
-            _later("segmentation_scores.scenes"),
-            {"agreement": ("agreement with the teacher", None)},
-        ),
-        Evaluation(
-            "cost",
-            "parameters, size on disk and milliseconds an image, beside the teacher's",
-            _later("latency.cost"),
-            {
-                "ms": ("ms an image", False),
-                "parameters": ("parameters", False),
-                "bytes": ("bytes", False),
-                "times_faster": ("times faster", True),
-            },
-        ),
-    )
+EVALUATIONS = {
+    "clean": Evaluation(
+        "every test set of the data, scored as its task defines: accuracy, or mean IoU",
+        _clean,
+        {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
+    ),
+    "corruptions": Evaluation(
+        "error on the test images under 15 corruptions at 5 severities, official copies or generated",
+        _corruptions,
+        {
+            "mce": ("mCE", False),
+            "mce_all": ("mCE, all severities", False),
+            "mce_relative": ("relative mCE", False),
+            "mce_relative_5": ("relative mCE, severity 5", False),
+            "clean_error": ("clean error", False),
+            **{kind: (kind, False) for kind in _KINDS},
+            **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
+        },
+    ),
+    "stylized": Evaluation(
+        "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
+        _stylized,
+        {
+            **_ACCURACY,
+            "clean_accuracy": ("clean accuracy", True),
+            "gap": ("gap", False),
+            "by_style": ("by style", None),
+        },
+        needs_folder=True,
+    ),
+    "cue-conflict": Evaluation(
+        "images with the shape of one class and the texture of another: how often each is predicted",
+        _cue_conflict,
+        {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
+        needs_folder=True,
+    ),
+    "imagenet-r": Evaluation(
+        "paintings, toys and cartoons of those ImageNet classes that the student has",
+        partial(_renditions, "imagenet-r"),
+        _RENDITIONS,
+        needs_folder=True,
+    ),
+    "imagenet-a": Evaluation(
+        "photographs that ImageNet networks get wrong, of the classes that the student has",
+        partial(_renditions, "imagenet-a"),
+        _RENDITIONS,
+        needs_folder=True,
+    ),
+    "groups": Evaluation(
+        "accuracy of the worst group, where images have a second attribute besides their class",
+        _groups,
+        {"worst_group": ("worst group", True), "mean_group": ("mean group", True), "adjusted": ("adjusted", True)},
+    ),
+    "attack": Evaluation(
+        "accuracy under a small adversarial change, which no method here is designed for",
+        _attack,
+        {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
+    ),
+    "hard": Evaluation(
+        "accuracy on the images that the early teacher gets wrong, and on the rest",
+        _hard,
+        {
+            "hard_accuracy": ("hard accuracy", True),
+            "easy_accuracy": ("easy accuracy", True),
+            "balanced_accuracy": ("balanced accuracy", True),
+            "hard_share": ("hard share", None),
+        },
+    ),
+    "mechanism": Evaluation(
+        "where the student's features lie between the early and the final teacher",
+        _mechanism,
+        {
+            "cos_final": ("cosine to T_final", None),
+            "cos_early": ("cosine to T_early", None),
+            "closer_final": ("closer to T_final", None),
+            "signed_cosine": ("signed cosine", None),
+            "signed_above": ("above −0.1", None),
+            "projection": ("on shortcut directions", None),
+            "robust_projection": ("on robust directions", None),
+            "projection_final": ("T_final on shortcut directions", None),
+            "projection_early": ("T_early on shortcut directions", None),
+            "hinge_share": ("share above the hinge", None),
+            "hinge_mean": ("mean above the hinge", None),
+            "infonce_binary": ("InfoNCE, binary", None),
+            "infonce_full": ("InfoNCE, full", None),
+            "infonce_ceiling": ("its ceiling", None),
+            "head_share": ("head’s share of shortcut directions", None),
+            "shift_largest": ("largest logit shift", None),
+            "shift_bound": ("its bound", None),
+        },
+    ),
+    "scenes": Evaluation(
+        "segmentation examples: images, labels, predictions; agreement of student and teacher",
+        _scenes,
+        {"agreement": ("agreement with the teacher", None)},
+    ),
+    "cost": Evaluation(
+        "parameters, size on disk and milliseconds per image, compared with the teacher",
+        _cost,
+        {
+            "ms": ("ms an image", False),
+            "parameters": ("parameters", False),
+            "bytes": ("bytes", False),
+            "times_faster": ("times faster", True),
+        },
+    ),
 }
 
 
 def evaluate(
-    folder: RunDir, bench: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
+    folder: RunDir, context: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
 ) -> dict[str, dict[str, Any]]:
-    """Run the named evaluations of a finished run and keep their scores; what is scored already is not repeated.
+    """Run the named evaluations of a finished run and write their scores; existing scores are not repeated.
 
-    Scores of an earlier state of a teacher are kept as <set>@<state>. If some evaluations fail, the others are done
-    first.
+    Scores of an earlier state of a teacher are named <set>@<state>. If some evaluations fail, the rest still run.
     """
     from antishortcut.evaluation.context import EvaluatedRun
 
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
-    subject, errors = EvaluatedRun(folder, bench, state, device), list[str]()
-    remove_leftovers(folder.path)  # what a killed evaluation left half-written
+    evaluated, errors = EvaluatedRun(folder, context, state, device), list[str]()
+    remove_leftovers(folder.path)  # of an interrupted evaluation
     for name in on:
         try:
-            for examination in EVALUATIONS[name].run(bench):
-                _examine(subject, examination)
+            for score in EVALUATIONS[name].run(context):
+                _write_score(evaluated, score)
         except UserError as error:
             errors.append(str(error))
     if errors:
@@ -210,29 +245,31 @@ def evaluate(
     return folder.scores()
 
 
-def _examine(subject: EvaluatedRun, examination: Examination) -> None:
-    folder, title = subject.folder, examination.name + subject.mark
-    score = folder.score(title)
-    if score is not None and score.get("fingerprint") == examination.fingerprint and examination.made(subject):
+def _write_score(evaluated: EvaluatedRun, score: Score) -> None:
+    folder, name = evaluated.folder, score.name + evaluated.suffix
+    existing = folder.score(name)
+    if existing is not None and existing.get("fingerprint") == score.fingerprint and score.complete(evaluated):
         return
-    _writable(folder)
-    facts = {"set": examination.name, "state": subject.state, "fingerprint": examination.fingerprint}
-    write_json(folder.path / "scores" / f"{title}.json", facts | dict(examination.score(subject)))
+    _check_writable(folder)
+    facts = {"set": score.name, "state": evaluated.state, "fingerprint": score.fingerprint}
+    write_json(folder.path / "scores" / f"{name}.json", facts | dict(score.compute(evaluated)))
 
 
-def _writable(folder: RunDir) -> None:
+def _check_writable(folder: RunDir) -> None:
     """Fail before anything is computed if the folder cannot be written to."""
-    place = folder.path / "scores"
+    path = folder.path / "scores"
     try:
-        with tempfile.TemporaryFile(dir=place if place.is_dir() else folder.path):
+        with tempfile.TemporaryFile(dir=path if path.is_dir() else folder.path):
             pass
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise UserError(f"cannot write to {place} ({why}); make it writable, or evaluate a copy of the run") from None
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"cannot write to {path} ({reason}); make it writable, or evaluate a copy of the run") from None
 
 
 def __getattr__(name: str) -> Any:
-    """EvalContext and EvaluatedRun need torch, so they are imported when they are used."""
+    """EvalContext and EvaluatedRun need torch, so they are imported on first use."""
     if name in ("EvalContext", "EvaluatedRun"):
-        return getattr(import_module("antishortcut.evaluation.context"), name)
+        from antishortcut.evaluation import context
+
+        return getattr(context, name)
     raise AttributeError(name)

@@ -1,196 +1,170 @@
-"""What is examined, and where evaluations find their images."""
+"""The run that is evaluated, where evaluations find their images, and the evaluation of the data's own test sets."""
 # N images, C classes, D features
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from antishortcut.analysis.features import features, predict
-from antishortcut.config.recipe import Run
-from antishortcut.data import order
 from antishortcut.data.readers import tiny_wnids
 from antishortcut.data.segmentation import wants_labels
-from antishortcut.data.splits import limited, take
+from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy
 from antishortcut.models import Network
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
-from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model
 from antishortcut.types import AnySet, Batch, DataSplits, Features, FileSet, ImageSet
 
 
 @dataclass(frozen=True)
 class EvalContext:
-    """The images a run was trained for, and where others lie."""
+    """The data a run was trained on, and where other images are."""
 
     sets: DataSplits
-    runs: Path  # where run folders lie; generated copies are kept below it
+    runs: Path  # the folder of run folders; generated copies are written below it
     root: Path = field(default_factory=lambda: Path(os.environ.get("ANTISHORTCUT_DATA") or "data"))
-    at: Mapping[str, Path] = field(default_factory=dict)  # places given by hand, by evaluation
+    at: Mapping[str, Path] = field(default_factory=dict)  # folders of images from --at, by evaluation
     quiet: bool = True
     limit: int | None = None  # images of a corruption at a severity
 
     @property
-    def primary_metric(self) -> tuple[str, AnySet]:
+    def first_test(self) -> tuple[str, AnySet]:
         """Name and images of the first test set."""
         return next(iter(self.sets.tests.items()))
 
     @property
     def wnids(self) -> tuple[str, ...]:
-        """The classes as folders of released sets are named: TinyImageNet's are known to us by words."""
+        """The classes as released sets name their folders: TinyImageNet's classes are words here."""
         return tiny_wnids(self.root) if self.sets.name == "tiny-imagenet" else self.sets.classes
 
-    def place(self, evaluation: str, *usual: str) -> Path | None:
-        """The folder given by hand, or the first usual one below the data root that is there."""
+    def folder(self, evaluation: str, *usual: str) -> Path | None:
+        """The folder from --at, or the first usual one that exists below the data root."""
         if evaluation in self.at:
-            inputs = self.at[evaluation]
-            if not inputs.is_dir():
-                raise UserError(f"--at {evaluation}={inputs}: no such folder")
-            return inputs
+            path = self.at[evaluation]
+            if not path.is_dir():
+                raise UserError(f"--at {evaluation}={path}: no such folder")
+            return path
         return next((self.root / name for name in usual if (self.root / name).is_dir()), None)
 
-    def content(self, copies: AnySet, facts: Mapping[str, Any], place: Path) -> AnySet:
-        """The headline images that these are copies of, or a refusal: copies of others would be scored as if of these.
+    def fingerprint(self, images: str) -> str:
+        """Scores depend on the images and on the data the student was trained on."""
+        return hashlib.sha256(f"{self.sets.fingerprint} {images}".encode()).hexdigest()[:16]
 
-        Folders are known by kind alone, for their paths differ by machine; files may be listed in another order.
+    def originals(self, copies: AnySet, facts: Mapping[str, Any], folder: Path) -> AnySet:
+        """The images of the first test set that these are copies of; an error if they are copies of other images.
+
+        Folder data sets are compared by kind only, since paths differ between machines; files may be in another order.
         """
-        name, images = self.primary_metric
+        name, images = self.first_test
         other = str(facts.get("set", self.sets.name))
         if other.partition(":")[0] != self.sets.name.partition(":")[0]:
-            raise UserError(f"{place} holds copies of {other}, not of {self.sets.name}")
+            raise UserError(f"{folder} holds copies of {other}, not of {self.sets.name}")
         if isinstance(copies, ImageSet) and copies.image.shape[2] != self.sets.image_size:
             side, own = copies.image.shape[2], self.sets.image_size
-            raise UserError(f"{place} holds images of {side} pixels; this student was trained on {own}")
+            raise UserError(f"{folder} holds images of {side} pixels; this student was trained on {own}")
         images = limited(images, len(copies), 0) if len(copies) < len(images) else images
-        ours, reference = images.label, copies.label
+        labels = [images.label, copies.label]
         if isinstance(copies, FileSet):
-            ours, reference = ours.sort().values, reference.sort().values
-        if not torch.equal(ours, reference):
-            raise UserError(f"{place} holds copies of other images than {self.sets.name}'s {name} set: labels differ")
+            labels = [label.sort().values for label in labels]
+        if not torch.equal(*labels):
+            raise UserError(f"{folder} holds copies of other images than {self.sets.name}'s {name} set: labels differ")
         return images
 
 
 class EvaluatedRun:
-    """A finished run, opened to be examined; of a teacher, any state it kept."""
+    """A finished run that is evaluated; of a teacher, any of its saved states."""
 
-    def __init__(self, folder: RunDir, bench: EvalContext, state: str = "final", device: str = "cpu") -> None:
+    def __init__(self, folder: RunDir, context: EvalContext, state: str = "final", device: str = "cpu") -> None:
         if not folder.finished:
-            raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
-        self.folder, self.bench, self.state, self.device = folder, bench, state, device
+            raise UserError(f"{folder.path} is not finished; run its command again to resume it")
+        self.folder, self.context, self.state, self.device = folder, context, state, device
         self.run, _ = folder.read()
-        if self.run.fingerprint != bench.sets.fingerprint:
-            raise UserError(f"{folder.path} was trained on other data than are here now (fingerprints differ)")
+        if self.run.fingerprint != context.sets.fingerprint:
+            raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
 
     @property
-    def mark(self) -> str:
-        """Behind the name of a score: scores of an earlier state of a teacher are kept as <set>@<state>."""
+    def suffix(self) -> str:
+        """Scores of an earlier state of a teacher are named <set>@<state>."""
         return "" if self.state == "final" else f"@{self.state}"
 
     @cached_property
     def network(self) -> Network:
-        """Loaded when the first score is wanted: a repeated evaluation touches no weights."""
-        return _network(self.run, self.folder, self.bench.sets, self.state).eval()
+        """Loaded for the first score, so a repeated evaluation reads no weights."""
+        blank = self.run.model.model_copy(update={"weights": None, "pretrained": False})
+        network = build_model(blank, len(self.context.sets.classes), self.context.sets.image_size)
+        student = self.state == "final" and not self.run.keep
+        weights = read_weights(self.folder.weights()) if student else Trajectory(self.folder).weights(self.state)
+        load_checked(network, weights, self.folder.path)
+        return network.eval()
 
-    def stream(self, images: AnySet, network: Network | None = None) -> Iterator[tuple[Features, Batch]]:
-        """What the network says of a set, batch by batch in its order; another network than its own when given."""
-        for outputs, batch in self.predict({"": network or self.network}, images):
-            yield outputs[""], batch
+    def teachers(self, what: str) -> Teachers:
+        """The final and early state of the student's teacher, whatever it learned from; an error for a teacher."""
+        if self.run.teacher is None:
+            raise UserError(f"{self.folder.path} is a teacher; {what} compares a student with its teacher")
+        sets, run = self.context.sets, self.run.model_copy(update={"roles": {}})
+        return Teachers(run, self.context.runs, len(sets.classes), sets.image_size)
 
     def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
         """Outputs of several networks for a set, batch by batch in its order."""
-        sets = self.bench.sets
+        sets = self.context.sets
         return predict(networks, images, sets.image_size, device=self.device, batch=build_task(sets).eval_batch_size)
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) and embeddings (N, D) of a set of whole images, in its order."""
-        wants_labels("this evaluation, unlike clean and scenes,", self.bench.sets.train, of="image")
-        outputs = [outputs for outputs, _ in self.stream(images, network)]
-        return torch.cat([s.logits for s in outputs]), torch.cat([s.embedding for s in outputs])
+        """Logits (N, C) and embeddings (N, D) of a set with one label per image; of another network if given."""
+        wants_labels("this evaluation, unlike clean and scenes,", self.context.sets.train, of="image")
+        outputs = [outputs[""] for outputs, _ in self.predict({"": network or self.network}, images)]
+        return torch.cat([each.logits for each in outputs]), torch.cat([each.embedding for each in outputs])
 
     def features(self, networks: Mapping[str, Network], images: AnySet, title: str = "") -> dict[str, Tensor]:
-        """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar when it has a title."""
-        quiet = self.bench.quiet or not title
-        return features(networks, images, self.bench.sets.image_size, self.device, title, quiet)
+        """Embeddings of a set in several networks: {role: (N, D)}; with a progress bar if it has a title."""
+        quiet = self.context.quiet or not title
+        return features(networks, images, self.context.sets.image_size, self.device, title, quiet)
 
-    def clean_accuracy(self, of: AnySet | None = None) -> float:
-        """On the headline test set, as scored before or now; or on the part of it that copies were made of."""
-        name, images = self.bench.primary_metric
-        if of is not None and of is not images:
-            return dict(accuracy(self.outputs(of)[0], of.label))["accuracy"]
-        known = self.folder.score(name + self.mark)
-        if known is not None and known.get("fingerprint") == self.bench.sets.fingerprint:
-            value = known["values"].get("accuracy")
+    def clean_accuracy(self, images: AnySet | None = None) -> float:
+        """On the first test set, from its score if there is one, or on the images that copies were made of."""
+        name, test = self.context.first_test
+        score = self.folder.score(name + self.suffix)
+        if (
+            (images is None or images is test)
+            and score is not None
+            and score.get("fingerprint") == self.context.sets.fingerprint
+        ):
+            value = score["values"].get("accuracy")
             if isinstance(value, int | float) and 0 <= value <= 1:  # else its file is damaged
                 return float(value)
+        images = test if images is None else images
         return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
 
 
-class Examination(Protocol):
-    """Images opened for scoring, and how they are scored."""
-
-    @property
-    def name(self) -> str:
-        """Of the score file, scores/<name>.json."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the images and of how they are scored: a score that carries it stands."""
-        ...
-
-    def made(self, subject: EvaluatedRun) -> bool:
-        """Whether what belongs to the score besides its file is there."""
-        ...
-
-    def score(self, subject: EvaluatedRun) -> Mapping[str, Any]:
-        """`count`, `values` (numbers by name) and what else belongs to the score."""
-        ...
-
-
 @dataclass(frozen=True)
-class Scored:
-    """An examination that is one function."""
+class Score:
+    """One file scores/<name>.json: what it depends on, and how it is computed."""
 
     name: str
-    fingerprint: str
-    score: Callable[[EvaluatedRun], Mapping[str, Any]]
-    made: Callable[[EvaluatedRun], bool] = lambda subject: True
+    fingerprint: str  # of the images and of the version of the code; a score with the same one is not repeated
+    compute: Callable[[EvaluatedRun], Mapping[str, Any]]  # `count`, `values` (numbers by metric) and further facts
+    complete: Callable[[EvaluatedRun], bool] = lambda evaluated: True  # whether files besides the score exist
 
 
-def part(images: AnySet, count: int) -> AnySet:
-    """A fixed random part of a set, the same for every run."""
-    if len(images) <= count:
-        return images
-    return take(images, order(len(images), 0, 0)[:count].sort().values)
+def clean(context: EvalContext) -> Iterator[Score]:
+    """Every test set of the data, scored as its task defines."""
+    for name, images in context.sets.tests.items():
+        yield Score(name, context.sets.fingerprint, partial(_clean, images))
 
 
-def _network(run: Run, folder: RunDir, sets: DataSplits, state: str) -> Network:
-    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = build_model(blank, len(sets.classes), sets.image_size)
-    weights = read_weights(folder.weights()) if state == "final" and not run.keep else Trajectory(folder).weights(state)
-    load_checked(network, weights, folder.path)
-    return network
-
-
-# --- The data's own test sets, scored as their task says ---
-
-
-def clean(bench: EvalContext) -> Iterator[Examination]:
-    """Every test set of the data."""
-    for name, images in bench.sets.tests.items():
-        yield Scored(name, bench.sets.fingerprint, partial(_score, images))
-
-
-def _score(images: AnySet, subject: EvaluatedRun) -> Mapping[str, Any]:
-    sets = subject.bench.sets
-    return {"count": len(images)} | build_task(sets).report(subject.stream(images), images, sets.classes)
+def _clean(images: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    sets = evaluated.context.sets
+    batches = ((outputs[""], batch) for outputs, batch in evaluated.predict({"": evaluated.network}, images))
+    return {"count": len(images)} | build_task(sets).report(batches, images, sets.classes)

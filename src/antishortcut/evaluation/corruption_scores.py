@@ -1,20 +1,26 @@
-"""Error on corrupted copies of the test set, official ones when they are there, otherwise made here."""
-# N images, C classes
+"""Error on corrupted copies of the test set: the official ones if they exist, otherwise generated here."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antishortcut.data import corruptions as made
+from antishortcut.data.corruptions import (
+    CORRUPTIONS,
+    FROST,
+    GROUPS,
+    SEVERITIES,
+    VERSION,
+    Copies,
+    find_copies,
+    write_copies,
+)
 from antishortcut.data.image_io import decode
 from antishortcut.data.splits import limited, set_mark
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.metrics import accuracy, corruption_error
 from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir, write_json
@@ -25,99 +31,55 @@ RELEASED = {  # folders below the data root, as the official archives unpack
     "tiny-imagenet": ("Tiny-ImageNet-C",),
     "imagenet100": ("ImageNet-C", "imagenet-c"),
 }
-SEED = 0  # of the copies made here: one set of images for every run
+SEED = 0  # of generated copies: the same images for every run
 
 
-def corruptions(bench: EvalContext) -> Iterator[Examination]:
-    """The fifteen of CIFAR-C at five severities."""
-    yield Corruptions(bench)
+def corruptions(context: EvalContext) -> Iterator[Score]:
+    """The fifteen corruptions of CIFAR-C at five severities."""
+    folder = context.folder("corruptions", *RELEASED.get(context.sets.name, ()))
+    if folder is not None:
+        copies = find_copies(folder, context.wnids)
+        limit = "" if context.limit is None else f" {context.limit}"
+        yield Score("corruptions", context.fingerprint(copies.fingerprint + limit), partial(_score, lambda: copies))
+        return
+    originals = limited(context.first_test[1], context.limit, SEED, "the number of images to corrupt")
+    generated = context.runs / "shifted" / f"corruptions-{FROST}-{set_mark(originals)}"
+    images = f"{VERSION} {SEED} {generated.name}"
+    yield Score("corruptions", context.fingerprint(images), partial(_score, partial(_generate, context, generated)))
 
 
-@dataclass(frozen=True)
-class Corruptions:
-    bench: EvalContext
-    name: str = "corruptions"
-
-    @cached_property
-    def _place(self) -> Path | None:
-        return self.bench.place(self.name, *RELEASED.get(self.bench.sets.name, ()))
-
-    @cached_property
-    def _originals(self) -> AnySet:
-        return limited(self.bench.primary_metric[1], self.bench.limit, SEED, "the number of images to corrupt")
-
-    @cached_property
-    def _home(self) -> Path:
-        """Where copies made here are kept, by what they are copies of."""
-        return self.bench.runs / "shifted" / f"corruptions-{made.FROST}-{set_mark(self._originals)}"
-
-    @cached_property
-    def copies(self) -> made.Copies:
-        """Opened; made first when there are none."""
-        classes = self.bench.wnids
-        if self._place is not None:
-            return made.find_copies(self._place, classes)
-        made.write_copies(
-            self._originals,
-            self.bench.sets.image_size,
-            self._home,
-            seed=SEED,
-            facts={"set": self.bench.sets.name, "fingerprint": set_mark(self._originals)},
-            quiet=self.bench.quiet,
-            wait=True,  # for another evaluation that is making the same images
-        )
-        return made.find_copies(self._home, classes)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        cut = "" if self.bench.limit is None else f" {self.bench.limit}"
-        placed = self._place is not None
-        images = self.copies.fingerprint + cut if placed else f"{made.VERSION} {SEED} {self._home.name}"
-        return hashlib.sha256(f"{self.bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
-
-    def made(self, subject: EvaluatedRun) -> bool:
-        return True
-
-    def score(self, subject: EvaluatedRun) -> Mapping[str, Any]:
-        copies = self.copies
-        first = self._part(subject, made.CORRUPTIONS[0], 1)
-        content = self.bench.content(first, copies.facts, copies.folder)
-        errors: dict[str, list[float]] = {}
-        total = len(made.CORRUPTIONS) * len(made.SEVERITIES)
-        with ProgressBar("corruptions", total, self.bench.quiet) as watch:
-            for corruption in made.CORRUPTIONS:
-                errors[corruption] = []
-                for severity in made.SEVERITIES:
-                    images = self._part(subject, corruption, severity)
-                    logits, _ = subject.outputs(_whole(images, self.bench.sets.image_size))
-                    errors[corruption].append(1 - dict(accuracy(logits, images.label))["accuracy"])
-                    watch.update(len(made.SEVERITIES) * (len(errors) - 1) + severity, {})
-        values = dict(corruption_error(errors, made.GROUPS)) | {"clean_error": 1 - subject.clean_accuracy(content)}
-        facts = {"source": copies.source, "facts": dict(copies.facts)}
-        return {"count": len(images), "values": values, "errors": errors} | facts
-
-    def _part(self, subject: EvaluatedRun, corruption: str, severity: int) -> AnySet:
-        """A corruption at a severity, cut as the run's test set was, then to the images wanted."""
-        data = subject.run.data
-        part = limited(self.copies.part(corruption, severity), data.test_limit, data.seed)
-        return limited(part, self.bench.limit, SEED)
+def _generate(context: EvalContext, folder: Path) -> Copies:
+    originals = limited(context.first_test[1], context.limit, SEED)
+    facts = {"set": context.sets.name, "fingerprint": set_mark(originals)}
+    options: dict[str, Any] = {"seed": SEED, "facts": facts, "quiet": context.quiet}
+    write_copies(
+        originals, context.sets.image_size, folder, wait=True, **options
+    )  # another process may be writing them
+    return find_copies(folder, context.wnids)
 
 
-def _whole(images: AnySet, size: int) -> AnySet:
-    """Files brought to size without cutting a margin: released ones were cut before they were corrupted."""
-    return decode(images, size, None) if isinstance(images, FileSet) else images
+def _score(open_copies: Callable[[], Copies], evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    copies, context, data = open_copies(), evaluated.context, evaluated.run.data
 
+    def images_of(corruption: str, severity: int) -> AnySet:
+        """Limited as the run's test set, then as the context says."""
+        images = limited(copies.part(corruption, severity), data.test_limit, data.seed)
+        return limited(images, context.limit, SEED)
 
-def _complete(score: Mapping[str, Any]) -> bool:
-    """Whether a score read from a file has an error, a number, for every corruption at every severity."""
-    errors = score.get("errors")
-    return (
-        isinstance(score.get("fingerprint"), str)
-        and isinstance(errors, dict)
-        and bool(errors)
-        and all(isinstance(row, list) and len(row) == len(made.SEVERITIES) for row in errors.values())
-        and all(isinstance(error, int | float) and 0 <= error <= 1 for row in errors.values() for error in row)
-    )
+    originals = context.originals(images_of(CORRUPTIONS[0], 1), copies.facts, copies.folder)
+    errors: dict[str, list[float]] = {corruption: [] for corruption in CORRUPTIONS}
+    with ProgressBar("corruptions", len(CORRUPTIONS) * len(SEVERITIES), context.quiet) as bar:
+        for number, corruption in enumerate(CORRUPTIONS):
+            for severity in SEVERITIES:
+                images = images_of(corruption, severity)
+                if isinstance(images, FileSet):  # released files were cropped before they were corrupted: only resize
+                    images = decode(images, context.sets.image_size, None)
+                logits, _ = evaluated.outputs(images)
+                errors[corruption].append(1 - dict(accuracy(logits, images.label))["accuracy"])
+                bar.update(len(SEVERITIES) * number + severity, {})
+    values = dict(corruption_error(errors, GROUPS)) | {"clean_error": 1 - evaluated.clean_accuracy(originals)}
+    facts = {"source": copies.source, "facts": dict(copies.facts)}
+    return {"count": len(images), "values": values, "errors": errors} | facts
 
 
 def relate(folder: RunDir, reference: RunDir) -> None:
@@ -125,22 +87,30 @@ def relate(folder: RunDir, reference: RunDir) -> None:
 
     mCE = mean over corruptions of Σ_severities error / Σ_severities error of the reference, and the same at severity 5.
     """
-    own, other = folder.score("corruptions"), reference.score("corruptions")
-    if own is None or other is None:
-        raise UserError(f"{(folder if own is None else reference).path} has no corruption score yet")
-    for score, place in ((own, folder), (other, reference)):
-        if not _complete(score):
-            raise UserError(
-                f"{place.path}: its corruption score is damaged; remove scores/ there and evaluate it again"
-            )
-    if own["fingerprint"] != other["fingerprint"] or own["errors"].keys() != other["errors"].keys():
+    (own, errors), (other, base) = _errors(folder), _errors(reference)
+    if own.get("fingerprint") != other.get("fingerprint") or errors.keys() != base.keys():
         raise UserError(f"{folder.path} and {reference.path} were scored on different corrupted images")
-    if any(sum(errors) == 0 or errors[-1] == 0 for errors in other["errors"].values()):
-        raise UserError(f"{reference.path} makes no error on some corruption, so nothing can be relative to it")
-    pairs = [(errors, other["errors"][corruption]) for corruption, errors in own["errors"].items()]
+    if any(sum(each) == 0 or each[-1] == 0 for each in base.values()):
+        raise UserError(f"{reference.path} makes no error on some corruption, so no error can be relative to it")
     own["values"] |= {
-        "mce_relative": sum(sum(ours) / sum(second) for ours, second in pairs) / len(pairs),
-        "mce_relative_5": sum(ours[-1] / second[-1] for ours, second in pairs) / len(pairs),
+        "mce_relative": sum(sum(errors[name]) / sum(base[name]) for name in base) / len(base),
+        "mce_relative_5": sum(errors[name][-1] / base[name][-1] for name in base) / len(base),
     }
     own["reference"] = {"run": str(reference.path), "hash": reference.read()[0].hash}
     write_json(folder.path / "scores" / "corruptions.json", own)
+
+
+def _errors(folder: RunDir) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """The corruption score and its errors of every corruption, by severity."""
+    score = folder.score("corruptions")
+    if score is None:
+        raise UserError(f"{folder.path} has no corruption score yet")
+    try:
+        errors = {name: [float(error) for error in score["errors"][name]] for name in CORRUPTIONS}
+        if any(len(each) != len(SEVERITIES) for each in errors.values()):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{folder.path}: its corruption score is damaged; remove scores/ and evaluate it again"
+        ) from None
+    return score, errors

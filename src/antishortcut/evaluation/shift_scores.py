@@ -1,9 +1,8 @@
-"""Other people's images, or the same in another style: stylised copies, renditions, cue conflict, groups, an attack."""
+"""Shifted images: stylised copies, renditions, cue conflict, worst groups, images that are hard for T_early."""
 # N images, C classes
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,32 +12,28 @@ from antishortcut.data.datasets import held
 from antishortcut.data.groups import groups_of, shares
 from antishortcut.data.shifts import Shift, Stimuli, open_renditions, open_stimuli
 from antishortcut.errors import UserError
-from antishortcut.evaluation.adversarial import EPSILONS, STEPS, robust_accuracy
-from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Examination, Scored, part
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.evaluation.stylize import Stylized, open_stylized
-from antishortcut.metrics import accuracy, cue_conflict, group_accuracy, overlap_accuracy, split_accuracy
-from antishortcut.teachers.trajectory import Teachers
+from antishortcut.metrics import accuracy, group_accuracy, overlap_accuracy, split_accuracy
+from antishortcut.metrics import cue_conflict as cue_conflict_scores
 from antishortcut.types import AnySet
 
-ATTACKED = 1_000  # images of the headline test set that are attacked
+
+def stylized(context: EvalContext) -> Iterator[Score]:
+    """Copies made by asd stylize: accuracy, the loss against clean images, how often the style's class is predicted."""
+    folder = context.folder("stylized", f"{context.sets.name.partition(':')[0]}-stylized")
+    if folder is None:
+        command = f"asd stylize {shlex.quote(context.sets.name)} OUT --stylizer DIR"
+        raise UserError(f"no stylised copies of {context.sets.name}: make them with {command}, then --at stylized=OUT")
+    copies = open_stylized(folder, len(context.sets.classes))
+    originals = context.originals(copies.images, copies.facts, folder)
+    yield Score("stylized", context.fingerprint(copies.fingerprint), partial(_stylized, copies, originals))
 
 
-def stylized(bench: EvalContext) -> Iterator[Examination]:
-    """Copies made by asd stylize: accuracy, the loss against clean images, and how often the style's class is said."""
-    kind = bench.sets.name.partition(":")[0]
-    place = bench.place("stylized", f"{kind}-stylized")
-    if place is None:
-        make = f"asd stylize {shlex.quote(bench.sets.name)} OUT --stylizer DIR"
-        raise UserError(f"no stylised copies of {bench.sets.name}: make them with {make}, then add --at stylized=OUT")
-    copies = open_stylized(place, len(bench.sets.classes))
-    content = bench.content(copies.images, copies.facts, place)
-    yield Scored("stylized", _joint(bench, copies.fingerprint), partial(_stylized, copies, content))
-
-
-def _stylized(copies: Stylized, content: AnySet, subject: EvaluatedRun) -> Mapping[str, Any]:
-    logits, _ = subject.outputs(copies.images)
+def _stylized(copies: Stylized, originals: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    logits, _ = evaluated.outputs(copies.images)
     values = dict(accuracy(logits, copies.images.label))
-    values["clean_accuracy"] = subject.clean_accuracy(content)
+    values["clean_accuracy"] = evaluated.clean_accuracy(originals)
     values["gap"] = values["clean_accuracy"] - values["accuracy"]
     if copies.style_label is not None:
         values["by_style"] = float((logits.argmax(dim=1) == copies.style_label).float().mean())
@@ -46,99 +41,69 @@ def _stylized(copies: Stylized, content: AnySet, subject: EvaluatedRun) -> Mappi
     return {"count": len(copies.images), "values": values, "source": "generated", "facts": dict(copies.facts)}
 
 
-def renditions(name: str, bench: EvalContext) -> Iterator[Examination]:
-    """ImageNet-R or ImageNet-A: all classes as the paper scores them, and only those the set has."""
-    place = bench.place(name, name)
-    if place is None:
-        raise UserError(f"no folder {bench.root / name}; unpack {name} there, or add --at {name}=FOLDER")
-    shift = open_renditions(name, place, bench.wnids)
-    yield Scored(name, _joint(bench, shift.fingerprint), partial(_renditions, shift))
+def renditions(name: str, context: EvalContext) -> Iterator[Score]:
+    """ImageNet-R or ImageNet-A: over all classes, as in the paper, and over those that the set has."""
+    folder = context.folder(name, name)
+    if folder is None:
+        raise UserError(f"no folder {context.root / name}; unpack {name} there, or add --at {name}=FOLDER")
+    shift = open_renditions(name, folder, context.wnids)
+    yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift))
 
 
-def _renditions(shift: Shift, subject: EvaluatedRun) -> Mapping[str, Any]:
-    logits, _ = subject.outputs(_ready(shift.images, subject))
+def _renditions(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    logits, _ = evaluated.outputs(_resized(shift.images, evaluated))
     values = dict(overlap_accuracy(logits, shift.images.label, shift.allowed))
     values |= {"chance": 1 / len(shift.allowed), "chance_overlap": 1 / len(shift.overlap)}
     source = "official" if shift.facts["official_classes"] else "given"
     return {"count": len(shift.images), "values": values, "source": source, "facts": dict(shift.facts)}
 
 
-def conflict(bench: EvalContext) -> Iterator[Examination]:
-    """Stimuli of Geirhos et al. 2019: a shape of one class, a texture of another."""
-    place = bench.place("cue-conflict", "cue-conflict")
-    if place is None:
-        raise UserError(
-            f"no folder {bench.root / 'cue-conflict'}; put the stimuli there (cat7-elephant2.png), "
-            "or add --at cue-conflict=FOLDER"
-        )
-    mapping = place / "mapping.toml"
-    stimuli = open_stimuli(place, bench.wnids, mapping if mapping.exists() else None)
-    yield Scored("cue-conflict", _joint(bench, stimuli.fingerprint), partial(_conflict, stimuli))
+def cue_conflict(context: EvalContext) -> Iterator[Score]:
+    """Stimuli of Geirhos et al. 2019: the shape of one class, the texture of another."""
+    folder = context.folder("cue-conflict", "cue-conflict")
+    if folder is None:
+        path = context.root / "cue-conflict"
+        raise UserError(f"no folder {path}; put stimuli like cat7-elephant2.png there, or add --at cue-conflict=FOLDER")
+    mapping = folder / "mapping.toml"
+    stimuli = open_stimuli(folder, context.wnids, mapping if mapping.exists() else None)
+    yield Score("cue-conflict", context.fingerprint(stimuli.fingerprint), partial(_cue_conflict, stimuli))
 
 
-def _conflict(stimuli: Stimuli, subject: EvaluatedRun) -> Mapping[str, Any]:
-    logits, _ = subject.outputs(_ready(stimuli.images, subject))
-    values = dict(cue_conflict(logits, stimuli.matrix, stimuli.images.label, stimuli.texture))
+def _cue_conflict(stimuli: Stimuli, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    logits, _ = evaluated.outputs(_resized(stimuli.images, evaluated))
+    values = dict(cue_conflict_scores(logits, stimuli.matrix, stimuli.images.label, stimuli.texture))
     return {"count": len(stimuli.images), "values": values, "source": "given", "facts": dict(stimuli.facts)}
 
 
-def groups(bench: EvalContext) -> Iterator[Examination]:
-    """The worst group of the headline test set, where every image has a second fact besides its class."""
-    if not bench.primary_metric[1].cues:
-        raise UserError(f"{bench.sets.name} has no groups; cues has, and groups:PATH with a metadata.csv")
-    yield Scored("groups", bench.sets.fingerprint, _groups)
+def _resized(images: AnySet, evaluated: EvaluatedRun) -> AnySet:
+    """Resized as the student's own test images: small ones whole, large ones cropped."""
+    return held(images, evaluated.context.sets.image_size, None)
 
 
-def _groups(subject: EvaluatedRun) -> Mapping[str, Any]:
-    sets = subject.bench.sets
-    name, images = subject.bench.primary_metric
-    logits, _ = subject.outputs(images)
+def groups(context: EvalContext) -> Iterator[Score]:
+    """The worst group of the first test set, where images have a second attribute besides their class."""
+    if not context.first_test[1].cues:
+        raise UserError(f"{context.sets.name} has no groups; cues has, and groups:PATH with a metadata.csv")
+    yield Score("groups", context.sets.fingerprint, _groups)
+
+
+def _groups(evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    sets, (name, images) = evaluated.context.sets, evaluated.context.first_test
+    logits, _ = evaluated.outputs(images)
     group, names = groups_of(images, sets.classes)
     values, detail = group_accuracy(logits, images.label, group, names, shares(sets.train, sets.classes))
     return {"count": len(images), "of": name, "values": values, "groups": detail}
 
 
-def attack(bench: EvalContext) -> Iterator[Examination]:
-    """An ℓ∞ attack, which the method does not aim at: the boundary of the claim (supplement)."""
-    yield Scored("attack", bench.sets.fingerprint, _attack)
+def hard(context: EvalContext) -> Iterator[Score]:
+    """Accuracy where T_early is wrong and where it is right: on the validation split, or else the first test set."""
+    name, images = ("val", context.sets.val) if context.sets.val is not None else context.first_test
+    yield Score("hard", f"{context.sets.fingerprint}-{name}", partial(_hard, name, images))
 
 
-def _attack(subject: EvaluatedRun) -> Mapping[str, Any]:
-    images = part(subject.bench.primary_metric[1], ATTACKED)
-    values = robust_accuracy(subject.network, images, subject.bench.sets.image_size, device=subject.device)
-    facts = {"attack": "PGD, ℓ∞", "epsilons": list(EPSILONS), "steps": STEPS}
-    return {"count": len(images), "values": values, "facts": facts}
-
-
-def _ready(images: AnySet, subject: EvaluatedRun) -> AnySet:
-    """Brought to size as the student's own images were: small ones are resized whole, large ones cut from a margin."""
-    return held(images, subject.bench.sets.image_size, None)
-
-
-def _joint(bench: EvalContext, images: str) -> str:
-    """A student's scores depend on the images and on the classes it was trained for."""
-    return hashlib.sha256(f"{bench.sets.fingerprint} {images}".encode()).hexdigest()[:16]
-
-
-# --- Images that the early teacher gets wrong ---
-
-
-def hard(bench: EvalContext) -> Iterator[Examination]:
-    """Accuracy where T_early is wrong, and right: on the validation split, or without one on the first test set."""
-    name, images = ("val", bench.sets.val) if bench.sets.val is not None else bench.primary_metric
-    yield Scored("hard", f"{bench.sets.fingerprint}-{name}", partial(_score, name, images))
-
-
-def compared(subject: EvaluatedRun) -> Teachers:
-    """The teacher states a student is compared with: final and early of its teacher, whatever it learned from."""
-    run, sets = subject.run.model_copy(update={"roles": {}}), subject.bench.sets
-    return Teachers(run, subject.bench.runs, len(sets.classes), sets.image_size)
-
-
-def _score(name: str, images: AnySet, subject: EvaluatedRun) -> Mapping[str, Any]:
-    if subject.run.teacher is None:
-        raise UserError(f"{subject.folder.path} is a teacher; images hard for its early state are for students")
-    logits, _ = subject.outputs(images)
-    early, _ = subject.outputs(images, compared(subject).network("early"))
+def _hard(name: str, images: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    teacher = evaluated.teachers("hard").network("early")
+    logits, _ = evaluated.outputs(images)
+    early, _ = evaluated.outputs(images, teacher)
     values = dict(split_accuracy(logits, images.label, early.argmax(dim=1) != images.label))
     return {"count": len(images), "values": values, "of": name}

@@ -1,6 +1,5 @@
-"""Adaptive instance normalisation, Huang & Belongie 2017."""
-# B batch, C channels, H × W places of a map; content and style maps may differ in size
-# B batch, S side of the images, C_i channels of stage i
+"""Style transfer by adaptive instance normalisation (Huang & Belongie 2017): AdaIN, encoders, decoders, weights."""
+# B batch, C channels, H × W of a map; content and style maps may differ in size; S side of the images
 
 from __future__ import annotations
 
@@ -21,13 +20,20 @@ from antishortcut.models.vgg import CONVS, VGG, WIDTHS
 from antishortcut.models.weights import complain, load_weights, read_weights, strip
 from antishortcut.run_dir import read_json
 
-EPS = 1e-5  # beside the variance, as the reference has it
+EPS = 1e-5  # added to the variance, as in the reference
+ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.json"
+VERSION = 1  # of the folder and of the training; raise it when either changes
+STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # VGG-19: width and convolutions of every stage
+USED = 31  # of the 53 layers in the reference's file: up to relu4_1
+TAPS = (3, 10, 17, 30)  # relu1_1, relu2_1, relu3_1, relu4_1
+UP = 0  # in a decoder's plan: nearest upsampling to twice the side; other numbers are widths
+REFERENCE_PLAN = (256, UP, 256, 256, 256, 128, UP, 128, 64, UP, 64, 3)
 
 
 def statistics(maps: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of every channel of every image. (B, C, H, W) → two (B, C, 1, 1).
 
-    The variance is the unbiased one, as in the reference; at 28 × 28 places it hardly matters, at 8 × 8 it does.
+    The variance is unbiased, as in the reference; this matters for small maps.
     """
     mean = maps.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     return mean, (maps.var(dim=(2, 3), keepdim=True) + eps).sqrt()
@@ -41,21 +47,12 @@ def adain(content: Tensor, style: Tensor, eps: float = EPS) -> Tensor:
 
 
 def blend(content: Tensor, style: Tensor, alpha: float, eps: float = EPS) -> Tensor:
-    """(1 − α) · content + α · adain(content, style): what the decoder turns into an image. (B, C, H, W)."""
+    """(1 − α) · content + α · adain(content, style), the decoder's input. (B, C, H, W)."""
     return (1 - alpha) * content + alpha * adain(content, style, eps)
 
 
-# --- Encoders and decoders ---
-
-STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # VGG-19: width and convolutions of every stage
-USED = 31  # of the 53 layers in the reference's file: up to relu4_1
-TAPS = (3, 10, 17, 30)  # relu1_1, relu2_1, relu3_1, relu4_1
-UP = 0  # in a decoder's plan: nearest upsampling to twice the side; other numbers are widths
-REFERENCE_PLAN = (256, UP, 256, 256, 256, 128, UP, 128, 64, UP, 64, 3)
-
-
 def reference_vgg() -> nn.Sequential:
-    """VGG-19 as in `vgg_normalised.pth` of naoto0804/pytorch-AdaIN: a 1 × 1 convolution for the colours leads."""
+    """VGG-19 as in `vgg_normalised.pth` of naoto0804/pytorch-AdaIN: first a 1 × 1 convolution of the colours."""
     layers: list[nn.Module] = [nn.Conv2d(3, 3, 1)]
     c_in = 3
     for number, (width, convs) in enumerate(STAGES):
@@ -74,7 +71,7 @@ def reference_decoder() -> nn.Sequential:
 
 def own_decoder(widths: Sequence[int]) -> nn.Sequential:
     """The mirror of an encoder whose stages have these widths: one convolution a stage, one more at full size."""
-    plan = [part for width in reversed(widths[:-1]) for part in (width, UP)]
+    plan = [step for width in reversed(widths[:-1]) for step in (width, UP)]
     return _decoder(widths[-1], (*plan, widths[0], 3))
 
 
@@ -110,7 +107,7 @@ class ReferenceEncoder(nn.Module):
 
 
 class OwnEncoder(nn.Module):
-    """The first stages of a VGG of ours: images (B, 3, S, S) in [0, 1] → the map after the ReLU of each stage."""
+    """The first stages of our VGG: images (B, 3, S, S) in [0, 1] → the map after the ReLU of each stage."""
 
     mean: Tensor
     std: Tensor
@@ -118,7 +115,7 @@ class OwnEncoder(nn.Module):
     def __init__(self, stages: Sequence[nn.Module], mean: Tensor, std: Tensor) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
-        self.register_buffer("mean", mean)  # kept with the weights: an encoder in a file of its own needs them
+        self.register_buffer("mean", mean)  # saved with the weights
         self.register_buffer("std", std)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
@@ -133,10 +130,10 @@ class OwnEncoder(nn.Module):
 def encoder_from(network: nn.Module, depth: int) -> OwnEncoder:
     """The first `depth` stages of a trained vgg8 or vgg13, copied and frozen, batch norm in evaluation mode.
 
-    Their convolutions pad by reflection, not with zeros as the classifier's: else every image gets a frame.
+    Their convolutions pad by reflection, not with zeros, which would give every image a frame.
     """
     if not isinstance(network, Network) or not isinstance(network.body, VGG):
-        raise UserError("the encoder must be a VGG of ours: vgg8 or vgg13")
+        raise UserError("the encoder must be a vgg8 or vgg13")
     encoder = OwnEncoder(deepcopy(list(network.body.stages)[:depth]), network.mean, network.std)
     for module in encoder.modules():
         if isinstance(module, nn.Conv2d):
@@ -146,18 +143,22 @@ def encoder_from(network: nn.Module, depth: int) -> OwnEncoder:
 
 @dataclass(frozen=True)
 class Stylizer:
-    """An encoder and its decoder, and what is known of their weights."""
+    """An encoder and its decoder, and facts about their weights."""
 
     encoder: nn.Module  # images → maps, shallow to deep; the last one is the code
     decoder: nn.Module  # code → images
     facts: Mapping[str, Any] = field(default_factory=dict)
-    magnify: int = 1  # images are enlarged before and averaged down after, for nets that were made for large ones
+    magnify: int = 1  # images are enlarged before and averaged down after, for networks trained on large ones
 
     @torch.no_grad()
     def __call__(self, content: Tensor, style: Tensor, alpha: float = 1.0) -> Tensor:
         """Images (B, 3, S, S) in [0, 1], the content's shapes in the style's textures. On the decoder's device."""
         side = content.shape[-1]
-        content, style = (_larger(images.to(self.device), self.magnify) for images in (content, style))
+        content, style = content.to(self.device), style.to(self.device)
+        if self.magnify > 1:
+            content, style = (
+                F.interpolate(each, scale_factor=self.magnify, mode="bilinear") for each in (content, style)
+            )
         code = blend(self.encoder(content)[-1], self.encoder(style)[-1], alpha)  # (B, C, …)
         wide = side * self.magnify
         image: Tensor = self.decoder(code)[..., :wide, :wide]  # poolings round up
@@ -173,21 +174,11 @@ class Stylizer:
         return self
 
 
-def _larger(images: Tensor, times: int) -> Tensor:
-    return images if times == 1 else F.interpolate(images, scale_factor=times, mode="bilinear")
-
-
-# --- Weights of stylizers ---
-
-ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.json"
-VERSION = 1  # of the folder and of the training; raise it when either changes
-
-
 def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
     """The stylizer of naoto0804/pytorch-AdaIN from its `vgg_normalised.pth` and `decoder.pth` (or safetensors)."""
     if magnify < 1:
-        raise UserError(f"--magnify is how many times images are enlarged, at least 1, not {magnify}")
-    states = [strip(read_weights(path)) for path in (vgg, decoder)]  # before the networks are made, which takes longer
+        raise UserError(f"--magnify must be at least 1, not {magnify}")
+    states = [strip(read_weights(path)) for path in (vgg, decoder)]
     nets = (reference_vgg(), reference_decoder())
     for path, net, state in zip((vgg, decoder), nets, states, strict=True):
         complain(path, net.state_dict(), state)
@@ -198,34 +189,29 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
 
 
 def load(folder: Path) -> Stylizer:
-    """A stylizer that scripts/train_stylizer.py trained; a damaged file is refused."""
+    """A stylizer trained by scripts/train_stylizer.py; a damaged file is an error."""
     path = folder / FACTS
     if not path.exists():
         raise UserError(f"{folder} is no stylizer: it has no {FACTS}; scripts/train_stylizer.py makes one")
     facts = read_json(path)
-    if not _is_valid(facts):
+    try:
+        used = {key: facts["settings"][key] for key in ("encoder", "depth", "steps")}
+        digests = {name: facts["digests"][name] for name in ("encoder", "decoder")}
+        # the encoder's name decides which code is imported: only our own are accepted
+        valid = used["encoder"] in list(CONVS) and used["depth"] in range(1, len(WIDTHS) + 1)
+        valid &= (facts.get("kind"), facts.get("version")) == ("stylizer", VERSION)
+    except (AttributeError, KeyError, TypeError):
+        valid = False
+    if not valid:
         raise UserError(f"{path} is damaged or not of a stylizer of this version; train it again")
-    settings, digests = facts["settings"], facts["digests"]
     for name, file in (("encoder", ENCODER), ("decoder", DECODER)):
         if not (folder / file).is_file() or sha256(folder / file) != digests[name]:
             raise UserError(f"{folder / file} is missing or damaged; remove {folder} and train it again")
-    encoder = encoder_from(build(settings["encoder"], 1), settings["depth"])
-    decoder = own_decoder(WIDTHS[: settings["depth"]])
+    encoder = encoder_from(build(used["encoder"], 1), used["depth"])
+    decoder = own_decoder(WIDTHS[: used["depth"]])
     load_weights(encoder, folder / ENCODER)
     load_weights(decoder, folder / DECODER)
-    used = {key: settings[key] for key in ("encoder", "depth", "steps")}
     return Stylizer(_frozen(encoder), _frozen(decoder), {"weights": "own", "digests": digests} | used)
-
-
-def _is_valid(facts: Any) -> bool:
-    """The encoder's name decides which code is imported: only our own are taken."""
-    if not isinstance(facts, dict) or facts.get("kind") != "stylizer" or facts.get("version") != VERSION:
-        return False
-    settings, digests = facts.get("settings"), facts.get("digests")
-    if not isinstance(settings, dict) or not isinstance(digests, dict) or not {"encoder", "decoder"} <= set(digests):
-        return False
-    known = settings.get("encoder") in list(CONVS) and settings.get("depth") in range(1, len(WIDTHS) + 1)
-    return known and "steps" in settings
 
 
 def _frozen(module: nn.Module) -> nn.Module:

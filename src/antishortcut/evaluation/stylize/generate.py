@@ -1,6 +1,5 @@
-"""Stylised copies of a test set, written chunk by chunk: a folder of bytes, the same for every method and seed."""
+"""Stylised copies of a test set, written chunk by chunk: the same bytes for every method and seed."""
 # N images, M training images, B images of a chunk, S side of the square images
-# N images, S side of the square images
 
 from __future__ import annotations
 
@@ -38,24 +37,38 @@ from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
 if TYPE_CHECKING:
     from antishortcut.evaluation.stylize.adain import Stylizer
 
-VERSION = 1  # of the draws and the pixels; raise it when either changes
-STREAM = 0x57_59_4C_45  # apart from the streams of data/draws.py
+VERSION = 1  # of the random styles and the pixels; raise it when either changes
+STREAM = 0x57_59_4C_45  # different from the streams of data/rng.py
 PIXELS = 2**18  # of a chunk: 256 images of 32 × 32, five of 224 × 224
 SHOWN = 12  # images on the contact sheet
-UNFINISHED = "images.partial"  # the folder of PNGs while it grows
+KIND = "stylized"
+IMAGES, LABELS, STYLE, STYLE_LABELS = "stylized.npy", "labels.npy", "style.npy", "style_label.npy"
+FACTS, SHEET, FILES = "facts.json", "contact.png", "images"
+UNFINISHED = "images.partial"  # the folder of PNGs while it is written
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StylePlan:
     """The images of a test set, and a style for each of them."""
 
     content: AnySet
-    place: Ints  # (N,) number of every image in its whole set
+    number: Ints  # (N,) of every image in its whole set
     style: Ints  # (N,) which style every image gets
     style_label: Ints | None  # (N,) its class, when styles are training images
-    styles: Callable[[Ints], Tensor]  # numbers of styles (B,) → images (B, 3, S, S) in [0, 1]
+    images: Callable[[Ints], Tensor]  # styles (B,) → images (B, 3, S, S) in [0, 1]
     name: Callable[[int], str]  # of a style
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stylized:
+    """Stylised copies of a test set."""
+
+    folder: Path
+    images: ImageSet  # (N, 3, S, S) bytes, memory-mapped, with the content's labels
+    style_label: Tensor | None  # (N,) class of the image that gave the style; None for paintings
+    fingerprint: str  # 16 hex digits: of the settings, the weights and the pixels
     facts: Mapping[str, Any]
 
 
@@ -72,10 +85,10 @@ def write_stylized(
     files: bool = False,
     quiet: bool = False,
 ) -> Stylized:
-    """Stylised copies of the test set `which` (by default the first), opened; finished ones are not made again.
+    """Stylised copies of the test set `which` (by default the first); finished copies are not generated again.
 
     styles: a folder of pictures; by default the style of each image is that of a training image of another class.
-    limit: at most so many images, balanced over the classes. files: PNGs below out/images too.
+    limit: at most so many images, balanced over the classes. files: also PNGs below out/images.
     """
     if not 0 <= alpha <= 1:
         raise UserError(f"alpha is between 0 (reconstruction) and 1 (the style's statistics), not {alpha}")
@@ -92,80 +105,75 @@ def write_stylized(
     return result
 
 
-def another_class(label: Ints, place: Ints, train_label: Ints, seed: int) -> Ints:
-    """For every image (N,), a training image of another class, all of them equally likely. Places in (M,), as (N,).
+def another_class(label: Ints, number: Ints, train_label: Ints, seed: int) -> Ints:
+    """For every image (N,), a training image of another class, all equally likely: indices into (M,), as (N,).
 
-    `place` is the image's number in its whole set: a part of the set gets the same styles as the whole.
+    `number` of the image in its whole set: a part of the set gets the same styles as the whole.
     """
     by_class = np.argsort(train_label, kind="stable")  # (M,)
     sizes = np.bincount(train_label, minlength=int(label.max()) + 1)  # (classes,)
     first = np.cumsum(sizes) - sizes  # (classes,) where a class begins in by_class
-    rest = len(train_label) - sizes[label]  # (N,)
-    if (rest == 0).any():
+    candidates = len(train_label) - sizes[label]  # (N,)
+    if (candidates == 0).any():
         raise UserError("the training images are all of one class, so none can give its style to another; use --styles")
-    draw = (uniform(seed, VERSION, place, STREAM) * rest).astype(np.int64)  # (N,)
+    draw = any_style(number, candidates, seed)  # (N,)
     skip = np.where(draw >= first[label], sizes[label], 0)  # (N,) the image's own class is left out
     return np.asarray(by_class[draw + skip])
 
 
-def any_style(place: Ints, count: int, seed: int) -> Ints:
+def any_style(number: Ints, count: int | Ints, seed: int) -> Ints:
     """For every image (N,), one of `count` styles, all equally likely. (N,)."""
-    return np.asarray(uniform(seed, VERSION, place, STREAM) * count).astype(np.int64)
+    return np.asarray(uniform(seed, VERSION, number, STREAM) * count).astype(np.int64)
 
 
-def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, limit: int | None) -> Plan:
+def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, limit: int | None) -> StylePlan:
     name = which if which is not None else next(iter(sets.tests))
     if name not in sets.tests:
         raise UserError(f"{sets.name} has no test set {name!r}{suggest(name, sets.tests)}")
     whole, side = sets.tests[name], sets.image_size
     wants_labels("a stylised set", whole, of="image")
-    part = limited(replace(whole, cues={"place": torch.arange(len(whole))}), limit, 0, "--limit")
-    place = part.cues["place"].numpy()  # (N,)
-    facts = {
-        "set": sets.name.partition(":")[0],
-        "part": name,
-        "fingerprint": sets.fingerprint,
-        "count": len(part),
-        "side": side,
-    }
+    content = limited(replace(whole, cues={"number": torch.arange(len(whole))}), limit, 0, "--limit")
+    number = content.cues["number"].numpy()  # (N,)
+    facts: dict[str, Any] = {"set": sets.name.partition(":")[0], "part": name, "fingerprint": sets.fingerprint}
+    facts |= {"count": len(content), "side": side}
     if styles is None:
         labels = sets.train.label.numpy()  # (M,)
-        style = another_class(part.label.numpy(), place, labels, seed)  # (N,)
-        return Plan(
-            part, place, style, labels[style],
-            styles=lambda numbers: _images_at(sets.train, numbers, side),
-            name=lambda number: sets.classes[int(labels[number])],
+        style = another_class(content.label.numpy(), number, labels, seed)  # (N,)
+        return StylePlan(
+            content, number, style, labels[style],
+            images=lambda chosen: _images_at(sets.train, chosen, side),
+            name=lambda index: sets.classes[int(labels[index])],
             facts=facts | {"styles": "train", "style_count": len(labels)},
         )  # fmt: skip
     if not styles.is_dir():
-        raise UserError(f"no folder {styles}; --styles wants one with pictures")
+        raise UserError(f"no folder {styles}; --styles needs one with pictures")
     paths = tuple(images_below(styles))
     if not paths:
-        raise UserError(f"no pictures in {styles}; --styles wants JPEG or PNG files")
+        raise UserError(f"no pictures in {styles}; --styles needs JPEG or PNG files")
     mark = set_mark(FileSet(paths, torch.zeros(len(paths), dtype=torch.int64)))
-    return Plan(
-        part, place, any_style(place, len(paths), seed), None,
-        styles=lambda numbers: torch.stack([_picture(paths[number], side) for number in numbers]).float() / 255,
-        name=lambda number: paths[number].stem,
+    return StylePlan(
+        content, number, any_style(number, len(paths), seed), None,
+        images=lambda chosen: torch.stack([_picture(paths[index], side) for index in chosen]).float() / 255,
+        name=lambda index: paths[index].stem,
         facts=facts | {"styles": mark, "style_count": len(paths)},
     )  # fmt: skip
 
 
 @lru_cache(maxsize=500)  # 75 MB at 224 × 224
 def _picture(path: Path, side: int) -> Tensor:
-    """A style from a file: its shorter side resized, the middle cut out. (3, S, S) bytes."""
+    """A style from a file, resized and center-cropped. (3, S, S) bytes."""
     return pixels(fit(read(path, at_least=2 * side), side))
 
 
-def _images_at(images: AnySet, numbers: Ints, side: int) -> Tensor:
-    """The images at these places as networks see them, (B, 3, S, S) in [0, 1]."""
-    part = take(images, torch.from_numpy(numbers))
-    loader = Loader(part, batch=len(numbers), seed=0, image_size=side, augment="none", shuffle=False)
+def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
+    """The images at these indices, (B, 3, S, S) in [0, 1]."""
+    chosen = take(images, torch.from_numpy(index))
+    loader = Loader(chosen, batch=len(index), seed=0, image_size=side, augment="none", shuffle=False)
     return next(loader.epoch(0)).image
 
 
 def _check(out: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds other things; what an interrupted call left is begun again."""
+    """Reject a folder that holds other things; an interrupted call starts again."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; name a folder")
     facts = read_facts(out)
@@ -177,33 +185,33 @@ def _check(out: Path, settings: Mapping[str, Any]) -> None:
         return
     changed = [f"{key}: {facts.get(key)} there, {new} here" for key, new in settings.items() if facts.get(key) != new]
     if changed:
-        raise UserError(f"{out} holds copies made otherwise ({'; '.join(changed[:3])}); name a new folder or remove it")
+        raise UserError(f"{out} holds copies with other settings ({'; '.join(changed[:3])}); name a new folder")
 
 
 def _write(
-    stylizer: Stylizer, plan: Plan, sets: DataSplits, out: Path, settings: Mapping[str, Any], quiet: bool
+    stylizer: Stylizer, plan: StylePlan, sets: DataSplits, out: Path, settings: Mapping[str, Any], quiet: bool
 ) -> None:
     side, count = sets.image_size, len(plan.content)
     for stale in (FILES, UNFINISHED):
         shutil.rmtree(out / stale, ignore_errors=True)
-    shown = set(np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist())  # spread over the set
+    shown = np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist()  # spread over the set
     rows = []
-    size = max(1, PIXELS // side**2)
-    loader = Loader(plan.content, batch=size, seed=0, image_size=side, augment="none", shuffle=False)
-    with growing(out / IMAGES, (count, side, side, 3)) as path, ProgressBar("stylize", count, quiet) as watch:
-        watch.begin(0)
+    batch_size = max(1, PIXELS // side**2)
+    loader = Loader(plan.content, batch=batch_size, seed=0, image_size=side, augment="none", shuffle=False)
+    with growing(out / IMAGES, (count, side, side, 3)) as path, ProgressBar("stylize", count, quiet) as bar:
+        bar.begin(0)
         start = 0
         for batch in loader.epoch(0):
-            numbers = plan.style[batch.index.numpy()]  # (B,)
-            styles = plan.styles(numbers)
+            chosen = plan.style[batch.index.numpy()]  # (B,)
+            styles = plan.images(chosen)
             images = stylizer(batch.image, styles, settings["alpha"])  # (B, 3, S, S)
             fill(path, start, _as_bytes(images))
-            for row in sorted(shown & set(range(start, start + len(numbers)))):
-                triple = _as_bytes(torch.stack([each[row - start] for each in (batch.image, styles, images)]))
-                label, style = int(batch.label[row - start]), plan.name(int(numbers[row - start]))
-                rows.append((f"{sets.classes[label]}, in the style of {style}", list(map(Image.fromarray, triple))))
-            start += len(numbers)
-            watch.update(start, {})
+            for at in (number - start for number in shown if start <= number < start + len(chosen)):
+                triple = _as_bytes(torch.stack([each[at] for each in (batch.image, styles, images)]))
+                title = f"{sets.classes[int(batch.label[at])]}, in the style of {plan.name(int(chosen[at]))}"
+                rows.append((title, [Image.fromarray(array) for array in triple]))
+            start += len(chosen)
+            bar.update(start, {})
     arrays = {LABELS: plan.content.label.numpy(), STYLE: plan.style, STYLE_LABELS: plan.style_label}
     for name, values in arrays.items():
         if values is not None:
@@ -211,8 +219,8 @@ def _write(
                 np.save(file, values, allow_pickle=False)
     with atomic_write(out / SHEET) as file:
         contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
-    built = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": built})
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
+    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": machine})
 
 
 def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
@@ -221,10 +229,10 @@ def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
     return array
 
 
-def _write_files(copies: Stylized, plan: Plan, classes: tuple[str, ...]) -> None:
+def _write_files(copies: Stylized, plan: StylePlan, classes: tuple[str, ...]) -> None:
     """images/<class>/<number in the whole set>.png, all of them or none."""
-    home, unfinished = copies.folder / FILES, copies.folder / UNFINISHED
-    if home.exists():
+    final, unfinished = copies.folder / FILES, copies.folder / UNFINISHED
+    if final.exists():
         return
     shutil.rmtree(unfinished, ignore_errors=True)
     names = [re.sub(r"[/\0]|^\.+", "-", name) for name in classes]
@@ -232,48 +240,26 @@ def _write_files(copies: Stylized, plan: Plan, classes: tuple[str, ...]) -> None
         names = [f"{label}-{name}" for label, name in enumerate(names)]
     for name in names:
         (unfinished / name).mkdir(parents=True)
-    for image, label, number in zip(copies.images.image, copies.label.tolist(), plan.place.tolist(), strict=True):
+    images = copies.images
+    for image, label, number in zip(images.image, images.label.tolist(), plan.number.tolist(), strict=True):
         array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # (S, S, 3)
         Image.fromarray(array).save(unfinished / names[label] / f"{number:06d}.png")
-    os.replace(unfinished, home)
-
-
-# --- Stylised copies on disk, opened and checked. No network is needed, and none is loaded ---
-
-KIND = "stylized"
-IMAGES, LABELS, STYLE, STYLE_LABELS = "stylized.npy", "labels.npy", "style.npy", "style_label.npy"
-FACTS, SHEET, FILES = "facts.json", "contact.png", "images"
-
-
-@dataclass(frozen=True)
-class Stylized:
-    """Stylised copies of a test set."""
-
-    folder: Path
-    images: ImageSet  # (N, 3, S, S) bytes, mapped into memory, with the content's labels
-    style_label: Tensor | None  # (N,) class of the image that gave the style; None for paintings
-    fingerprint: str  # 16 hex digits: of the settings, the weights and the pixels
-    facts: Mapping[str, Any]
-
-    @property
-    def label(self) -> Tensor:
-        """Class of the image that gave the shape, (N,)."""
-        return self.images.label
+    os.replace(unfinished, final)
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:
-    """What facts.json says of finished copies; None when there is none, an error when it is of something else."""
+    """facts.json of finished copies; None if there is none, an error if it belongs to something else."""
     path = folder / FACTS
     if not path.exists():
         return None
     facts = read_json(path)
-    if not isinstance(facts, dict) or facts.get("kind") != KIND or not isinstance(facts.get("count"), int):
+    if not isinstance(facts, dict) or facts.get("kind") != KIND:
         raise UserError(f"{path} is not of stylised copies; they are made by asd stylize")
     return facts
 
 
 def open_stylized(folder: Path, classes: int) -> Stylized:
-    """Open what `asd stylize` made. `classes`: how many the student knows."""
+    """Open the output of `asd stylize`, without any network. `classes`: how many the student knows."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; make it with asd stylize DATA {folder}")
     facts = read_facts(folder)
@@ -286,13 +272,7 @@ def open_stylized(folder: Path, classes: int) -> Stylized:
         if values is not None and len(values) != len(images):
             raise UserError(f"{folder / name} has {len(values)} labels for {len(images)} images; make them again")
     if facts.get("sha256") not in (None, sha256(folder / IMAGES)):
-        raise UserError(f"{folder / IMAGES} is not what was made there (its digest differs); make it again")
-    if len(images) != facts["count"]:
-        raise UserError(f"{folder / IMAGES} has {len(images)} images, {FACTS} says {facts['count']}; make them again")
-    return Stylized(folder, as_set(images, label), style_label, _mark(facts), facts)
-
-
-def _mark(facts: Mapping[str, Any]) -> str:
-    """Of everything that decides the pixels and of the pixels themselves; on which machine does not count."""
-    text = {key: value for key, value in facts.items() if key != "made"}
-    return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:16]
+        raise UserError(f"{folder / IMAGES} has changed since it was written (its digest differs); make it again")
+    decisive = {key: value for key, value in facts.items() if key != "made"}  # the machine does not count
+    fingerprint = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    return Stylized(folder, as_set(images, label), style_label, fingerprint, facts)
