@@ -20,7 +20,7 @@ from antishortcut import hardware as machine
 from antishortcut.data import Loader, to_device
 from antishortcut.data import loader as loading
 from antishortcut.data.image_io import read
-from antishortcut.data.loader import Lane, ahead
+from antishortcut.data.loader import CopyStream, ahead
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
 
@@ -95,7 +95,7 @@ def test_batches_go_to_cuda_through_a_stream_of_their_own(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     monkeypatch.setattr(torch.Tensor, "record_stream", MagicMock())
-    monkeypatch.setattr(loading, "Lane", lambda device: Lane(CPU))
+    monkeypatch.setattr(loading, "CopyStream", lambda device: CopyStream(CPU))
     sent = list(to_device(batches(4), torch.device("cuda")))
     assert [int(batch.label[0]) for batch in sent] == [0, 1, 2, 3]
     assert threads() == []

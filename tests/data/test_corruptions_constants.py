@@ -139,7 +139,7 @@ def test_draws_are_frozen(name: str) -> None:
 def test_grown_frost_is_as_light_and_as_even_as_the_photographs_of_cifar_c(side: int) -> None:
     """Crops of their five photographs have a mean of 161, 161, 156 and a deviation of 29, 28, 31 at 32, 64, 224."""
     uniform = np.random.default_rng(0).random((200, 3))
-    crops = weather.crops(grown_frost(side).textures, side, uniform).astype(np.float64)  # (200, S, S, 3)
+    crops = weather.crops(grown_frost(side), side, uniform).astype(np.float64)  # (200, S, S, 3)
     assert crops.mean() == pytest.approx(162, abs=6)
     assert crops.std(axis=(1, 2, 3)).mean() == pytest.approx(29, abs=2)
     assert crops.mean(axis=(1, 2, 3)).std() == pytest.approx(39, abs=4)  # between crops

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antishortcut.data import open_sets
 from antishortcut.data.groups import groups_of, list_groups, shares
-from antishortcut.data.readers import Found
+from antishortcut.data.readers import RawDataset
 from antishortcut.errors import UserError
 from antishortcut.types import DataSplits, FileSet, ImageSet
 from tests.data.official import in_memory, picture, refused
@@ -173,7 +173,7 @@ def _set_or_one_line(text: str) -> None:
         assert not set(result.train.paths) & set(result.tests["test"].paths)
 
 
-def _tried(folder: Path) -> tuple[Found | None, str]:
+def _tried(folder: Path) -> tuple[RawDataset | None, str]:
     try:
         return list_groups(folder), ""
     except UserError as error:
