@@ -143,13 +143,6 @@ def doctor(data_root: RootOption = None, as_json: JsonOption = False) -> None:
 
 IMPORTED = ("torch", "torchvision", "timm", "lightning_fabric")
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ANTISHORTCUT_DATA", "ANTISHORTCUT_NATIVE")
-KNOWN = {  # a file or folder below the data root that a data set has
-    "cifar100": ("cifar-100-python/train",),
-    "tiny-imagenet": ("tiny-imagenet-200/wnids.txt",),
-    "imagenet100": tuple(f"{place}train/n01558993" for place in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
-    "ade20k": ("ADEChallengeData2016/images/training",),
-    "camvid": ("camvid/train", "CamVid/train"),
-}
 GIB = 2**30
 
 
@@ -157,7 +150,7 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
     """Everything, as JSON takes it: `warnings` say what to do, `broken` why asd cannot run."""
     broken, warnings = _broken(), list[str]()
     root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    sets = [name for name, marks in KNOWN.items() if any(_exists(root, mark) for mark in marks)]
+    sets = [] if broken else _present(root)
     if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
         warnings.append(f"data root {root}: no such folder")
     environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
@@ -176,6 +169,13 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
         "warnings": warnings,
         "broken": broken,
     }
+
+
+def _present(root: Path) -> list[str]:
+    """Names of the data sets below the data root."""
+    from antishortcut.data import DATASETS
+
+    return [name for name, each in DATASETS.items() if any(_exists(root, mark) for mark in each.layout)]
 
 
 def _exists(root: Path, mark: str) -> bool:

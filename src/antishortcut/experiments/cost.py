@@ -1,4 +1,4 @@
-"""Hours of a suite on this machine: seconds of a training step, measured, times the steps that are left. No torch here.
+"""Hours of a suite on this machine: seconds of a training step, measured, times the steps that are left.
 
 Evaluation and reading of image files are not counted.
 """
@@ -23,6 +23,7 @@ from antishortcut.config.recipe import (
     rewind_run,
     teach_run,
 )
+from antishortcut.data.datasets import DATASETS
 from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.launcher import state
@@ -40,15 +41,7 @@ class Size(Settings):
     dense: bool = False  # every pixel has a class
 
 
-KNOWN = {  # of embedded images the sources' defaults; tests compare
-    "cues": Size(images=8_000, classes=10, side=32),
-    "cues-seg": Size(images=4_000, classes=11, side=64, dense=True),
-    "cifar100": Size(images=50_000, classes=100, side=32),
-    "tiny-imagenet": Size(images=100_000, classes=200, side=64),
-    "imagenet100": Size(images=126_689, classes=100, side=224),
-    "ade20k": Size(images=20_210, classes=150, side=512, dense=True),
-    "camvid": Size(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
-}
+KNOWN = {name: Size(**each.size._asdict()) for name, each in DATASETS.items() if each.size is not None}
 
 
 class Group(Settings):
