@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antishortcut.data import open_sets
-from antishortcut.data.groups import groups_of, list_groups, shares
-from antishortcut.data.readers import RawDataset
+from antishortcut.data.groups import groups_of, shares
 from antishortcut.errors import UserError
 from antishortcut.types import DataSplits, FileSet, ImageSet
 from tests.data.official import in_memory, picture, refused
@@ -132,52 +130,6 @@ def test_tables_that_are_none(tmp_path: Path, content: bytes | None, match: str)
     if content is not None:
         (tmp_path / "metadata.csv").write_bytes(content)
     refused(match, f"groups:{tmp_path}", None)
-
-
-GRID = (
-    ("img_filename", "y", "split", "place"),
-    ("a.png", "0", "0", "0"),
-    ("b.png", "1", "0", "1"),
-    ("c.png", "0", "2", "1"),
-    ("d.png", "1", "2", "0"),
-    ("e.png", "1", "1", "1"),
-)
-ODD = ["a.png", "b.png", "0", "1", "2", "-1", "99999999999", "", " 1", "x", "٣", "../a.png", '"', "\0", "é,"]
-EDIT = st.tuples(st.integers(0, 5), st.integers(0, 3), st.one_of(st.sampled_from(ODD), st.text(max_size=5)))
-
-
-@settings(deadline=None, max_examples=80)
-@given(st.lists(EDIT, max_size=3), st.booleans(), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_a_few_wrong_fields_give_a_set_or_one_line(edits: list[tuple[int, int, str]], quoted: bool, end: str) -> None:
-    grid = [list(row) for row in GRID]
-    for row, column, field in edits:
-        grid[row][column] = field
-    marks = '"' if quoted else ""
-    _set_or_one_line(end.join(",".join(f"{marks}{field}{marks}" for field in row) for row in grid))
-
-
-def _set_or_one_line(text: str) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for name in "abcde":
-            (folder / f"{name}.png").touch()
-        (folder / "metadata.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
-        result, error = _tried(folder)
-        if result is None:
-            assert len(error.splitlines()) == 1
-            return
-        for images in (result.train, *result.tests.values()):
-            assert len(images) == len(images.label) == len(next(iter(images.cues.values()))) > 0
-            assert 0 <= int(images.label.min()) <= int(images.label.max()) < len(result.classes)
-            assert all(path.parent == folder for path in images.paths)
-        assert not set(result.train.paths) & set(result.tests["test"].paths)
-
-
-def _tried(folder: Path) -> tuple[RawDataset | None, str]:
-    try:
-        return list_groups(folder), ""
-    except UserError as error:
-        return None, str(error)
 
 
 # The groups of a set

@@ -40,22 +40,6 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("array", "complaint"),
-    [
-        (np.zeros((3, 4, 4, 3), np.float32), "float32 of shape"),
-        (np.zeros((3, 4, 4), np.uint8), "not bytes of shape"),
-        (np.zeros((3, 3, 4, 4), np.uint8), "not bytes of shape"),
-        (np.zeros((3, 4, 5, 3), np.uint8), "must be square"),
-        (np.zeros((0, 4, 4, 3), np.uint8), "not bytes of shape"),
-    ],
-)
-def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(UserError, match=complaint):
-        read_images(tmp_path / "a.npy")
-
-
 def test_files_cut_short_absent_or_pickled(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with pytest.raises(UserError, match="no file"):

@@ -22,7 +22,7 @@ from antishortcut.data.segmentation import NO_CLASS
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, Batch, FileSet, ImageSet, is_dense
-from tests.data.test_loading import same, twin_mix
+from tests.data.test_loader import same, twin_mix
 
 COLOURS = torch.tensor([[250, 10, 30], [20, 240, 60], [40, 70, 230], [200, 200, 20], [90, 10, 160]], dtype=torch.uint8)
 
