@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.data import derived as copies
+from antishortcut.data import DATASETS, derived
 from antishortcut.data.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
@@ -26,8 +27,8 @@ from antishortcut.data.corruptions import (
     find_copies,
     open_copies,
     write_copies,
+    writer,
 )
-from antishortcut.data.corruptions import writer as generate
 from antishortcut.data.synthetic import CLASSES, make_cues
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet
@@ -50,7 +51,7 @@ def pixels(images: AnySet) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.ascontiguousarray(images.image.permute(0, 2, 3, 1).numpy())
 
 
-def test_what_is_written(tmp_path: Path, images: ImageSet) -> None:
+def test_layout_of_the_written_folder(tmp_path: Path, images: ImageSet) -> None:
     write(images, tmp_path, seed=3, facts={"set": "cues", "test": "iid"})
     assert {path.name for path in tmp_path.iterdir()} - {".lock"} == {
         "contrast.npy", "gaussian_noise.npy", "labels.npy", "facts.json",
@@ -81,7 +82,7 @@ def test_the_same_bytes_from_two_processes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_files_are_cut_as_for_evaluation(tmp_path: Path) -> None:
+def test_files_are_cropped_as_in_evaluation(tmp_path: Path) -> None:
     paths = []
     for number in range(3):
         paths.append(tmp_path / f"{number}.png")
@@ -94,7 +95,9 @@ def test_files_are_cut_as_for_evaluation(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "facts.json").read_text())["constants"] == 64
 
 
-def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_leaves_no_partial_file_and_resumes(
+    tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 0
 
     def dies(*_: Any) -> None:
@@ -104,30 +107,26 @@ def test_a_kill_leaves_no_half_file(tmp_path: Path, images: ImageSet, monkeypatc
             raise KeyboardInterrupt
         real(*_)
 
-    real = copies.fill
-    monkeypatch.setattr(generate, "fill", dies)
+    real = derived.fill
+    monkeypatch.setattr(writer, "fill", dies)
     with pytest.raises(KeyboardInterrupt):
         write(images, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".lock",
-        "gaussian_noise.npy",
-        "labels.npy",
-        "making.json",
-    ]
+    files = [".lock", "gaussian_noise.npy", "labels.npy", "making.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
     with pytest.raises(UserError, match="not finished; run asd corrupt again"):
         open_copies(tmp_path, 10, needed=TWO)
 
-    built = [0]
-    monkeypatch.setattr(generate, "fill", lambda *_: built.__setitem__(0, built[0] + 1) or real(*_))
+    filled = []
+    monkeypatch.setattr(writer, "fill", lambda *_: filled.append(real(*_)))
     written = (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns
     write(images, tmp_path)
-    assert built[0] == 5  # contrast alone
+    assert len(filled) == 5  # contrast alone
     assert (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns == written
     assert open_copies(tmp_path, 10, needed=TWO).names == ("gaussian_noise", "contrast")
     assert not (tmp_path / "making.json").exists()
 
 
-def test_a_cut_file_is_made_again(tmp_path: Path, images: ImageSet) -> None:
+def test_a_truncated_file_is_written_again(tmp_path: Path, images: ImageSet) -> None:
     write(images, tmp_path)
     whole = (tmp_path / "contrast.npy").read_bytes()
     (tmp_path / "contrast.npy").write_bytes(whole[: len(whole) // 2])
@@ -138,7 +137,7 @@ def test_a_cut_file_is_made_again(tmp_path: Path, images: ImageSet) -> None:
     assert (tmp_path / "contrast.npy").read_bytes() == whole
 
 
-def test_more_corruptions_join_those_that_are_there(tmp_path: Path, images: ImageSet) -> None:
+def test_corruptions_can_be_added(tmp_path: Path, images: ImageSet) -> None:
     write(images, tmp_path, ("contrast",))
     first = open_copies(tmp_path, 10, needed=("contrast",))
     write(images, tmp_path, ("fog",))
@@ -150,7 +149,7 @@ def test_more_corruptions_join_those_that_are_there(tmp_path: Path, images: Imag
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"seed": 1}, "seed 0 there, 1 here"),
         ({"side": 64}, "side 32 there, 64 here"),
@@ -158,11 +157,11 @@ def test_more_corruptions_join_those_that_are_there(tmp_path: Path, images: Imag
         ({"images": make_cues("iid", N, seed=1)}, "fingerprint"),
     ],
 )
-def test_other_settings_are_refused(tmp_path: Path, images: ImageSet, change: dict[str, Any], said: str) -> None:
+def test_other_settings_are_refused(tmp_path: Path, images: ImageSet, change: dict[str, Any], message: str) -> None:
     write(images, tmp_path, ("contrast",))
     before = (tmp_path / "contrast.npy").read_bytes()
     settings: dict[str, Any] = {"images": images, "out": tmp_path, "names": ("contrast",)} | change
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         write(**settings)
     assert "\n" not in str(error.value)
     assert (tmp_path / "contrast.npy").read_bytes() == before
@@ -175,7 +174,7 @@ def test_released_files_are_not_written_over(tmp_path: Path, images: ImageSet) -
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("options", "message"),
     [
         ({"names": ("contrst",)}, "did you mean 'contrast'"),
         ({"names": ()}, "no corruption is named"),
@@ -185,13 +184,13 @@ def test_released_files_are_not_written_over(tmp_path: Path, images: ImageSet) -
         ({"frost": Path("nowhere")}, "no folder nowhere"),
     ],
 )
-def test_bad_wishes(tmp_path: Path, images: ImageSet, wish: dict[str, Any], said: str) -> None:
-    settings: dict[str, Any] = {"images": images, "out": tmp_path} | wish
-    with pytest.raises(UserError, match=said):
+def test_bad_arguments(tmp_path: Path, images: ImageSet, options: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"images": images, "out": tmp_path} | options
+    with pytest.raises(UserError, match=message):
         write(**settings)
 
 
-def test_frost_pictures_of_ones_own(tmp_path: Path, images: ImageSet) -> None:
+def test_own_frost_pictures(tmp_path: Path, images: ImageSet) -> None:
     folder = tmp_path / "ice"
     folder.mkdir()
     with pytest.raises(UserError, match="no pictures"):
@@ -212,32 +211,29 @@ def test_frost_pictures_of_ones_own(tmp_path: Path, images: ImageSet) -> None:
         write(images, tmp_path / "other", ("frost",), frost=folder)
 
 
-def run(*words: str) -> tuple[int, str, BaseException | None]:
-    result = CliRunner().invoke(app, list(words))
-    return result.exit_code, result.output, result.exception
-
-
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(DATASETS["cues"], options={"rho": 0.9, "count": 10, "test_count": 40})
+    monkeypatch.setitem(DATASETS, "cues", small)
     out = tmp_path / "cues-c"
-    words = ("--names", "fog,contrast", "--limit", "20", "--set-name", "conflict", "--json")
-    code, line, error = run("corrupt", "cues", str(out), *words)
-    assert (code, error) == (0, None)
-    text = json.loads(line[line.index("{") :])
-    assert (text["folder"], text["sheet"]) == (str(out), str(out / "contact.png"))
-    assert [text["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
-    assert [row["name"] for row in text["rows"]] == ["fog", "contrast"]
-    assert all(change > 0 for row in text["rows"] for change in row["change"])
+    words = ["--names", "fog,contrast", "--limit", "20", "--set-name", "conflict", "--json"]
+    result = CliRunner().invoke(app, ["corrupt", "cues", str(out), *words])
+    assert (result.exit_code, result.exception) == (0, None)
+    printed = json.loads(result.output[result.output.index("{") :])
+    assert (printed["folder"], printed["sheet"]) == (str(out), str(out / "contact.png"))
+    assert [printed["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
+    assert [row["name"] for row in printed["rows"]] == ["fog", "contrast"]
+    assert all(change > 0 for row in printed["rows"] for change in row["change"])
     assert (out / "contact.png").exists()
     assert open_copies(out, 10, needed=("fog",)).label.bincount().tolist() == [2] * 10  # balanced
     for words, message in (
-        (("cuse",), "unknown data set 'cuse'"),
-        (("cues", "--names", "fgo"), "no corruption 'fgo'"),
-        (("cues", "--set-name", "confict"), "did you mean 'conflict'"),
-        (("cues", "--limit", "0"), "--limit must be at least 1"),
+        (["cuse"], "unknown data set 'cuse'"),
+        (["cues", "--names", "fgo"], "no corruption 'fgo'"),
+        (["cues", "--set-name", "confict"], "did you mean 'conflict'"),
+        (["cues", "--limit", "0"], "--limit must be at least 1"),
     ):
-        code, _, error = run("corrupt", words[0], str(tmp_path / "other"), *words[1:])
-        assert code != 0
-        assert message in str(error)
+        result = CliRunner().invoke(app, ["corrupt", words[0], str(tmp_path / "other"), *words[1:]])
+        assert result.exit_code != 0
+        assert message in str(result.exception)
 
 
 @pytest.fixture(scope="module")
@@ -284,13 +280,12 @@ def _save(name: str, make: Callable[[Any], Any]) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         (_drop("labels.npy"), "labels lie beside the images"),
         (_drop("fog.npy"), "lacks fog; fetch or make them"),
         (lambda folder: [(folder / f"{name}.npy").unlink() for name in CORRUPTIONS], "none of the corruptions"),
         (_save("fog.npy", lambda array: array[:-1]), r"fog\.npy has shape \(59, 32, 32, 3\), expected \(60"),
-        (_save("fog.npy", lambda array: array[:, :16, :16]), r"\(60, 16, 16, 3\)"),
         (_save("fog.npy", lambda array: array[:, :16]), "square"),
         (_save("fog.npy", lambda array: array.astype(float)), "float64"),
         (_save("labels.npy", lambda label: label[:-1]), "59 labels, not 5 times"),
@@ -305,11 +300,11 @@ def _save(name: str, make: Callable[[Any], Any]) -> Callable[[Path], None]:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(official: Path, tmp_path: Path, harm: Callable[[Path], Any], said: str) -> None:
+def test_errors_are_one_line(official: Path, tmp_path: Path, harm: Callable[[Path], Any], message: str) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(official, folder)
     harm(folder)
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         find_copies(folder, CLASSES)
     assert "\n" not in str(error.value)
 

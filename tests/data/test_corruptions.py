@@ -37,10 +37,10 @@ from tests.data.corruption_twins import pictures
 Array = NDArray[Any]
 
 
-def near(made: Array, twin: Array, share: float = 0.001) -> None:
+def near(result: Array, twin: Array, share: float = 0.001) -> None:
     """At most one byte apart, and exactly alike but for a share of the values."""
-    assert made.dtype == twin.dtype == np.uint8
-    apart = np.abs(made.astype(int) - twin)
+    assert result.dtype == twin.dtype == np.uint8
+    apart = np.abs(result.astype(int) - twin)
     assert apart.max() <= 1
     assert (apart > 0).mean() <= share
 
@@ -74,7 +74,7 @@ def test_larger_kernels_without_draws(name: str, side: int, severity: int) -> No
     near(corrupt(image, name, severity)[0], PLAIN[name](image[0], *each(severity, side, name)))
 
 
-def test_cases_solved_by_hand() -> None:
+def test_known_values() -> None:
     black, white = (np.full((1, 32, 32, 3), value, np.uint8) for value in (0, 255))
     assert (corrupt(black, "brightness", 5) == int(0.3 * 255)).all()  # V of black is 0, so it turns grey
     assert (corrupt(white, "brightness", 5) == 255).all()
@@ -242,7 +242,7 @@ def test_bytes_depend_on_seed_severity_chunk_and_place_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shot_noise", "motion_blur", "frost", "elastic_transform"])
-def test_more_than_a_chunk_runs_on(name: str) -> None:
+def test_more_images_than_a_chunk(name: str) -> None:
     size = CHUNK[32]
     images = make_cues("iid", size + 20, seed=0).image.permute(0, 2, 3, 1).numpy()
     built = corrupt(images, name, 2, chunk=4)
@@ -252,7 +252,7 @@ def test_more_than_a_chunk_runs_on(name: str) -> None:
 
 @pytest.mark.parametrize("side", [16, 130])
 @pytest.mark.parametrize("name", ALL)
-def test_any_side_will_do(name: str, side: int) -> None:
+def test_any_side(name: str, side: int) -> None:
     images = pictures(2, side)
     built = corrupt(images, name, 5)
     assert built.shape == images.shape
@@ -292,7 +292,7 @@ def test_grown_frost_is_as_light_and_as_even_as_the_photographs_of_cifar_c(side:
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("options", "message"),
     [
         ({"name": "gausian_noise"}, "did you mean 'gaussian_noise'"),
         ({"severity": 6}, "severities are 1 to 5, not 6"),
@@ -301,8 +301,8 @@ def test_grown_frost_is_as_light_and_as_even_as_the_photographs_of_cifar_c(side:
         ({"images": np.zeros((1, 12, 12, 3), np.uint8)}, "too small"),
     ],
 )
-def test_errors_speak(wish: dict[str, Any], said: str) -> None:
-    settings: dict[str, Any] = {"images": pictures(1), "name": "fog", "severity": 1} | wish
-    with pytest.raises(UserError, match=said) as error:
+def test_errors_are_one_line(options: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"images": pictures(1), "name": "fog", "severity": 1} | options
+    with pytest.raises(UserError, match=message) as error:
         corrupt(**settings)
     assert "\n" not in str(error.value)
