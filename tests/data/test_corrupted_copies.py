@@ -30,6 +30,7 @@ from antishortcut.data.corruptions import (
     writer,
 )
 from antishortcut.data.synthetic import CLASSES, make_cues
+from antishortcut.data.synthetic_segmentation import make_scenes
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet
 
@@ -95,9 +96,7 @@ def test_files_are_cropped_as_in_evaluation(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "facts.json").read_text())["constants"] == 64
 
 
-def test_a_kill_leaves_no_partial_file_and_resumes(
-    tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_leaves_no_partial_file(tmp_path: Path, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
 
     def dies(*_: Any) -> None:
@@ -182,6 +181,7 @@ def test_released_files_are_not_written_over(tmp_path: Path, images: ImageSet) -
         ({"seed": -1}, "at least 0"),
         ({"processes": 0}, "at least 1"),
         ({"frost": Path("nowhere")}, "no folder nowhere"),
+        ({"images": make_scenes("iid", 2, seed=0)}, "one label per image"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, images: ImageSet, options: dict[str, Any], message: str) -> None:

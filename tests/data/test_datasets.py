@@ -1,4 +1,4 @@
-"""Data sets in their official layouts, made small here or real where they are; decoding, splits, limits, fingerprints."""
+"""Data sets in their official layouts, made small here or real if present; decoding, splits, limits, fingerprints."""
 
 from __future__ import annotations
 
