@@ -120,8 +120,8 @@ def _second_attribute(path: Path, header: list[str], rows: list[Line]) -> str:
     """The column `place`, or the only other one of whole numbers."""
     if USUAL in header:
         return USUAL
-    others = [name for name in header if name not in ("", "img_id", *REQUIRED)]
-    whole = [name for name in others if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
+    columns = [name for name in header if name not in ("", "img_id", *REQUIRED)]
+    whole = [name for name in columns if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
     if len(whole) != 1:
         has = "several: " + ", ".join(map(repr, whole)) if whole else "none"
         raise UserError(f"{path} needs one column of whole numbers besides y and split, has {has}; name one {USUAL}")

@@ -47,7 +47,7 @@ class Finding:
     held: str = ""  # of a folder: the name of the folder with the test images; empty: they are split from training
     empty: tuple[str, ...] = ()  # class folders without images
     unpaired: tuple[str, ...] = ()  # images without masks, masks without images
-    others: tuple[Path, ...] = ()  # files that are not images
+    not_images: tuple[Path, ...] = ()
     unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no part
 
     @property
@@ -82,8 +82,8 @@ def open_finding(
     if folder is None:
         return finding
     everything = [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])]  # before limits
-    others, unused = _beside(folder, everything)
-    finding = replace(finding, base=folder, others=others, unused=unused)
+    not_images, unused = _beside(folder, everything)
+    finding = replace(finding, base=folder, not_images=not_images, unused=unused)
     if kind != "folder":
         return finding
     undivided = readers.part_of(folder, readers.TRAIN) is None
@@ -131,7 +131,7 @@ def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> F
             parts[part] = FileSet(files, torch.tensor(labels, dtype=torch.int64))
     if not len(parts["train"]):
         raise UserError(refusal)
-    others, unused = _beside(folder, parts.values(), unpaired)
+    not_images, unused = _beside(folder, parts.values(), unpaired)
     return Finding(
         name,
         classes,
@@ -142,7 +142,7 @@ def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> F
         held=_tested(folder) if train != folder else "",
         empty=tuple(str(path.relative_to(folder)) for path in empty),
         unpaired=tuple(str(path.relative_to(folder)) for path in unpaired),
-        others=others,
+        not_images=not_images,
         unused=unused,
     )
 
@@ -156,7 +156,7 @@ def _beside(
 ) -> tuple[tuple[Path, ...], dict[str, int]]:
     """Files in the folder that are not images, and the number of unused images by folder."""
     used = {path for part in parts if isinstance(part, FileSet) for path in (*part.paths, *part.masks)} | set(known)
-    others: list[Path] = []
+    not_images: list[Path] = []
     unused: Counter[str] = Counter()
     for where, below, names in readers.walked(folder):
         below[:] = [name for name in below if not name.startswith(".")]
@@ -166,8 +166,8 @@ def _beside(
             if path.suffix.lower() in readers.SUFFIXES:
                 unused["/".join(path.relative_to(folder).parts[:-1][:2]) or "."] += 1
             elif path.name not in _PLAIN and not path.name.lower().startswith(_TEXTS):
-                others.append(path)
-    return tuple(others), dict(unused)
+                not_images.append(path)
+    return tuple(not_images), dict(unused)
 
 
 def usual_side(finding: Finding) -> int:

@@ -55,7 +55,7 @@ def summarise(finding: Finding, looked: Looked) -> dict[str, Any]:
         "duplicates": _duplicates(finding, looked),
         "empty": list(finding.empty),
         "unpaired": list(finding.unpaired),
-        "not_images": dict(Counter(path.suffix.lower() or path.name for path in finding.others).most_common()),
+        "not_images": dict(Counter(path.suffix.lower() or path.name for path in finding.not_images).most_common()),
         "unused": dict(finding.unused),
         "missing": _missing(finding, counts),
         "held": finding.held,
