@@ -182,7 +182,7 @@ def test_released_files_are_not_written_over(tmp_path: Path, images: ImageSet) -
         ({"seed": -1}, "at least 0"),
         ({"processes": 0}, "at least 1"),
         ({"frost": Path("nowhere")}, "no folder nowhere"),
-        ({"images": make_scenes("iid", 2, seed=0)}, "one label per image"),
+        ({"images": make_scenes("iid", 2, seed=0)}, "one label for an image"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, images: ImageSet, options: dict[str, Any], message: str) -> None:

@@ -71,7 +71,7 @@ def write_copies(
     if not names or len(images) == 0:
         raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
     if is_dense(images):
-        raise UserError("images with masks cannot be copied: corrupted copies have one label per image")
+        raise UserError("images with masks cannot be copied: corrupted copies have one label for an image")
     if seed < 0 or (processes is not None and processes < 1):
         raise UserError(f"the seed must be at least 0 and processes at least 1, not {seed} and {processes}")
     settings = {
