@@ -26,13 +26,14 @@ name = "resnet8"
 """
 
 
-def has_cifar() -> bool:
-    return (Path(os.environ.get("ANTISHORTCUT_DATA", "data")) / "cifar-100-python" / "train").exists()
+CIFAR = Path(os.environ.get("ANTISHORTCUT_DATA", "data")) / "cifar-100-python" / "train"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CIFAR.exists(), reason="no cifar-100-python in $ANTISHORTCUT_DATA or ./data"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not has_cifar(), reason="no cifar-100-python in $ANTISHORTCUT_DATA or ./data")
-def test_every_method_runs_on_cifar100_and_stands_in_one_table(tmp_path: Path) -> None:
+def test_every_method_on_cifar100_in_one_table(tmp_path: Path) -> None:
     recipe, runs = tmp_path / "small.toml", tmp_path / "runs"
     recipe.write_text(PAIR)
 
@@ -63,9 +64,7 @@ name = "cnn-32-128"
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not has_cifar(), reason="no cifar-100-python in $ANTISHORTCUT_DATA or ./data")
-def test_a_clean_classifier_is_worse_at_severity_5_than_at_1(tmp_path: Path) -> None:
+def test_errors_grow_with_the_severity_of_corruptions(tmp_path: Path) -> None:
     recipe, runs = tmp_path / "clean.toml", tmp_path / "runs"
     recipe.write_text(CLASSIFIER)
     done = CliRunner().invoke(app, ["distill", str(recipe), "--method", "ce", "--runs", str(runs)])

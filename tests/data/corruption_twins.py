@@ -10,7 +10,6 @@ import colorsys
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
@@ -56,25 +55,6 @@ def mirrored(at: int, side: int) -> int:
     return at if at < side else period - at
 
 
-def gaussian_noise(image: Array, sigma: float, normal: Array) -> Array:
-    return clipped(image / 255.0 + sigma * normal)
-
-
-def speckle_noise(image: Array, sigma: float, normal: Array) -> Array:
-    x = image / 255.0
-    return clipped(x + x * sigma * normal)
-
-
-def gaussian_blur(image: Array, sigma: float) -> Array:
-    return clipped(gaussian(image / 255.0, sigma))
-
-
-def contrast(image: Array, factor: float) -> Array:
-    x = image / 255.0
-    means = np.mean(x, axis=(0, 1), keepdims=True)
-    return clipped((x - means) * factor + means)
-
-
 def brightness(image: Array, added: float) -> Array:
     out = np.empty(image.shape)
     for place in np.ndindex(image.shape[:2]):
@@ -89,18 +69,6 @@ def saturate(image: Array, factor: float, added: float) -> Array:
         hue, saturation, value = colorsys.rgb_to_hsv(*(image[place] / 255.0))
         out[place] = colorsys.hsv_to_rgb(hue, min(max(saturation * factor + added, 0), 1), value)
     return clipped(out)
-
-
-def jpeg_compression(image: Array, quality: int) -> Array:
-    output = BytesIO()
-    Image.fromarray(image).save(output, "JPEG", quality=quality)
-    return np.array(Image.open(output))
-
-
-def pixelate(image: Array, factor: float) -> Array:
-    side = len(image)
-    small = Image.fromarray(image).resize((int(side * factor), int(side * factor)), Image.Resampling.BOX)
-    return np.array(small.resize((side, side), Image.Resampling.BOX))
 
 
 def clipped_zoom(image: Array, factor: float) -> Array:
@@ -211,10 +179,6 @@ def fog(image: Array, strength: float, field: Array) -> Array:
     brightest = x.max()
     side = len(image)
     return clipped((x + strength * field[:side, :side, np.newaxis]) * brightest / (brightest + strength))
-
-
-def frost(image: Array, weights: tuple[float, float], ice: Array) -> Array:
-    return clipped((weights[0] * image + weights[1] * ice) / 255)
 
 
 def warp_affine(image: Array, matrix: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from timm.data.imagenet_info import ImageNetInfo
 
 from antishortcut.data import Loader
 from antishortcut.data.readers import class_list
-from antishortcut.data.shifts import SIXTEEN, Shift, open_renditions, open_stimuli, published
+from antishortcut.data.shifts import SIXTEEN, open_renditions, open_stimuli, published
 from antishortcut.errors import UserError
 from tests.data.official import picture
 
@@ -34,86 +35,64 @@ def make_stimuli(folder: Path, *names: str) -> Path:
     return folder
 
 
-def no_renditions(match: str, folder: Path, classes: tuple[str, ...], name: str = "imagenet-r") -> None:
+def refused(match: str, call: Any, *arguments: Any) -> None:
     with pytest.raises(UserError, match=match) as caught:
-        open_renditions(name, folder, classes)
+        call(*arguments)
     assert "\n" not in str(caught.value)
-
-
-def no_stimuli(match: str, folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        open_stimuli(folder, classes, mapping)
-    assert "\n" not in str(caught.value)
-
-
-# ImageNet-R and ImageNet-A
 
 
 @pytest.mark.parametrize(("name", "count"), [("imagenet-r", 19), ("imagenet-a", 15)])
-def test_the_papers_overlap(tmp_path: Path, name: str, count: int) -> None:
+def test_overlap_with_imagenet100_as_in_the_paper(tmp_path: Path, name: str, count: int) -> None:
     official = class_list(name)
     folder = make_renditions(tmp_path, official, per_class=2)
     (folder / "README.txt").write_text("no class")
     (folder / "extra").mkdir()
     shift = open_renditions(name, folder, HUNDRED)
     assert shift.name == name
-    assert len(shift.overlap) == count
-    assert set(shift.overlap) == set(HUNDRED) & set(official)
-    assert list(shift.overlap) == sorted(shift.overlap, key=HUNDRED.index)
+    assert shift.overlap == tuple(wnid for wnid in HUNDRED if wnid in official)
     assert [HUNDRED[at] for at in shift.images.label.tolist()] == [path.parent.name for path in shift.images.paths]
     assert [HUNDRED[at] for at in shift.allowed.nonzero().flatten().tolist()] == list(shift.overlap)
     assert shift.facts == {
-        "overlap": list(shift.overlap),
-        "overlap_count": count,
-        "absent": [],
-        "folder_classes": 200,
-        "official_classes": True,
-        "images": 2 * count,
-        "left_out": 2 * (200 - count),
-    }
+        "overlap": list(shift.overlap), "overlap_count": count, "absent": [], "folder_classes": 200,
+        "official_classes": True, "images": 2 * count, "left_out": 2 * (200 - count),
+    }  # fmt: skip
 
 
-def renditions(folder: Path, classes: tuple[str, ...]) -> Shift:
-    return open_renditions("imagenet-r", folder, classes)
-
-
-def test_labels_follow_the_students_order(tmp_path: Path) -> None:
+def test_labels_are_the_students_classes(tmp_path: Path) -> None:
     folder = make_renditions(tmp_path, ("n01443537", "n01484850", "n01494475"))
     classes = ("n01494475", "n00000001", "n01443537")
-    shift = renditions(folder, classes)
+    shift = open_renditions("imagenet-r", folder, classes)
     assert shift.overlap == ("n01494475", "n01443537")
     assert shift.images.label.tolist() == [0, 2]
     assert shift.allowed.tolist() == [True, False, True]
-    assert shift.facts["left_out"] == 1
-    assert shift.facts["official_classes"] is False
-    assert renditions(folder, (*classes, "n01498041")).facts["absent"] == ["n01498041"]
+    assert (shift.facts["left_out"], shift.facts["official_classes"]) == (1, False)
+    assert open_renditions("imagenet-r", folder, (*classes, "n01498041")).facts["absent"] == ["n01498041"]
     batch = next(Loader(shift.images, batch=2, seed=0, image_size=8, augment="none", shuffle=False).epoch(0))
     assert batch.image.shape == (2, 3, 8, 8)
 
 
-def test_mistakes_with_renditions(tmp_path: Path) -> None:
+def test_errors_of_renditions(tmp_path: Path) -> None:
     folder = make_renditions(tmp_path, ("n01443537",))
-    no_renditions("wnids such as .*imagenet100.*'apple', 'bear'", folder, CIFAR)
-    no_renditions("shares no class .*none of its 1 wnids", folder, ("n02119022",))
-    no_renditions("no class folders .*imagenet-r/<wnid>", tmp_path / "nowhere", HUNDRED)
-    no_renditions("no class folders", tmp_path, HUNDRED)
-    no_renditions("no class folders", tmp_path / "one.jpg", HUNDRED)
-    no_renditions("did you mean 'imagenet-r'", folder, HUNDRED, name="imagenet-q")
     (folder / "n01484850").mkdir()
-    no_renditions("no images in .*n01484850", folder, ("n01484850",))
-
-
-# Cue conflict
+    for match, name, place, classes in (
+        ("wnids such as .*imagenet100.*'apple', 'bear'", "imagenet-r", folder, CIFAR),
+        ("shares no class .*none of its 1 wnids", "imagenet-r", folder, ("n02119022",)),
+        ("no class folders .*imagenet-r/<wnid>", "imagenet-r", tmp_path / "nowhere", HUNDRED),
+        ("no class folders", "imagenet-r", tmp_path / "one.jpg", HUNDRED),
+        ("did you mean 'imagenet-r'", "imagenet-q", folder, HUNDRED),
+        ("no images in .*n01484850", "imagenet-r", folder, ("n01484850",)),
+    ):
+        refused(match, open_renditions, name, place, classes)
 
 
 def test_the_sixteen_are_the_published_imagenet_classes() -> None:
     """As indices of the 1,000 classes, the other form in which texture-vs-shape's human_categories.py has them."""
     names: list[str] = ImageNetInfo().label_names()  # type: ignore[no-untyped-call]
-    result: dict[str, set[int]] = {category: set() for category in SIXTEEN}
+    indices: dict[str, set[int]] = {category: set() for category in SIXTEEN}
     for name, category in published().items():
         if name in names:
-            result[category].add(names.index(name))
-    assert result == {
+            indices[category].add(names.index(name))
+    assert indices == {
         "airplane": {404},
         "bear": {294, 295, 296, 297},
         "bicycle": {444, 671},
@@ -131,8 +110,7 @@ def test_the_sixteen_are_the_published_imagenet_classes() -> None:
         "oven": {766},
         "truck": {555, 569, 656, 675, 717, 734, 864, 867},
     }
-    rest = set(published()) - set(names)
-    assert rest == {*SIXTEEN, "pickup_truck"}
+    assert set(published()) - set(names) == {*SIXTEEN, "pickup_truck"}
 
 
 def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
@@ -141,21 +119,14 @@ def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
         "bear/bear1-clock2.png",
         "truck/truck10-bear3.png",
         "clock/0001_cue_dnn_00_clock_00_clock4-truck1.png",  # model-vs-human's longer names
-        "bear/bear1-bear2.png",
-        "cat/cat7-elephant2.png",
-        "bear/bear1-cat1.png",
-        "bear/bear1.png",
-        "bear/bear1_clock2-216_filled.png",
-        "bear/notes.txt.png",
+        *("bear/bear1-bear2.png", "cat/cat7-elephant2.png", "bear/bear1-cat1.png", "bear/bear1.png"),
+        *("bear/bear1_clock2-216_filled.png", "bear/notes.txt.png"),
     )
     stimuli = open_stimuli(folder, CIFAR)
     assert stimuli.categories == ("bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "truck")
-    outputs = {
-        (stimuli.categories[shape], stimuli.categories[texture])
-        for shape, texture in zip(stimuli.shape.tolist(), stimuli.texture.tolist(), strict=True)
-    }
-    assert outputs == {("bear", "clock"), ("truck", "bear"), ("clock", "truck")}
-    assert len(stimuli.images) == len(stimuli.texture) == 3
+    pairs = zip(stimuli.shape.tolist(), stimuli.texture.tolist(), strict=True)
+    named = {(stimuli.categories[shape], stimuli.categories[texture]) for shape, texture in pairs}
+    assert named == {("bear", "clock"), ("truck", "bear"), ("clock", "truck")}
     assert (stimuli.facts["images"], stimuli.facts["no_conflict"], stimuli.facts["without_category"]) == (3, 1, 2)
     assert stimuli.facts["categories"]["truck"] == ["pickup_truck"]
     assert stimuli.matrix.sum(dim=1).tolist() == [1.0] * 8
@@ -163,19 +134,18 @@ def test_stimuli_of_a_cifar_student(tmp_path: Path) -> None:
     assert stimuli.matrix[:, CIFAR.index("lion")].sum() == 0  # no cat, as published
 
 
-def test_a_mapping_by_hand(tmp_path: Path) -> None:
+def test_a_mapping_from_a_file(tmp_path: Path) -> None:
     folder = make_stimuli(tmp_path / "set", "airplane1-oven2.png", "cat1-oven2.png")
     classes = ("jet", "glider", "cat", "stove")
     toml = tmp_path / "mapping.toml"
     toml.write_text('oven = ["stove"]\nairplane = ["glider", "jet"]\ndog = []\n')
     stimuli = open_stimuli(folder, classes, toml)
-    assert stimuli.categories == ("airplane", "oven")  # the file speaks alone: the cat is not in it
+    assert stimuli.categories == ("airplane", "oven")  # only what the file lists
     assert torch.equal(stimuli.matrix, torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 0, 1]]))
     assert (stimuli.shape.tolist(), stimuli.texture.tolist()) == ([0], [1])
-    before = stimuli.fingerprint
+    assert stimuli.fingerprint == open_stimuli(folder, classes, toml).fingerprint
     toml.write_text('oven = ["stove"]\nairplane = ["glider"]\n')
-    assert open_stimuli(folder, classes, toml).fingerprint != before
-    assert open_stimuli(folder, classes, toml).fingerprint == open_stimuli(folder, classes, toml).fingerprint
+    assert stimuli.fingerprint != open_stimuli(folder, classes, toml).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -192,19 +162,18 @@ def test_a_mapping_by_hand(tmp_path: Path) -> None:
         ('cat = ["cat"]\noven = ["stove"]', "1 stimuli, but none in conflict"),
     ],
 )
-def test_mistakes_in_a_mapping(tmp_path: Path, text: str, match: str) -> None:
+def test_errors_in_a_mapping(tmp_path: Path, text: str, match: str) -> None:
     folder = make_stimuli(tmp_path / "set", "airplane1-oven2.png")
     (tmp_path / "mapping.toml").write_text(text)
-    no_stimuli(match, folder, ("jet", "glider", "cat", "stove"), tmp_path / "mapping.toml")
+    refused(match, open_stimuli, folder, ("jet", "glider", "cat", "stove"), tmp_path / "mapping.toml")
 
 
-def test_mistakes_with_stimuli(tmp_path: Path) -> None:
+def test_errors_of_stimuli(tmp_path: Path) -> None:
     folder = make_stimuli(tmp_path / "set", "a/bear1-clock2.png")
-    no_stimuli("none of them .*'jet', 'glider'", folder, ("jet", "glider"))
-    no_stimuli("no stimuli below .*cat7-elephant2.png", tmp_path / "nowhere", CIFAR)
-    no_stimuli("no stimuli", make_stimuli(tmp_path / "other", "bear-clock.png", "bear1-sofa2.png"), CIFAR)
-    no_stimuli("cannot read the mapping .*No such file", folder, CIFAR, tmp_path / "none.toml")
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    no_stimuli("cannot read the mapping", folder, CIFAR, tmp_path / "bytes.toml")
+    other = make_stimuli(tmp_path / "other", "bear-clock.png", "bear1-sofa2.png")
+    refused("none of them .*'jet', 'glider'", open_stimuli, folder, ("jet", "glider"))
+    refused("no stimuli below .*cat7-elephant2.png", open_stimuli, tmp_path / "nowhere", CIFAR)
+    refused("no stimuli", open_stimuli, other, CIFAR)
+    refused("cannot read the mapping .*No such file", open_stimuli, folder, CIFAR, tmp_path / "none.toml")
     make_stimuli(folder, "b/bear1-clock2.png")
-    no_stimuli("bear1-clock2 2 times", folder, CIFAR)
+    refused("bear1-clock2 2 times", open_stimuli, folder, CIFAR)

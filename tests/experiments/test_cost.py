@@ -28,7 +28,7 @@ from antishortcut.data.readers import class_list
 from antishortcut.errors import UserError
 from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
-from antishortcut.experiments.cost import KNOWN, DataSize, StepGroup, measured_cost, size_of, steps_of, trainings
+from antishortcut.experiments.cost import DataSize, StepGroup, known_sizes, measured_cost, size_of, steps_of, trainings
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.suites import open_suite
 from antishortcut.methods import method_options
@@ -76,15 +76,15 @@ def test_sizes_of_embedded_images_are_those_of_the_data(name: str, change: dict[
 
 
 def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(KNOWN) == DATASETS.keys() - set(WITH_PATH)
-    assert KNOWN["imagenet100"].classes == len(class_list("imagenet100"))
+    assert set(known_sizes()) == DATASETS.keys() - set(WITH_PATH)
+    assert known_sizes()["imagenet100"].classes == len(class_list("imagenet100"))
     camvid = make_camvid(tmp_path / "camvid", size=(480, 360))
     for name, root in (("ade20k", make_ade(tmp_path)), ("camvid", camvid.parent)):
-        known, sets = KNOWN[name], open_sets(name, root)
+        known, sets = known_sizes()[name], open_sets(name, root)
         assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
-    monkeypatch.setitem(KNOWN, "cifar100", DataSize(images=15, classes=3, side=32))
+    monkeypatch.setitem(known_sizes(), "cifar100", DataSize(images=15, classes=3, side=32))
     result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
     assert result == DataSize(images=len(sets.train), classes=len(sets.classes), side=32)
 

@@ -8,7 +8,6 @@ import resource
 import struct
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,8 @@ import pytest
 from PIL import Image
 
 from antishortcut.data import open_sets
-from antishortcut.data import readers as layouts
 from antishortcut.data.image_io import read, size_of
+from antishortcut.data.readers import images_below
 from antishortcut.data.segmentation import read_values
 from antishortcut.errors import UserError, printable
 from antishortcut.run_dir import read_json, write_json
@@ -60,7 +59,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_image_is_one_line(tmp_path: Path, what: str) -> None:
+def test_bad_images_are_one_line(tmp_path: Path, what: str) -> None:
     path = tmp_path / "x.png"
     path.write_bytes(WRONG[what])
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -85,15 +84,7 @@ def folder_of(root: Path, names: tuple[bytes, ...] = (b"0.png", b"1.png")) -> Pa
     return root
 
 
-def within(seconds: float, act: Callable[[], object]) -> object:
-    begin = time.monotonic()
-    try:
-        return act()
-    finally:
-        assert time.monotonic() - begin < seconds
-
-
-def test_loops_of_links_end(tmp_path: Path) -> None:
+def test_loops_of_links(tmp_path: Path) -> None:
     """Two links back to the top: without care 2⁴⁰ folders."""
     root = folder_of(tmp_path / "data")
     for name in ("again", "more"):
@@ -101,25 +92,21 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
         (root / "train" / "bat" / name).symlink_to(root)
     (root / "train" / "ape" / "self").symlink_to("self")
     (root / "train" / "ape" / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    result = within(20, lambda: layouts.images_below(root / "train" / "ape"))
-    assert isinstance(result, list)
-    assert [path.name for path in result] == ["0.png", "1.png", "gone.png"]
+    assert [path.name for path in images_below(root / "train" / "ape")] == ["0.png", "1.png", "gone.png"]
     with pytest.raises(UserError, match=r"gone\.png"):
-        within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
+        open_sets(f"folder:{root}", None, image_size=8)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-def test_a_pipe_or_a_folder_named_like_an_image_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_pipe_and_a_folder_named_like_an_image(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data")
-    make(root / "train" / "ape" / "2.png")
-    if make is os.mkdir:
-        assert len(layouts.images_below(root / "train" / "ape")) == 2
-        return
-    with pytest.raises(UserError, match="not a plain file"):
-        within(20, lambda: open_sets(f"folder:{root}", None, image_size=8))
+    (root / "train" / "ape" / "2.png").mkdir()
+    assert len(images_below(root / "train" / "ape")) == 2
+    os.mkfifo(root / "train" / "ape" / "3.png")
+    with pytest.raises(UserError, match="not a plain file"):  # reading it would wait forever
+        open_sets(f"folder:{root}", None, image_size=8)
 
 
-def test_names_that_are_no_text_are_names(tmp_path: Path) -> None:
+def test_file_names_that_are_not_text(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data", NAMES)
     for part in ("train", "val"):
         (root / part / "bat").rename(os.fsdecode(os.fsencode(root / part) + b"/b\xff\x1b[31m<b>\n"))

@@ -96,13 +96,6 @@ def _methods() -> Rows:
 # --- asd doctor ---
 
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ANTISHORTCUT_DATA", "ANTISHORTCUT_NATIVE")
-KNOWN = {  # data set → files or folders below the data root that show it is there
-    "cifar100": ("cifar-100-python/train",),
-    "tiny-imagenet": ("tiny-imagenet-200/wnids.txt",),
-    "imagenet100": tuple(f"{folder}train/n01558993" for folder in ("", "imagenet100/", "imagenet/", "ILSVRC2012/")),
-    "ade20k": ("ADEChallengeData2016/images/training",),
-    "camvid": ("camvid/train", "CamVid/train"),
-}
 GIB = 2**30
 
 
@@ -132,6 +125,7 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
     needs = [Requirement(line) for line in requires("antishortcut") or []]
     broken, warnings = _broken(needs), list[str]()
     root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+    sets = [] if broken else _present(root)
     if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
         warnings.append(f"data root {root}: no such folder")
     environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
@@ -149,12 +143,19 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
         "processor": f"{hardware.processor()}, {hardware.cores()} of {os.cpu_count()} cores",
         **({} if broken else _devices(warnings)),
         "data root": str(root),
-        "data sets there": [name for name, marks in KNOWN.items() if any(_exists(root, mark) for mark in marks)],
+        "data sets there": sets,
         "disk free": f"{free / GIB:.1f} GiB",
         "environment": environment,
         "warnings": warnings,
         "broken": broken,
     }
+
+
+def _present(root: Path) -> list[str]:
+    """Names of the data sets below the data root."""
+    from antishortcut.data import DATASETS
+
+    return [name for name, each in DATASETS.items() if any(_exists(root, mark) for mark in each.layout)]
 
 
 def _exists(root: Path, mark: str) -> bool:

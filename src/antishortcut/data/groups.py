@@ -1,4 +1,4 @@
-"""Groups: images of one class that share a second fact. Waterbirds' metadata.csv, and groups of any set with cues."""
+"""Groups: images of one class that share a second attribute. Read from metadata.csv, or made of the cues of a set."""
 # N images, G groups
 
 from __future__ import annotations
@@ -13,40 +13,37 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antishortcut.data.readers import Found, inside, lines
+from antishortcut.data.readers import RawDataset, inside, lines
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import content
 from antishortcut.types import AnySet, FileSet
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
-WANTED = ("img_filename", "y", "split")
-USUAL = "place"  # the second fact; another column of whole numbers serves when it is the only one
-TRAIN, VALIDATION, TEST = range(3)  # the column split
+REQUIRED = ("img_filename", "y", "split")
+USUAL = "place"  # the second attribute; without it, the only other column of whole numbers
+SPLITS = ("train", "validation", "test")  # of the column split: 0, 1, 2
 _HINT = "expected metadata.csv with the columns img_filename, y, split (0 train, 1 validation, 2 test) and place"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
-Row = Mapping[str, str]
+Line = tuple[int, Mapping[str, str]]  # its number in the file, and its fields
 
 
 def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
-    """Every image's group (N,) and the groups' names (G): class and second fact, those that have images, in order.
+    """Every image's group (N,) and the names of the groups that have images (G): class and second attribute, in order.
 
-    A texture is the number of a class, of which only matters whether it agrees: "A, texture agrees". Other facts stand
-    for themselves: "landbird, place 1".
+    A texture is the number of a class; only whether it agrees matters: "A, texture agrees". Other attributes are named
+    by their value: "landbird, place 1".
     """
     if not images.cues:
         raise UserError(
-            "the images have no second fact besides their class, so no groups; cues and groups:PATH have one"
+            "the images have no second attribute besides their class, so no groups; use cues or groups:PATH"
         )
-    facts = [
-        (cue, (value == images.label).long() if cue == "texture" else value)
-        for cue, value in sorted(images.cues.items())
-    ]
-    rows = torch.stack([images.label, *(value for _, value in facts)], dim=1)  # (N, 1 + facts)
-    kinds, group = torch.unique(rows, dim=0, return_inverse=True)  # (G, 1 + facts), (N,)
+    cues = sorted(images.cues)
+    values = [(images.cues[cue] == images.label).long() if cue == "texture" else images.cues[cue] for cue in cues]
+    kinds, group = torch.unique(torch.stack([images.label, *values], dim=1), dim=0, return_inverse=True)
     names = [
-        ", ".join([classes[label], *(_said(cue, value) for (cue, _), value in zip(facts, values, strict=True))])
-        for label, *values in kinds.tolist()
+        ", ".join([classes[label], *(_described(cue, value) for cue, value in zip(cues, row, strict=True))])
+        for label, *row in kinds.tolist()
     ]
     return group, tuple(names)
 
@@ -58,52 +55,59 @@ def shares(images: AnySet, classes: tuple[str, ...]) -> dict[str, float]:
     return {name: count / len(images) for name, count in zip(names, counts, strict=True)}
 
 
-def _said(cue: str, value: int) -> str:
+def _described(cue: str, value: int) -> str:
     return f"texture {'agrees' if value else 'differs'}" if cue == "texture" else f"{cue} {value}"
 
 
-def list_groups(folder: Path) -> Found:
-    """The images that metadata.csv lists. Class names are in classes.txt, one a line, or the numbers of column y.
+def list_groups(folder: Path) -> RawDataset:
+    """The images in metadata.csv. Class names are in classes.txt, one per line, or the numbers of column y.
 
-    Tests are "test", and "validation" where the table has one: scored, never trained on.
+    Tests are "test", and "validation" if the table has one: scored, never trained on.
     """
     table = folder / TABLE
     header, rows = _table(table)
-    fact = _second_fact(table, header, rows)
-    splits: dict[int, list[tuple[Path, int, int]]] = {TRAIN: [], VALIDATION: [], TEST: []}
+    attribute = _second_attribute(table, header, rows)
+    splits: tuple[list[tuple[Path, int, int]], ...] = ([], [], [])
     split_of: dict[Path, int] = {}
     for at, row in rows:
-        split = _whole(table, at, row, "split")
-        if split not in splits:
+        split, label, second = (_whole(table, at, row, column) for column in ("split", "y", attribute))
+        if split not in range(len(SPLITS)):
             raise UserError(f"{table}, line {at}: split is {split}, not 0 (train), 1 (validation) or 2 (test)")
         name = row["img_filename"]
         if not inside(name) or not os.path.isfile(folder / name):
             raise UserError(f"{table}, line {at}: no image file {name[:80]!r} in {folder}")
         if split_of.setdefault(folder / name, split) != split:
             raise UserError(f"{table}, line {at}: {name!r} is in split {split_of[folder / name]} already")
-        splits[split].append((folder / name, _whole(table, at, row, "y"), _whole(table, at, row, fact)))
-    for split, name in ((TRAIN, "train"), (TEST, "test")):
+        splits[split].append((folder / name, label, second))
+    for split in (0, 2):
         if not splits[split]:
-            raise UserError(f"{table} has no image with split {split} ({name}); {_HINT}")
-    classes = _classes(folder, {y for _, y, _ in splits[TRAIN]})
+            raise UserError(f"{table} has no image with split {split} ({SPLITS[split]}); {_HINT}")
+    classes = _classes(folder, {label for _, label, _ in splits[0]})
     for at, row in rows:
         if not 0 <= int(row["y"]) < len(classes):
             raise UserError(f"{table}, line {at}: y is {int(row['y'])}, but no training image has that class")
-    train, validation, test = (_files(splits[split], fact) for split in (TRAIN, VALIDATION, TEST))
+    train, validation, test = (
+        FileSet(
+            tuple(path for path, _, _ in images),
+            torch.tensor([label for _, label, _ in images], dtype=torch.int64),
+            {attribute: torch.tensor([second for _, _, second in images], dtype=torch.int64)},
+        )
+        for images in splits
+    )
     tests = {"test": test} | ({"validation": validation} if len(validation) else {})
-    return Found(classes, train, tests, base=folder)
+    return RawDataset(classes, train, tests, base=folder)
 
 
-def _table(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
+def _table(path: Path) -> tuple[list[str], list[Line]]:
     """Column names, and every row with the number of its line."""
     try:
         reader = csv.DictReader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
         header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-        rows: list[tuple[int, Row]] = [(reader.line_num, row) for row in reader]
+        rows: list[Line] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         reason = (error.strerror or "no file") if isinstance(error, OSError) else first_line(error)
         raise UserError(f"cannot read {path} ({reason}); {_HINT}") from None
-    missing = [name for name in WANTED if name not in header]
+    missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise UserError(f"{path} has no column {', '.join(missing)}; {_HINT}")
     for at, row in rows:
@@ -112,40 +116,33 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     return header, rows
 
 
-def _second_fact(path: Path, header: list[str], rows: list[tuple[int, Row]]) -> str:
-    """The column `place`, or the only other one that holds nothing but whole numbers."""
+def _second_attribute(path: Path, header: list[str], rows: list[Line]) -> str:
+    """The column `place`, or the only other one of whole numbers."""
     if USUAL in header:
         return USUAL
-    rest = [name for name in header if name not in ("", "img_id", *WANTED)]
-    result = [name for name in rest if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
-    if len(result) != 1:
-        outputs = "several: " + ", ".join(repr(name) for name in result) if result else "none"
-        raise UserError(
-            f"{path} needs one column of whole numbers besides y and split, has {outputs}; name one {USUAL}"
-        )
-    return result[0]
+    columns = [name for name in header if name not in ("", "img_id", *REQUIRED)]
+    whole = [name for name in columns if all(_WHOLE.fullmatch(row[name].strip()) for _, row in rows)]
+    if len(whole) != 1:
+        has = "several: " + ", ".join(map(repr, whole)) if whole else "none"
+        raise UserError(f"{path} needs one column of whole numbers besides y and split, has {has}; name one {USUAL}")
+    return whole[0]
 
 
-def _whole(path: Path, at: int, row: Row, column: str) -> int:
-    text = row[column].strip()
-    if not _WHOLE.fullmatch(text):
-        raise UserError(f"{path}, line {at}: {column} is {text[:40]!r}, not a whole number")
-    return int(text)
+def _whole(path: Path, at: int, row: Mapping[str, str], column: str) -> int:
+    field = row[column].strip()
+    if not _WHOLE.fullmatch(field):
+        raise UserError(f"{path}, line {at}: {column} is {field[:40]!r}, not a whole number")
+    return int(field)
 
 
-def _classes(folder: Path, outputs: set[int]) -> tuple[str, ...]:
+def _classes(folder: Path, labels: set[int]) -> tuple[str, ...]:
     """Names of the classes 0, 1, …, each of which must have training images."""
-    if outputs != set(range(len(outputs))):
-        gap = next(number for number in range(len(outputs)) if number not in outputs)
+    gap = next((number for number in range(len(labels)) if number not in labels), None)
+    if gap is not None:
         raise UserError(f"{folder / TABLE}: no training image has y = {gap}; classes are numbered 0, 1, … without gaps")
     if not (folder / NAMES).exists():
-        return tuple(str(number) for number in range(len(outputs)))
+        return tuple(map(str, range(len(labels))))
     names = tuple(lines(folder / NAMES, "one class name a line"))
-    if len(names) != len(outputs) or len(set(names)) != len(names):
-        raise UserError(f"{folder / NAMES} has {len(set(names))} different names for the {len(outputs)} classes of y")
+    if len(names) != len(labels) or len(set(names)) != len(names):
+        raise UserError(f"{folder / NAMES} has {len(set(names))} different names for the {len(labels)} classes of y")
     return names
-
-
-def _files(rows: list[tuple[Path, int, int]], fact: str) -> FileSet:
-    label, second = (torch.tensor([row[at] for row in rows], dtype=torch.int64) for at in (1, 2))
-    return FileSet(tuple(path for path, _, _ in rows), label, {fact: second})

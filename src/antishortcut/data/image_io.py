@@ -1,4 +1,4 @@
-"""From image files to pixels. Pillow alone: its fixed-point resampling gives the same on every machine."""
+"""Image files to pixels. Only Pillow: its fixed-point resampling gives the same bytes on every machine."""
 # N images, S side of the square output
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from antishortcut.fileio import atomic_write, plain
 from antishortcut.hardware import cores
 from antishortcut.types import FileSet, ImageSet
 
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below, which says it once
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below
 
 CACHE = ".antishortcut-cache"
-LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # of an image; Pillow only warns from there on, and refuses twice as many
+LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself only warns
 _CHUNK = 64  # images a thread takes at once
 
 
@@ -55,7 +55,7 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> ImageFile.ImageFile:
-    """An image file, its first bytes read; what only pretends to be a file, or is too large to be one, is an error."""
+    """Open an image file and read its header; a pipe or an image that is too large is an error."""
     plain(path)
     picture = Image.open(path)
     width, height = picture.size
@@ -66,8 +66,8 @@ def opened(path: Path) -> ImageFile.ImageFile:
 
 
 def reason(error: Exception) -> str:
-    """Why an image cannot be read, without its name, which is told beside."""
-    if isinstance(error, UnidentifiedImageError):  # names it, by its whole path where Pillow is older
+    """Why an image cannot be read, without its name."""
+    if isinstance(error, UnidentifiedImageError):  # its message has the path
         return "cannot identify image file"
     return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
@@ -102,7 +102,7 @@ def pixels(picture: Image.Image) -> Tensor:
 
 
 def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
-    """Bring a set into memory at size × size, through a cache under `root` that is used and written when it can be."""
+    """Decode a set into memory at size × size, through the cache under `root`."""
     shape = (len(files), 3, size, size)
 
     def make() -> NDArray[np.uint8]:
@@ -119,18 +119,18 @@ def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
 
 
 def in_threads(fill: Callable[[int], None], count: int) -> None:
-    """Call `fill` with every number below `count`; Pillow lets go of the interpreter while it decodes."""
+    """Call `fill` with every number below `count`; Pillow releases the GIL while it decodes."""
 
-    def some(start: int) -> None:
+    def chunk(start: int) -> None:
         for at in range(start, min(start + _CHUNK, count)):
             fill(at)
 
     with ThreadPoolExecutor(cores()) as threads:
         try:
-            for _ in threads.map(some, range(0, count, _CHUNK)):
+            for _ in threads.map(chunk, range(0, count, _CHUNK)):
                 pass
         except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)  # one bad file is enough: do not decode the rest
+            threads.shutdown(wait=False, cancel_futures=True)  # one bad file is enough
             raise
 
 
@@ -141,20 +141,12 @@ def cached(
     shape: tuple[int, ...],
     make: Callable[[], NDArray[np.uint8]],
 ) -> NDArray[np.uint8]:
-    """What is made of these files: from the cache under `root`, or made anew and kept there where it can be."""
+    """The array that `make` computes from these files, cached under `root` if that is writable.
+
+    The key is of names, sizes and times of the files; `what` names the computation.
+    """
     if root is None:
         return make()
-    store = root / CACHE / f"{_key(paths, what)}.npy"
-    array = _cached(store, shape)
-    if array is None:
-        array = make()
-        with suppress(OSError), atomic_write(store, parents=False) as file:  # a full or read-only disk, no data folder
-            np.save(file, array, allow_pickle=False)
-    return array
-
-
-def _key(paths: Sequence[Path], what: str) -> str:
-    """Names what the cache holds: the files as they are now. Local, unlike a fingerprint, so times may take part."""
     digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
     for path in paths:
         try:
@@ -162,12 +154,12 @@ def _key(paths: Sequence[Path], what: str) -> str:
         except OSError:
             raise UserError(f"cannot read the image {path}; replace the file") from None
         digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-def _cached(store: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
-    try:
+    store = root / CACHE / f"{digest.hexdigest()[:16]}.npy"
+    with suppress(OSError, ValueError):  # absent or damaged: decode again
         array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a file cut short is an error
-        return np.array(array) if array.shape == shape and array.dtype == np.uint8 else None
-    except (OSError, ValueError):  # absent or damaged: decode again
-        return None
+        if array.shape == shape and array.dtype == np.uint8:
+            return np.array(array)
+    array = make()
+    with suppress(OSError), atomic_write(store, parents=False) as file:  # a full or read-only disk, no data folder
+        np.save(file, array, allow_pickle=False)
+    return array

@@ -14,23 +14,21 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from antishortcut import hardware as machine
-from antishortcut.data import segmentation as dense
-from antishortcut.data import transforms as vary
+from antishortcut import hardware
+from antishortcut.data import segmentation
 from antishortcut.data.image_io import fit, read
 from antishortcut.data.rng import order
-from antishortcut.data.transforms import varied
+from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, Batch, ImageSet, is_dense
 
 AHEAD = 2  # batches that every worker prepares
-WHOLE = 2048 * 1024  # pixels that a whole image of unknown size is taken to have
-MARGIN = 256 / 224  # images are resized this much larger than the centre that is cut from them
+WHOLE = 2048 * 1024  # assumed pixels of a whole image of unknown size
+MARGIN = 256 / 224  # images are resized this much larger than the centre crop
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,10 +37,7 @@ _END = object()
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the batch of given places, in this process or in a worker.
-
-    Pixels and maps of labels stay bytes, a quarter or less of what would have to be sent otherwise.
-    """
+    """Builds the batch of the given indices, in this process or in a worker; uint8, which is less to send."""
 
     images: AnySet
     size: int
@@ -52,49 +47,42 @@ class _Builder:
 
     def __call__(self, index: Tensor) -> Batch:
         if is_dense(self.images):
-            image, label = dense.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
-        else:
-            image, label = self._pixels(index), self.images.label[index]
-        return Batch(image, label, index)
-
-    def _pixels(self, index: Tensor) -> Tensor:
+            pairs = segmentation.pairs(self.images, self.size, self.augment, self.seed, self.epoch, index)
+            return Batch(*pairs, index)
         images, side = self.images, (self.size, self.size)
         if isinstance(images, ImageSet) and self.augment != "imagenet" and images.image.shape[2:] == side:
-            image = torch.from_numpy(images.image.numpy()[index.numpy()])  # (B, 3, S, S), one thread as in augment
+            pixels = images.image.numpy()[index.numpy()]  # (B, 3, S, S)
         else:
-            rows = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
-            for row, at in zip(rows, index.tolist(), strict=True):
-                row[:] = self._one(at)
-            image = torch.from_numpy(rows)
-        whole = vary.WHOLE_BATCH.get(self.augment)
-        return image if whole is None else whole(image, self.seed, self.epoch, index)
-
-    def _one(self, at: int) -> NDArray[np.uint8]:
-        if isinstance(self.images, ImageSet):
-            picture, margin = Image.fromarray(self.images.image[at].permute(1, 2, 0).numpy()), 1.0
-        else:
-            picture, margin = read(self.images.paths[at]), MARGIN
-        if self.augment == "imagenet":
-            return varied(picture, self.size, self.seed, self.epoch, at)
-        return np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
+            pixels = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
+            for out, at in zip(pixels, index.tolist(), strict=True):
+                if isinstance(images, ImageSet):
+                    picture, margin = Image.fromarray(images.image[at].permute(1, 2, 0).numpy()), 1.0
+                else:
+                    picture, margin = read(images.paths[at]), MARGIN
+                if self.augment == "imagenet":
+                    out[:] = varied(picture, self.size, self.seed, self.epoch, at)
+                else:
+                    out[:] = np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
+        image, move = torch.from_numpy(pixels), WHOLE_BATCH.get(self.augment)
+        image = image if move is None else move(image, self.seed, self.epoch, index)
+        return Batch(image, images.label[index], index)
 
 
 class Loader:
-    """Batches of a set, epoch by epoch; any batch of any epoch can be had without the ones before it.
+    """Batches of a set, epoch by epoch; any batch of any epoch can be built without the ones before it.
 
-    `batch` counts images over all ranks; rank r of `world` receives its contiguous share, so that the ranks together
-    hold the batch a single process would. The last batch may be smaller, but in training a last image alone joins the
-    batch before it, since batch norm cannot learn from one. Should it have fewer images than there are
-    ranks, some rank would go without: in training (`shuffle`) all ranks skip it; in evaluation it joins the batch
-    before, so that every image counts exactly once (a set smaller than `world` gives the last ranks an empty batch).
+    `batch` counts images over all ranks; rank r of `world` gets its contiguous share, so the ranks together see the
+    batch of a single process. In training (`shuffle`), a last batch of one image joins the batch before it, since batch
+    norm cannot learn from one. If the last batch has fewer images than there are ranks, training skips it; in
+    evaluation it joins the batch before, so that every image counts once (a set smaller than `world` gives the last
+    ranks an empty batch).
 
-    Of a dense set, labels are maps (B, H, W) int64 that move with their images; VOID stays VOID. Without augmentation
-    images keep their own size, so that whole ones are evaluated. Those on disk may all differ, so whatever `batch` is,
-    each comes alone, one for every rank; at the end of an evaluation the last ranks may get an empty batch.
+    Labels of a dense set are maps (B, H, W) int64, augmented with their images; VOID stays VOID. Without augmentation
+    images keep their size. Those on disk may all differ, so each is its own batch, one for every rank, whatever `batch`
+    is; at the end of an evaluation the last ranks may get an empty batch.
 
-    `workers` processes decode images on disk, on Linux one for every core unless said, but no more than there are
-    batches, or shared memory for what they hand over; images in memory are quicker to cut than to send between
-    processes. Nothing depends on their number.
+    `workers` processes decode images on disk; "auto" on Linux is one for every core, limited by the number of batches
+    and shared memory. Images in memory need none. Results do not depend on their number.
     With `augmentation_cycle`, augmentations repeat after that many epochs; the order does not.
     """
 
@@ -112,16 +100,16 @@ class Loader:
         workers: int | Literal["auto"] = "auto",
         augmentation_cycle: int | None = None,
     ) -> None:
-        if augment not in vary.AUGMENTS:
-            raise UserError(f"unknown augmentation {augment!r}{suggest(augment, vary.AUGMENTS)}")
-        dense.check(images, augment)
+        if augment not in AUGMENTS:
+            raise UserError(f"unknown augmentation {augment!r}{suggest(augment, AUGMENTS)}")
+        segmentation.check(images, augment)
         if batch < world:
             raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world}")
         if len(images) == 0:
             raise UserError("the set has no images")
-        single = dense.alone(images, augment)
+        single = segmentation.one_by_one(images, augment)
         batch = world if single else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
@@ -140,32 +128,28 @@ class Loader:
         return min(end - start for start, end in pairwise([0, *self._ends])) // self.world if self._ends else 0
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on; the images of earlier ones are not touched."""
+        """The batches of an epoch from number `start` on; earlier images are not read."""
         if start < 0:
             raise ValueError(f"start {start}")
+        count = len(self.images)
+        index = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
+        bounds = list(pairwise([0, *self._ends]))[start:]
+        shares = [index[low:high].tensor_split(self.world)[self.rank].clone() for low, high in bounds]
         build = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
-        shares = self._shares(epoch, start)
         yield from ahead(map(_as_float, in_workers(build, shares, min(self.workers, len(shares)))))
 
     def view(self, epoch: int) -> int:
-        """The epoch whose augmentation this one has: its own, unless `augmentation_cycle` repeats them."""
+        """The epoch whose augmentations are used: its own, unless `augmentation_cycle` repeats them."""
         return 0 if self.augment == "none" else epoch % self.augmentation_cycle if self.augmentation_cycle else epoch
-
-    def _shares(self, epoch: int, start: int) -> list[Tensor]:
-        """Places of this rank's images in every batch from `start` on."""
-        count = len(self.images)
-        places = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
-        bounds = list(pairwise([0, *self._ends]))[start:]
-        return [places[low:high].tensor_split(self.world)[self.rank].clone() for low, high in bounds]
 
 
 def _as_float(batch: Batch) -> Batch:
-    return Batch(vary.as_float(batch.image), batch.label.long(), batch.index)
+    return Batch(as_float(batch.image), batch.label.long(), batch.index)
 
 
 @dataclass(frozen=True)
 class _Calls(Dataset[Any]):
-    """A function as a dataset. Its UserError is handed over as a value: DataLoader would bury it in a traceback."""
+    """A function as a dataset. A UserError is returned as a value: DataLoader would wrap it in a traceback."""
 
     call: Callable[[Any], Any]
 
@@ -179,8 +163,8 @@ class _Calls(Dataset[Any]):
 def in_workers(call: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """The results of `call` for all items, in order, computed by worker processes; 0: in this one.
 
-    Workers start with the first result, in the thread that waits for it: started in the main thread, the loss of one
-    would be raised there by a signal, in the midst of a training step.
+    Workers start in the thread that waits for the first result: in the main thread, a dead worker would raise in the
+    middle of a training step.
     """
     if workers == 0:
         yield from map(call, items)
@@ -191,8 +175,7 @@ def in_workers(call: Callable[[Item], Result], items: Sequence[Item], workers: i
         sampler=items,
         num_workers=workers,
         prefetch_factor=AHEAD,
-        collate_fn=_as_is,
-        generator=torch.Generator().manual_seed(0),  # a seed is drawn: not from the generator of the models
+        generator=torch.Generator().manual_seed(0),  # it draws a seed: not from the global generator
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
     try:
@@ -200,34 +183,30 @@ def in_workers(call: Callable[[Item], Result], items: Sequence[Item], workers: i
             if isinstance(result, UserError):
                 raise result
             yield result
-    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed a result over
-        raised_there = "in DataLoader worker process" in str(error)
-        if raised_there or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while sending a result
+        raised_by_call = "in DataLoader worker process" in str(error)
+        if raised_by_call or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
             raise
-        raise UserError("a worker process has died, for want of memory perhaps; try fewer --workers, or 0") from None
+        raise UserError("a worker process died, perhaps out of memory; try fewer --workers, or 0") from None
 
 
-def _as_is(result: Any) -> Any:
-    return result
-
-
-def _workers(asked: int | Literal["auto"], world: int, batches: int, size: int) -> int:
-    """How many processes make batches of `size` bytes: those asked for, as far as there is work and room for them."""
-    if asked == "auto":
-        most = min(machine.workers(world), torch.get_num_threads())  # threads are what a process may take of a machine
-        asked = 0 if multiprocessing.current_process().daemon else most  # no child may have children
-    free = machine.shared_bytes()
-    room = asked if free is None else max(free // max(size, 1) - 1, 0) // AHEAD
-    return min(asked, room, batches) if batches > 1 else 0
+def _workers(workers: int | Literal["auto"], world: int, batches: int, size: int) -> int:
+    """The number of processes for batches of `size` bytes, limited by the number of batches and shared memory."""
+    if workers == "auto":
+        most = min(hardware.workers(world), torch.get_num_threads())  # a process may use so much of a machine
+        workers = 0 if multiprocessing.current_process().daemon else most  # no child may have children
+    free = hardware.shared_bytes()
+    room = workers if free is None else max(free // max(size, 1) - 1, 0) // AHEAD
+    return min(workers, room, batches) if batches > 1 else 0
 
 
 def _ends(count: int, batch: int, world: int, shuffle: bool, single: bool) -> list[int]:
-    """Where the batches of `count` images end, with a last one that is too small for the ranks skipped or joined."""
+    """Where the batches of `count` images end; a last one that is too small for the ranks is skipped or joined."""
     ends = [*range(batch, count, batch), count]
     last = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
-    if single:  # none can join another
+    if single:  # batches cannot be joined
         return ends[:-1] if shuffle and last < world else ends
-    if shuffle and len(ends) > 1 and last == 1:  # batch norm cannot learn from one image: it joins the batch before
+    if shuffle and len(ends) > 1 and last == 1:
         return [*ends[:-2], count]
     if last < world:
         return ends[:-1] if shuffle else [*ends[:-2], count]
@@ -235,12 +214,12 @@ def _ends(count: int, batch: int, world: int, shuffle: bool, single: bool) -> li
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; a thread makes the next one while this one is used."""
+    """The same items; a thread computes the next one while this one is used."""
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
-            coming = pool.submit(next, items, _END)
-            while (item := coming.result()) is not _END:
-                coming = pool.submit(next, items, _END)
+            future = pool.submit(next, items, _END)
+            while (item := future.result()) is not _END:
+                future = pool.submit(next, items, _END)
                 yield cast(Item, item)
     finally:
         close = getattr(items, "close", None)
@@ -249,34 +228,34 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on a device. To CUDA a thread carries the next, from pinned memory, while this one trains."""
+    """The same batches on a device. To CUDA, a thread copies the next from pinned memory while this one trains."""
     if device.type != "cuda":
         for batch in batches:
             yield Batch(*(tensor.to(device) for tensor in _tensors(batch)))
         return
-    lane = Lane(device)
-    for sent in ahead(lane.send(batch) for batch in batches):
-        yield lane.receive(*sent)
+    copies = CopyStream(device)
+    for sent in ahead(copies.send(batch) for batch in batches):
+        yield copies.receive(*sent)
 
 
-class Lane:
-    """A CUDA stream of its own for copies to a device, so that they and the networks do not wait for each other."""
+class CopyStream:
+    """A CUDA stream for copies to a device, so that copies and networks do not wait for each other."""
 
     def __init__(self, device: torch.device) -> None:
-        if device.type == "cuda" and device.index is None:  # a thread has a current device of its own
+        if device.type == "cuda" and device.index is None:  # every thread has its own current device
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        """Begin to copy; the event comes when all is there."""
+        """Start copying; the event marks the end."""
         with torch.cuda.stream(self.stream):
             image, label, index = (tensor.pin_memory().to(self.device, non_blocking=True) for tensor in _tensors(batch))
             return Batch(image, label, index, batch.index), self.stream.record_event()
 
-    def receive(self, batch: Batch, there: torch.cuda.Event) -> Batch:
-        """Have the stream that will use the batch wait for it, and its memory kept until that stream is done."""
+    def receive(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
+        """Make the current stream wait for the copy; the memory is not reused before that stream is done."""
         user = torch.cuda.current_stream(self.device)
-        user.wait_event(there)
+        user.wait_event(copied)
         for tensor in _tensors(batch):
             tensor.record_stream(user)
         return batch
@@ -288,7 +267,7 @@ def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Two threads gain 40 % on an idle machine, but wait for each other on a busy one: 4 s became 80."""
+    """Run torch on one thread: two gain 40 % on an idle machine, but on a busy one 4 s became 80."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

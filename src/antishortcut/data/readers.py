@@ -1,4 +1,4 @@
-"""Readers of the official layouts: what lies where, and which label it has. Only CIFAR is read; files are listed."""
+"""Readers of data set layouts: which files there are, and their labels. CIFAR is read, all others are only listed."""
 # N images
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import numpy as np
 import torch
 
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import content as content_of
-from antishortcut.fileio import near_folder, text
+from antishortcut.fileio import content, near_folder, text
 from antishortcut.types import AnySet, FileSet, ImageSet
 
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
-
-FOREIGN = {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # not for us
+FOREIGN = {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # images that are not read
 
 CIFAR = "cifar-100-python"
 _CIFAR_FILES = {  # size in bytes and md5 of the official files
@@ -41,20 +39,20 @@ _TINY_HINT = (
     "wnids.txt, words.txt"
 )
 _FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> right in the folder"
-TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # what people call them
+TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # names of folders
 
 
 @dataclass(frozen=True)
-class Found:
-    """A data set as it lies on disk or was made, before splits and limits."""
+class RawDataset:
+    """A data set on disk or in memory, before splits and limits."""
 
     classes: tuple[str, ...]
     train: AnySet
-    tests: Mapping[str, AnySet]  # without any, a tenth of training is held out for testing
-    val: AnySet | None = None  # validation images of the set's own, beside its test images
-    base: Path = field(default_factory=Path)  # file names count relative to it
-    image_size: int = 224  # side of the square images that networks receive, unless the run says otherwise
-    kind: str = ""  # names the set in the fingerprint, without anything that differs between machines
+    tests: Mapping[str, AnySet]  # without any, a tenth of the training images is held out for testing
+    val: AnySet | None = None  # the data set's own validation images, beside its test images
+    base: Path = field(default_factory=Path)  # fingerprints use file names relative to it
+    image_size: int = 224  # side of the square images that networks receive, unless the run sets it
+    kind: str = ""  # names the data set in the fingerprint; the same on every machine
 
 
 def class_list(name: str) -> tuple[str, ...]:
@@ -83,12 +81,12 @@ def _cifar_part(path: Path, classes: int) -> ImageSet:
             raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
-    image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns of others
+    image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns about others
     return ImageSet(torch.from_numpy(image), torch.from_numpy(label))
 
 
 def tiny_wnids(root: Path) -> tuple[str, ...]:
-    """The wnids of TinyImageNet in the order of its labels: sorted, as every folder-based loader does."""
+    """The wnids of TinyImageNet in the order of its labels: sorted, as in every folder-based loader."""
     path = home(root, TINY) / "wnids.txt"
     wnids = lines(path, _TINY_HINT)
     for wnid in wnids:
@@ -97,29 +95,28 @@ def tiny_wnids(root: Path) -> tuple[str, ...]:
     return tuple(sorted(wnids))
 
 
-def list_tiny_imagenet(root: Path) -> Found:
-    """The files of root/tiny-imagenet-200; its validation images are the test set, whose labels are not public."""
-    folder = home(root, TINY)
-    wnids = tiny_wnids(root)
+def list_tiny_imagenet(root: Path) -> RawDataset:
+    """The files of root/tiny-imagenet-200. Its validation images are the test set: those labels are public."""
+    folder, wnids = home(root, TINY), tiny_wnids(root)
     words = dict(line.split("\t", 1) for line in lines(folder / "words.txt", _TINY_HINT) if "\t" in line)
     train = listed([folder / "train" / wnid / "images" for wnid in wnids], _TINY_HINT)
     number = {wnid: label for label, wnid in enumerate(wnids)}
     notes = folder / "val" / "val_annotations.txt"
     paths, labels = [], []
     for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
-        fields = line.split("\t")
-        if len(fields) < 2 or fields[1] not in number or not inside(fields[0]):
+        name, wnid, *_ = [*line.split("\t"), ""]
+        if wnid not in number or not inside(name):
             raise UserError(
                 f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
             )
-        paths.append(folder / "val" / "images" / fields[0])
-        labels.append(number[fields[1]])
+        paths.append(folder / "val" / "images" / name)
+        labels.append(number[wnid])
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
     test = FileSet(tuple(paths), torch.tensor(labels))
-    return Found(names, train, {"test": test}, base=folder, image_size=64)
+    return RawDataset(names, train, {"test": test}, base=folder, image_size=64)
 
 
-def list_imagenet100(root: Path) -> Found:
+def list_imagenet100(root: Path) -> RawDataset:
     """CMC's hundred classes of an ImageNet folder: root itself, root/imagenet100, root/imagenet or root/ILSVRC2012."""
     wnids = tuple(sorted(class_list("imagenet100")))  # the labels of folder-based loaders
     places = [root, *(root / name for name in ("imagenet100", "imagenet", "ILSVRC2012"))]
@@ -129,14 +126,14 @@ def list_imagenet100(root: Path) -> Found:
         raise UserError(
             f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
         )
-    train, val = (listed([folder / part / wnid for wnid in wnids], hint) for part in ("train", "val"))
-    return Found(wnids, train, {"test": val}, base=folder)
+    train, val = (listed([folder / split / wnid for wnid in wnids], hint) for split in ("train", "val"))
+    return RawDataset(wnids, train, {"test": val}, base=folder)
 
 
-def list_folder(folder: Path) -> Found:
-    """Folders of classes below train, and below val or test; or right in the folder. Classes in alphabetical order.
+def list_folder(folder: Path) -> RawDataset:
+    """Class folders below train/, and below val/ or test/; or directly in the folder. Classes in alphabetical order.
 
-    Of val and test the one that is there is tested on; where both are, val is for choosing.
+    If only one of val/ and test/ exists, it is the test set; if both do, val/ is for choosing settings.
     """
     train = part_of(folder, TRAIN)
     if train is None:
@@ -145,11 +142,12 @@ def list_folder(folder: Path) -> Found:
     if not classes:
         raise UserError(f"no class folders in {train}; {_FOLDER_HINT}")
     val, test = (None if held is None else _held(held, train, classes) for held in held_of(folder))
-    return Found(classes, listed([train / name for name in classes], _FOLDER_HINT), tests_of(test), val, folder)
+    images = listed([train / name for name in classes], _FOLDER_HINT)
+    return RawDataset(classes, images, {} if test is None else {"test": test}, val, folder)
 
 
 def part_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first folder of these names that is there; where there is no train, Train is, unless it is a class."""
+    """The first existing folder of these names; capitalised ones count too, unless they are a class."""
     exact = next((folder / name for name in names if (folder / name).is_dir()), None)
     if exact is not None or not folder.is_dir():
         return exact
@@ -158,45 +156,40 @@ def part_of(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def held_of(folder: Path) -> tuple[Path | None, Path | None]:
-    """The folders to choose things by and to test on; where only one is there, it is tested on."""
+    """The validation and the test folder; if only one exists, it is the test folder."""
     val, test = part_of(folder, VAL), part_of(folder, TEST)
     return (None, val) if test is None else (val, test)
 
 
-def tests_of(test: FileSet | None) -> dict[str, AnySet]:
-    return {} if test is None else {"test": test}
-
-
 def _held(held: Path, train: Path, classes: tuple[str, ...]) -> FileSet:
-    """Images that are not trained on, labelled as those of training."""
+    """Validation or test images, with the labels of the training classes."""
     present = folders(held)
     if not present or set(present) - set(classes):
         extra = ", ".join(sorted(set(present) - set(classes))[:3]) or "no class folder"
         raise UserError(f"{held} has {extra}, but its class folders must be among those of {train}")
-    result = listed([held / name for name in present], _FOLDER_HINT)
+    images = listed([held / name for name in present], _FOLDER_HINT)
     number = torch.tensor([classes.index(name) for name in present])
-    return FileSet(result.paths, number[result.label])
+    return FileSet(images.paths, number[images.label])
 
 
-def _undivided(folder: Path) -> Found:
-    """Folders of classes with no parts above them."""
+def _undivided(folder: Path) -> RawDataset:
+    """Class folders directly in the folder."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
-    pieces = next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None)  # Valid may be a class
-    if pieces is not None:
-        raise UserError(f"{folder} has {pieces}/ but no train/; {_FOLDER_HINT}")
+    if held := next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None):  # Valid may be a class
+        raise UserError(f"{folder} has {held}/ but no train/; {_FOLDER_HINT}")
     classes = tuple(name for name in folders(folder) if images_below(folder / name))
     if len(classes) < 2:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
         if classes and not below:
             raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
-        hint = f"; did you mean {folder / below[0]}?" if below else _astray(folder)
+        hint = f"; did you mean {folder / below[0]}?" if below else _misplaced(folder)
         raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
-    return Found(classes, listed([folder / name for name in classes], _FOLDER_HINT), {}, base=folder)
+    return RawDataset(classes, listed([folder / name for name in classes], _FOLDER_HINT), {}, base=folder)
 
 
-def _astray(folder: Path) -> str:
-    """A hint where there are images after all: of another kind, or right in a folder that should hold classes."""
+def _misplaced(folder: Path) -> str:
+    """A hint if the folder does hold images: of a kind that is not read, or outside class folders."""
     kinds = Counter(os.path.splitext(name)[1].lower() for _, _, names in walked(folder) for name in names)
     if not SUFFIXES & kinds.keys():
         foreign = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(3) if kind in FOREIGN)
@@ -205,13 +198,13 @@ def _astray(folder: Path) -> str:
 
 
 def inside(name: str) -> bool:
-    """Whether a name read from a file stays in the folder it is put below."""
+    """Whether a name read from a file stays in the folder it is joined to."""
     path = Path(name)
     return not (path.anchor or ".." in path.parts or "\0" in name)
 
 
 def home(root: Path, name: str) -> Path:
-    """Where a release lies: below the data root, or the root itself when the person pointed right at it."""
+    """The folder of a release: below the data root, or the root itself if it has that name."""
     return root if root.name == name else root / name
 
 
@@ -222,59 +215,59 @@ def folders(parent: Path) -> tuple[str, ...]:
 
 def images_below(folder: Path) -> list[Path]:
     """All image files below a folder, sorted; hidden ones do not count."""
-    result = sorted(
+    paths = sorted(
         os.path.join(where, name)
         for where, _, names in walked(folder)
         for name in names
         if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
     )
-    return [Path(path) for path in result]
+    return [Path(path) for path in paths]
 
 
 def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """os.walk through links too, by name, each folder once: links that lead back up would double at every turn."""
-    outputs: set[str] = set()
+    """os.walk by name, following links; each folder once, since a link may lead back up."""
+    visited: set[str] = set()
     for where, below, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(where)) in outputs:
+        if (real := os.path.realpath(where)) in visited:
             below.clear()
             continue
-        outputs.add(real)
+        visited.add(real)
         below.sort()
         yield where, below, names
 
 
 def listed(places: Sequence[Path], hint: str) -> FileSet:
-    """All images below the folders, sorted; an image's label is the place of its folder."""
+    """All images below the folders, sorted; an image's label is the position of its folder."""
     paths: list[Path] = []
     labels: list[int] = []
     for label, folder in enumerate(places):
-        result = images_below(folder)
-        if not result:
+        images = images_below(folder)
+        if not images:
             raise UserError(f"no images in {folder}; {hint}")
-        paths += result
-        labels += [label] * len(result)
+        paths += images
+        labels += [label] * len(images)
     return FileSet(tuple(paths), torch.tensor(labels))
 
 
 def lines(path: Path, hint: str) -> list[str]:
-    """The lines of a text file that hold anything, stripped; at least one."""
+    """The non-empty lines of a text file, stripped; at least one."""
     try:
-        result = [line.strip() for line in text(path).splitlines() if line.strip()]
+        stripped = [line.strip() for line in text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"cannot read {path} ({reason}); {hint}") from None
-    if not result:
+    if not stripped:
         raise UserError(f"{path} is empty; {hint}")
-    return result
+    return stripped
 
 
-# --- CIFAR's pickles ---
+# --- CIFAR's pickles, read without running code ---
 
 LARGEST = 4 * 2**30  # bytes of a file
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: numbers only."""
+    """Replaces numpy.dtype: numbers only."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         name = code.decode() if isinstance(code, bytes) else code
@@ -288,7 +281,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for numpy.ndarray, which could be told to read any memory."""
+    """Replaces numpy.ndarray, whose state could point to any memory."""
 
     value: Any = None
 
@@ -301,26 +294,24 @@ class _Array:
 
 
 def _from_buffer(data: bytes, kind: _Dtype, shape: tuple[int, ...], order: Any) -> _Array:
-    """Stands in for numpy's _frombuffer."""
+    """Replaces numpy's _frombuffer."""
     array = _Array()
     array.value = np.frombuffer(data, kind.dtype).reshape(shape, order=order)
     return array
 
 
-def _latin1(text: str, encoding: str | bytes) -> bytes:
-    """Stands in for _codecs.encode, with which Python 3 writes bytes into the old protocol 2."""
+def _latin1(characters: str, encoding: str | bytes) -> bytes:
+    """Replaces _codecs.encode, with which Python 3 writes bytes in protocol 2."""
     if encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed")
-    return text.encode("latin1")
+    return characters.encode("latin1")
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {  # numpy 2 moved its core; files of both ages exist
+_ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},  # numpy 2 renamed it
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
     ("_codecs", "encode"): _latin1,
     ("__builtin__", "bytes"): bytes,  # protocol 2 calls it for an empty one
 }
@@ -328,27 +319,26 @@ _ALLOWED: dict[tuple[str, str], Any] = {  # numpy 2 moved its core; files of bot
 
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it wants to load {module}.{name}, which image data never need") from None
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it wants to load {module}.{name}, which image data never need")
+        return _ALLOWED[module, name]
 
 
 def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
     """A pickled dictionary with its keys as text.
 
-    A file of the official size must have the official md5 (else it is damaged); any other is somebody's own data.
-    `hint` ends the error of a missing or damaged file with what to do.
+    A file of the official size must have the official md5 (else it is damaged); any other is your own data. `hint`
+    ends the error of a missing or damaged file.
     """
     try:
-        content = content_of(path, LARGEST)
+        stored = content(path, LARGEST)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {hint}") from None
-    if len(content) == size and hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+    if len(stored) == size and hashlib.md5(stored, usedforsecurity=False).hexdigest() != md5:
         raise UserError(f"{path} is damaged (its md5 is not {md5}); remove it, then {hint}")
     try:
         # as bytes, because decoding 150 MB of Python 2 strings as text takes ten times as long
-        loaded = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        loaded = _ArraysOnly(io.BytesIO(stored), encoding="bytes").load()
         if not isinstance(loaded, dict):
             raise pickle.UnpicklingError("no dictionary")
         return {
@@ -356,5 +346,6 @@ def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
             for key, value in loaded.items()
         }
     except Exception as error:  # a damaged pickle can raise anything
-        reason = first_line(error)
-        raise UserError(f"{path} is damaged or not what it says ({reason}); remove it, then {hint}") from None
+        raise UserError(
+            f"{path} is damaged or not what it says ({first_line(error)}); remove it, then {hint}"
+        ) from None

@@ -1,16 +1,13 @@
-"""Readers of the layouts of images with masks: what lies where, what its pixels mean. Files are listed, few read."""
-# N images
-# N images, H × W pixels
-# B batch, H × W pixels, S side of a square crop
+"""Images with masks: readers of their layouts, mask files to labels, and batches of images with their labels."""
+# N images, B batch, H × W pixels, S side of a square crop
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,13 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 from torch import Tensor
 
-from antishortcut.data import rng as draws
-from antishortcut.data import transforms as vary
+from antishortcut.data import rng
 from antishortcut.data.image_io import cached, in_threads, opened, read, reason, size_of
-from antishortcut.data.readers import TRAIN, Found, held_of, home, images_below, lines, part_of, tests_of
+from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of
+from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import text
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
+
+Bytes = NDArray[np.uint8]
 
 ADE = "ADEChallengeData2016"
 _ADE_CLASSES = 150
@@ -42,23 +41,31 @@ _CAMVID_HINT = (
 )
 
 _FOLDER_HINT = "expected train/images/<name>.jpg with train/masks/<name>.png, and the same in val"
-_LOSSY = {".jpg", ".jpeg", ".jfif", ".webp"}  # whose pixels are nearly what was saved: no masks
+_LOSSY = {".jpg", ".jpeg", ".jfif", ".webp"}  # formats that change pixels: no masks
+NO_CLASS = 254  # in a lookup: a value that no mask may hold
+MOST = NO_CLASS  # classes that fit beside it and VOID
+SMALL = 2**16  # a set moves into memory if its images have at most this many pixels …
+ROOM = 2**30  # … all have one size, and need no more bytes than this
+CROPS = "scale-crop-flip"
+
+_PLAIN = {"1", "L", "P", "I", "I;16", "I;16B", "I;16L"}  # modes with one whole number per pixel
+_STRETCHED = {"L;2": 85, "L;4": 17}  # factor by which Pillow scales grey of two and four bits
 
 
-def list_ade20k(root: Path) -> Found:
-    """The files of root/ADEChallengeData2016; its validation images are the test set, whose labels are not public."""
+def list_ade20k(root: Path) -> RawDataset:
+    """The files of root/ADEChallengeData2016. Its validation images are the test set: those labels are public."""
     folder = home(root, ADE)
     lookup = table({value: value - 1 for value in range(1, _ADE_CLASSES + 1)} | {0: VOID})
     train, val = (
-        paired(folder / "images" / part, folder / "annotations" / part, lookup, _ADE_HINT)
-        for part in ("training", "validation")
+        paired(folder / "images" / split, folder / "annotations" / split, lookup, _ADE_HINT)
+        for split in ("training", "validation")
     )
     names = _ade_names(folder / "objectInfo150.txt")
-    return Found(names, labelled(train), {"val": val}, base=folder, image_size=512)
+    return RawDataset(names, labelled(train), {"val": val}, base=folder, image_size=512)
 
 
 def _ade_names(path: Path) -> tuple[str, ...]:
-    """The first of every class's names, or all where two share it, in the column Name; without the file, numbers."""
+    """The first name of every class, or all where two classes share it; without the file, numbers."""
     if not path.exists():
         return tuple(f"class {value}" for value in range(1, _ADE_CLASSES + 1))
     head, *rows = ([field.strip() for field in line.split("\t")] for line in lines(path, _ADE_HINT))
@@ -69,40 +76,37 @@ def _ade_names(path: Path) -> tuple[str, ...]:
     return tuple(short if first.count(short) == 1 else name for short, name in zip(first, whole, strict=True))
 
 
-def list_camvid(root: Path) -> Found:
+def list_camvid(root: Path) -> RawDataset:
     """CamVid in eleven classes, 11 = unlabelled; with SegNet's split: train, val, test."""
     for folder in (root / "camvid", root / "CamVid", root):
-        for place in ("{part}/images", "{part}/masks"), ("{part}", "{part}annot"):
-            images, masks = ([folder / way.format(part=part) for part in ("train", "val", "test")] for way in place)
-            if images[0].is_dir() and masks[0].is_dir():
-                lookup = table({value: value for value in range(len(CAMVID))} | {len(CAMVID): VOID})
-                train, val, test = (paired(*both, lookup, _CAMVID_HINT) for both in zip(images, masks, strict=True))
-                names = _camvid_names(folder)
-                return Found(names, labelled(train), {"test": test}, val, folder, usual_crop(train))
+        for layout in (("{}/images", "{}/masks"), ("{}", "{}annot")):
+            places = [[folder / name.format(split) for name in layout] for split in ("train", "val", "test")]
+            if not all(place.is_dir() for place in places[0]):
+                continue
+            names = names_in(folder) or CAMVID
+            if len(names) not in (len(CAMVID), len(CAMVID) + 1):  # the last may be "unlabelled"
+                raise UserError(f"{folder} names {len(names)} classes, but CamVid has {len(CAMVID)}; {_CAMVID_HINT}")
+            lookup = table({value: value for value in range(len(CAMVID))} | {len(CAMVID): VOID})
+            train, val, test = (paired(images, masks, lookup, _CAMVID_HINT) for images, masks in places)
+            classes = names[: len(CAMVID)]
+            return RawDataset(classes, labelled(train), {"test": test}, val, folder, usual_crop(train))
     raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
 
 
-def _camvid_names(folder: Path) -> tuple[str, ...]:
-    names = names_in(folder) or CAMVID
-    if len(names) not in (len(CAMVID), len(CAMVID) + 1):  # the last may be that of the unlabelled
-        raise UserError(f"{folder} names {len(names)} classes, but CamVid has {len(CAMVID)}; {_CAMVID_HINT}")
-    return names[: len(CAMVID)]
-
-
 def has_masks(folder: Path) -> bool:
-    """Whether a folder of the person's own holds images with masks rather than folders of classes."""
+    """Whether a folder holds images with masks rather than class folders."""
     train = part_of(folder, TRAIN)
     return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
 
 
-def list_masked(folder: Path) -> Found:
-    """train/images with train/masks, and val and test alike, named as by `list_folder`; 255 in a mask is void.
+def list_masked(folder: Path) -> RawDataset:
+    """train/images with train/masks, and val and test alike, named as in `list_folder`; 255 in a mask is void.
 
     Classes are named in classes.txt or classes.json; without one, the training masks are read to count them.
     """
     names, place = names_in(folder), part_of(folder, TRAIN)
     assert place is not None
-    train = _pairs(place, None)
+    train = paired(place / "images", place / "masks", None, _FOLDER_HINT)
     classes = names or tuple(f"class {value}" for value in range(1 + _largest(train.masks)))
     if len(classes) < 2:
         raise UserError(f"{folder} has one class only; {VOID} means void, so write foreground as 1")
@@ -110,13 +114,12 @@ def list_masked(folder: Path) -> Found:
         raise UserError(f"{folder} has {len(classes)} classes, but a mask of bytes holds at most {MOST}")
     lookup = table({value: value for value in range(len(classes))})
     train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
-    val, test = (None if held is None else _pairs(held, lookup) for held in held_of(folder))
+    val, test = (
+        None if held is None else paired(held / "images", held / "masks", lookup, _FOLDER_HINT)
+        for held in held_of(folder)
+    )
     train = labelled(train) if names else train
-    return Found(classes, train, tests_of(test), val, folder, usual_crop(train))
-
-
-def _pairs(part: Path, lookup: Tensor | None) -> FileSet:
-    return paired(part / "images", part / "masks", lookup, _FOLDER_HINT)
+    return RawDataset(classes, train, {} if test is None else {"test": test}, val, folder, usual_crop(train))
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -134,7 +137,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
             raise UserError(f"{path} is not a list of names of classes")
     else:
         return ()
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
         raise UserError(f"{path} names the class {twice!r} twice")
     return tuple(names)
@@ -161,14 +164,14 @@ def lossless(folder: Path) -> list[Path]:
 
 
 def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
-    """Files by their name below the folder, without what follows the last dot."""
-    result: dict[str, Path] = {}
+    """Files by their name below the folder, without the suffix."""
+    by_name: dict[str, Path] = {}
     for path in paths:
         name = path.relative_to(folder).with_suffix("").as_posix()
-        if name in result:
-            raise UserError(f"{result[name]} and {path} have the same name: which one is meant? Remove the other")
-        result[name] = path
-    return result
+        if name in by_name:
+            raise UserError(f"{by_name[name]} and {path} have the same name: which one is meant? Remove the other")
+        by_name[name] = path
+    return by_name
 
 
 def labelled(files: FileSet) -> FileSet:
@@ -187,45 +190,33 @@ def labelled(files: FileSet) -> FileSet:
 
 
 def table(meaning: dict[int, int]) -> Tensor:
-    """A lookup, (256,) uint8: values with a meaning, 255 void, and no others."""
+    """A lookup, (256,) uint8: the class of every value; 255 is void, all others NO_CLASS."""
     lookup = torch.full((VOID + 1,), NO_CLASS, dtype=torch.uint8)
-    lookup[VOID] = VOID
-    for value, label in meaning.items():
+    for value, label in ({VOID: VOID} | meaning).items():
         lookup[value] = label
     return lookup
 
 
 def _largest(masks: Sequence[Path]) -> int:
-    """The largest value in masks, but for 255."""
-    outputs = np.zeros((len(masks), VOID + 1), dtype=bool)
+    """The largest value in the masks except 255."""
+    present = np.zeros((len(masks), VOID + 1), dtype=bool)
 
     def look(at: int) -> None:
-        outputs[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
+        present[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
 
     in_threads(look, len(masks))
-    values = np.flatnonzero(outputs[:, :VOID].any(axis=0))
+    values = np.flatnonzero(present[:, :VOID].any(axis=0))
     if len(values) == 0:
         raise UserError(f"all pixels of the masks in {masks[0].parent} are 255, which is void")
     return int(values[-1])
 
 
 def usual_crop(files: FileSet) -> int:
-    """Side of training crops when none is given: what fits the first image, in steps of 16, at most 512."""
+    """The default side of training crops: what fits the first image, in steps of 16, at most 512."""
     return max(16, min(512, min(size_of(files.paths[0])) // 16 * 16))
 
 
-# --- From mask files to labels ---
-
-NO_CLASS = 254  # in a lookup: what no mask may hold
-MOST = NO_CLASS  # classes that fit beside it and VOID
-SMALL = 2**16  # pixels of an image up to which a set may move into memory …
-ROOM = 2**30  # … if all its images are of one size and need no more bytes than this
-
-_PLAIN = {"1", "L", "P", "I", "I;16", "I;16B", "I;16L"}  # one whole number a pixel; of a palette, its place there
-_STRETCHED = {"L;2": 85, "L;4": 17}  # how many times Pillow makes grey of two and four bits lighter
-
-
-def read_values(path: Path) -> NDArray[np.uint8]:
+def read_values(path: Path) -> Bytes:
     """The numbers in a mask file, (H, W)."""
     try:
         with opened(path) as picture:
@@ -241,7 +232,7 @@ def read_values(path: Path) -> NDArray[np.uint8]:
 
 
 def _factor(picture: ImageFile.ImageFile) -> int:
-    """By how much its numbers will be multiplied when they are read: right for a picture's grey, wrong for classes."""
+    """The factor by which Pillow will multiply the numbers: right for grey values, wrong for classes."""
     if not picture.tile:
         return 1
     form = picture.tile[0][3]  # a plain tuple before Pillow 11
@@ -253,7 +244,7 @@ def _factor(picture: ImageFile.ImageFile) -> int:
     return _STRETCHED.get(str(kind), 1)
 
 
-def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
+def read_pair(files: FileSet, at: int) -> tuple[Image.Image, Bytes]:
     """An image as RGB and its labels (H, W), VOID where it has none."""
     picture, path = read(files.paths[at]), files.masks[at]
     values = read_values(path)  # (H, W)
@@ -262,10 +253,10 @@ def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
         raise UserError(f"the mask {path} has {width} × {height} pixels, its image {files.paths[at]} {wide} × {high}")
     if files.lookup is None:
         return picture, values
-    table = files.lookup.numpy()  # (256,)
-    label: NDArray[np.uint8] = table[values]  # (H, W)
+    lookup = files.lookup.numpy()  # (256,)
+    label: Bytes = lookup[values]  # (H, W)
     if (label == NO_CLASS).any():
-        known, void = np.flatnonzero(table < NO_CLASS), np.flatnonzero(table == VOID)
+        known, void = np.flatnonzero(lookup < NO_CLASS), np.flatnonzero(lookup == VOID)
         raise UserError(
             f"the mask {path} has the value {values[label == NO_CLASS][0]}, which is no class: "
             f"they are {known[0]} to {known[-1]}, and {' or '.join(map(str, void))} where a pixel has none"
@@ -274,7 +265,7 @@ def read_pair(files: FileSet, at: int) -> tuple[Image.Image, NDArray[np.uint8]]:
 
 
 def one_small_size(files: FileSet) -> tuple[int, int] | None:
-    """(H, W) of all images if they are alike and small enough to move into memory. Big ones are not looked through."""
+    """(H, W) of all images if they are alike and small enough to move into memory."""
     width, height = size_of(files.paths[0])
     if height * width > SMALL or 4 * height * width * len(files) > ROOM:
         return None
@@ -282,12 +273,11 @@ def one_small_size(files: FileSet) -> tuple[int, int] | None:
 
 
 def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> ImageSet:
-    """Bring a dense set of one size (H, W) into memory, through the cache that pictures.decode uses."""
+    """Decode a dense set of one size (H, W) into memory, through the cache of `image_io.cached`."""
     shape = (len(files), 4, *size)  # colours, then the label
-    table = b"" if files.lookup is None else files.lookup.numpy().tobytes()
-    mark = f"pairs 2 {size} {hashlib.sha256(table).hexdigest()}"
+    lookup = b"" if files.lookup is None else files.lookup.numpy().tobytes()
 
-    def make() -> NDArray[np.uint8]:
+    def make() -> Bytes:
         out = np.empty(shape, dtype=np.uint8)  # (N, 4, H, W)
 
         def fill(at: int) -> None:
@@ -298,16 +288,12 @@ def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> Im
         in_threads(fill, len(files))
         return out
 
-    array = cached(root, (*files.paths, *files.masks), mark, shape, make)
-    pixels = torch.from_numpy(array)
+    mark = f"pairs 2 {size} {hashlib.sha256(lookup).hexdigest()}"
+    pixels = torch.from_numpy(cached(root, (*files.paths, *files.masks), mark, shape, make))
     return ImageSet(pixels[:, :3], pixels[:, 3], files.cues)
 
 
-# --- Images with their masks ---
-
-CROPS = "scale-crop-flip"
-
-Bytes = NDArray[np.uint8]
+# --- Batches ---
 
 
 def check(images: AnySet, augment: str) -> None:
@@ -315,36 +301,40 @@ def check(images: AnySet, augment: str) -> None:
     if not is_dense(images):
         if augment == CROPS:
             raise UserError(f"the augmentation {augment} is for images with masks, which these are not; try crop-flip")
-    elif augment not in ("none", CROPS, *vary.WHOLE_BATCH):
+    elif augment not in ("none", CROPS, *WHOLE_BATCH):
         raise UserError(f"the augmentation {augment} cannot move masks with their images; use {CROPS}")
-    elif isinstance(images, FileSet) and augment in vary.WHOLE_BATCH:
+    elif isinstance(images, FileSet) and augment in WHOLE_BATCH:
         raise UserError(
-            f"the augmentation {augment} leaves images their size, but those on disk may differ in it and then "
-            f"share no batch; use {CROPS}"
+            f"the augmentation {augment} keeps the size of images, but those on disk may differ in size and cannot "
+            f"share a batch; use {CROPS}"
         )
 
 
 def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) -> None:
-    """Refuse what needs one label an image where every pixel has its own, or the other way round."""
-    there = "pixel" if is_dense(images) else "image"
-    if there != of:
-        raise UserError(f"{what} needs one label for every {of}; here there is one for every {there}")
+    """Refuse a dense set where one label per image is needed, or the other way round."""
+    actual = "pixel" if is_dense(images) else "image"
+    if actual != of:
+        raise UserError(f"{what} needs one label for every {of}; here there is one for every {actual}")
 
 
-def alone(images: AnySet, augment: str) -> bool:
-    """Whether every image is a batch by itself: whole images on disk, of which no two need have the same size."""
+def one_by_one(images: AnySet, augment: str) -> bool:
+    """Whether every image is its own batch: whole images on disk, whose sizes may differ."""
     return isinstance(images, FileSet) and is_dense(images) and augment == "none"
 
 
 def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Tensor, Tensor]:
     """The images at these places (B, 3, H, W) and their labels (B, H, W), both uint8.
 
-    Crops are S × S; everything else leaves images their own size, so of those on disk there can be one.
+    Crops are S × S; all other augmentations keep the size of images, so on disk B is at most 1.
     """
     if augment == CROPS:
         image, label = _crops(images, size, seed, epoch, index)
     elif isinstance(images, ImageSet):
-        image, label = _whole(images, augment, seed, epoch, index)
+        image, label = (pixels.numpy()[index.numpy()] for pixels in (images.image, images.label))
+        if (move := WHOLE_BATCH.get(augment)) is not None:
+            both = np.concatenate([image, ~label[:, None]], axis=1)  # (B, 4, H, W), 255 − label: padding is VOID
+            both = move(torch.from_numpy(both), seed, epoch, index).numpy()
+            image, label = both[:, :3], ~both[:, 3]
     elif len(index) == 0:
         image, label = np.empty((0, 3, size, size), dtype=np.uint8), np.empty((0, size, size), dtype=np.uint8)
     else:
@@ -353,58 +343,37 @@ def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index:
     return torch.from_numpy(image), torch.from_numpy(label)
 
 
-def _whole(images: ImageSet, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Bytes, Bytes]:
-    """(B, 3, H, W) and (B, H, W), varied as images without masks are."""
-    image, label = (pixels.numpy()[index.numpy()] for pixels in (images.image, images.label))
-    move = vary.WHOLE_BATCH.get(augment)
-    if move is None:
-        return image, label
-    both = np.concatenate([image, ~label[:, None]], axis=1)  # (B, 4, H, W), labels as 255 − label: black is VOID
-    both = move(torch.from_numpy(both), seed, epoch, index).numpy()
-    return both[:, :3], ~both[:, 3]
-
-
 def _crops(images: AnySet, size: int, seed: int, epoch: int, index: Tensor) -> tuple[Bytes, Bytes]:
-    """(B, 3, S, S) and (B, S, S); what a small image leaves of its square is black and VOID."""
+    """(B, 3, S, S) and (B, S, S); the rest of a square that a small image does not fill is black and VOID."""
     place = index.numpy()  # (B,)
-    scale = (5 + draws.below(16, seed, epoch, place, draws.SCALE)) / 10  # (B,) CIRKD's 0.5, 0.6, … 2.0
-    row, column, side = (draws.uniform(seed, epoch, place, key) for key in (draws.ROW, draws.COLUMN, draws.FLIP))
+    scale = (5 + rng.below(16, seed, epoch, place, rng.SCALE)) / 10  # (B,) CIRKD's 0.5, 0.6, … 2.0
+    row, column, side = (rng.uniform(seed, epoch, place, key) for key in (rng.ROW, rng.COLUMN, rng.FLIP))
     image = np.zeros((len(place), 3, size, size), dtype=np.uint8)
     label = np.full((len(place), size, size), VOID, dtype=np.uint8)
     for at, number in enumerate(place.tolist()):
-        picture, mask = _pair(images, number)
-        across = _window(picture.width, size, scale[at], column[at])
-        down = _window(picture.height, size, scale[at], row[at])
-        box = (across.low, down.low, across.high, down.high)
-        cut = picture.resize((across.length, down.length), Image.Resampling.BILINEAR, box)
-        image[at, :, : down.length, : across.length] = np.asarray(cut).transpose(2, 0, 1)
-        label[at, : down.length, : across.length] = mask[down.nearest[:, None], across.nearest]
+        if isinstance(images, ImageSet):
+            picture = Image.merge("RGB", [Image.fromarray(plane) for plane in images.image[number].numpy()])
+            mask = images.label[number].numpy()
+        else:
+            picture, mask = read_pair(images, number)
+        left, right, x = _window(picture.width, size, scale[at], column[at])
+        top, bottom, y = _window(picture.height, size, scale[at], row[at])
+        cut = picture.resize((len(x), len(y)), Image.Resampling.BILINEAR, (left, top, right, bottom))
+        image[at, :, : len(y), : len(x)] = np.asarray(cut).transpose(2, 0, 1)
+        label[at, : len(y), : len(x)] = mask[y[:, None], x]
     mirrored = side < 0.5  # (B,)
     image[mirrored], label[mirrored] = image[mirrored][..., ::-1], label[mirrored][..., ::-1]
     return image, label
 
 
-def _pair(images: AnySet, at: int) -> tuple[Image.Image, Bytes]:
-    if isinstance(images, ImageSet):
-        planes = [Image.fromarray(plane) for plane in images.image[at].numpy()]
-        return Image.merge("RGB", planes), images.label[at].numpy()
-    return read_pair(images, at)
+def _window(side: int, size: int, scale: float, draw: float) -> tuple[float, float, NDArray[np.int64]]:
+    """Where a random crop of at most `size` begins and ends on a side of `side` pixels that is scaled.
 
-
-class Window(NamedTuple):
-    """What a crop shows of one side of an image that has been scaled."""
-
-    length: int  # pixels of the crop
-    low: float  # where it begins and ends, in pixels of the image
-    high: float
-    nearest: NDArray[np.int64]  # (length,) the image's pixel in which each pixel of the crop has its middle
-
-
-def _window(side: int, size: int, scale: float, draw: float) -> Window:
-    """A crop of `size`, or of all there is, from anywhere on a side of `side` pixels times `scale`."""
+    In pixels of the image; and the image's nearest pixel for each of the crop.
+    """
     scaled = max(1, round(side * scale))
     length = min(scaled, size)
     first = int(draw * (scaled - length + 1))
     low, high = (place * side / scaled for place in (first, first + length))
     nearest = (2 * np.arange(first, first + length) + 1) * side // (2 * scaled)  # exact, also where a middle is an edge
-    return Window(length, low, min(high, side), nearest)
+    return low, min(high, side), nearest

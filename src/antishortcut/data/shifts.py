@@ -1,5 +1,4 @@
-"""ImageNet-R and ImageNet-A (Hendrycks et al. 2021): 200 classes of ImageNet each, scored where a student has them."""
-# N images, C classes of the student
+"""ImageNet-R and -A (Hendrycks et al. 2021) for the classes a student has, and stimuli in cue conflict."""
 # N images, C classes of the student, K of the 16 categories that the student has
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +35,12 @@ class Shift:
     images: FileSet  # labels are the student's classes
     overlap: tuple[str, ...]  # wnids that student and set share, in the order of the student's classes
     allowed: Tensor  # (C,) bool, the student's classes in the overlap
-    facts: dict[str, Any]  # what was used and what left out, as JSON takes it
+    facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or their labels do
 
 
 def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
-    """Open `folder`/<wnid>/*.jpg for a student whose classes, in the order of its labels, are these wnids.
-
-    `folder` may also be the place the release was unpacked in, which holds it as `folder`/`name`.
-    """
+    """Open `folder`/<wnid>/*.jpg, or `folder`/`name`/<wnid>/*.jpg, for a student whose classes are these wnids."""
     if name not in RENDITIONS:
         raise UserError(f"unknown shifted set {name!r}{suggest(name, RENDITIONS)}")
     hint = f"unpack {name} there as {name}/<wnid>/*.jpg"
@@ -53,11 +49,18 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     if not present:
         raise UserError(f"no class folders <wnid> in {folder}; {hint}")
     overlap = tuple(wnid for wnid in classes if wnid in set(present))
+    if not overlap and not any(WNID.fullmatch(entry) for entry in classes):
+        names = ", ".join(map(repr, classes[:3]))
+        raise UserError(
+            f"{name} is for students whose classes are wnids such as 'n02119022' (imagenet100), not names: {names}, …"
+        )
     if not overlap:
-        raise UserError(_nothing_shared(name, folder, classes))
-    result = listed([folder / wnid for wnid in overlap], hint)
+        raise UserError(
+            f"the student shares no class with {folder}: none of its {len(classes)} wnids is a folder there"
+        )
+    files = listed([folder / wnid for wnid in overlap], hint)
     number = torch.tensor([classes.index(wnid) for wnid in overlap])
-    images = FileSet(result.paths, number[result.label])  # (N,)
+    images = FileSet(files.paths, number[files.label])  # (N,)
     allowed = torch.zeros(len(classes), dtype=torch.bool)  # (C,)
     allowed[number] = True
     official = set(class_list(name))
@@ -73,17 +76,6 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     mark = fingerprint(f"{name} {len(classes)}", {"images": images}, folder)
     return Shift(name, images, overlap, allowed, facts, mark)
 
-
-def _nothing_shared(name: str, folder: Path, classes: Sequence[str]) -> str:
-    if not any(WNID.fullmatch(entry) for entry in classes):
-        shown = ", ".join(repr(entry) for entry in classes[:3])
-        return (
-            f"{name} is for students whose classes are wnids such as 'n02119022' (imagenet100), not names: {shown}, …"
-        )
-    return f"the student shares no class with {folder}: none of its {len(classes)} wnids is a folder there"
-
-
-# --- Cue conflict ---
 
 SIXTEEN = (
     "airplane", "bear", "bicycle", "bird", "boat", "bottle", "car", "cat",
@@ -101,7 +93,7 @@ class Stimuli:
     texture: Tensor  # (N,) places in `categories`
     categories: tuple[str, ...]  # K, in the order of SIXTEEN
     matrix: Tensor  # (K, C), rows sum to 1: mean probability over the student's classes of a category
-    facts: dict[str, Any]  # what was used and what left out, as JSON takes it
+    facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or the mapping do
 
     @property
@@ -113,36 +105,39 @@ class Stimuli:
 def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> Stimuli:
     """Open the stimuli below a folder for a student with these classes.
 
-    A class counts as one of the 16 when it is one of the published wnids, has the category's name, or is in
-    lists/sixteen.txt; a TOML file says it otherwise: `airplane = ["my plane", "my jet"]`, a line for each category.
+    A class is mapped to one of the 16 categories by its wnid or name in lists/sixteen.txt, or by a TOML file:
+    `airplane = ["my plane", "my jet"]`, a line for each category.
     """
     members = read_mapping(mapping, classes) if mapping is not None else _usual(classes)
     if len(members) < 2:
-        raise UserError(_too_few(members, classes))
-    categories = tuple(members)
-    result = _named(folder)
-    place = {category: at for at, category in enumerate(categories)}
-    conflict = [(path, shape, texture) for path, shape, texture in result if shape != texture]
-    saved = [
-        (path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)
-    ]
-    if not saved:
+        covered, names = f"only {next(iter(members))}" if members else "none", ", ".join(map(repr, classes[:3]))
         raise UserError(
-            f"{folder} has {len(result)} stimuli, but none in conflict between categories of the student: "
+            f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {names}, "
+            "…); map them in a TOML file: airplane = ['…'], bear = ['…']"
+        )
+    categories, stimuli = tuple(members), _named(folder)
+    place = {category: at for at, category in enumerate(categories)}
+    conflict = [(path, shape, texture) for path, shape, texture in stimuli if shape != texture]
+    used = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
+    if not used:
+        raise UserError(
+            f"{folder} has {len(stimuli)} stimuli, but none in conflict between categories of the student: "
             + ", ".join(categories)
         )
-    texture = torch.tensor([texture for _, _, texture in saved])  # (N,)
-    images = FileSet(tuple(path for path, _, _ in saved), torch.tensor([shape for _, shape, _ in saved]))
+    texture = torch.tensor([texture for _, _, texture in used])  # (N,)
+    images = FileSet(tuple(path for path, _, _ in used), torch.tensor([shape for _, shape, _ in used]))
     facts = {
         "categories": {category: list(names) for category, names in members.items()},
         "categories_count": len(categories),
-        "images": len(saved),
-        "no_conflict": len(result) - len(conflict),  # shape and texture of the same category
-        "without_category": len(conflict) - len(saved),  # shape or texture that the student has no class for
+        "images": len(used),
+        "no_conflict": len(stimuli) - len(conflict),  # shape and texture of the same category
+        "without_category": len(conflict) - len(used),  # shape or texture that the student has no class for
     }
+    counts = torch.tensor([[name in names for name in classes] for names in members.values()])  # (K, C)
+    matrix = counts / counts.sum(dim=1, keepdim=True)
     kind = f"cue-conflict {classes} {members}"
     mark = fingerprint(kind, {"images": FileSet(images.paths, images.label, {"texture": texture})}, folder)
-    return Stimuli(images, texture, categories, _matrix(members, classes), facts, mark)
+    return Stimuli(images, texture, categories, matrix, facts, mark)
 
 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -170,7 +165,7 @@ def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...
 @cache
 def published() -> Mapping[str, str]:
     """Category by wnid or name, as lists/sixteen.txt has it."""
-    listed = (files("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
+    listed = (resources("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
     rows = [line.split() for line in listed.splitlines() if not line.startswith("#")]
     return {name: category for category, *names in rows for name in (category, *names)}
 
@@ -183,33 +178,17 @@ def _usual(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _members(owner: Mapping[str, str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """From category by class to classes by category, both in their own order."""
-    by_category = {required: tuple(name for name in classes if owner.get(name) == required) for required in SIXTEEN}
+    by_category = {each: tuple(name for name in classes if owner.get(name) == each) for each in SIXTEEN}
     return {category: names for category, names in by_category.items() if names}
 
 
-def _matrix(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Tensor:
-    counts = torch.tensor([[name in names for name in classes] for names in members.values()])  # (K, C)
-    return counts / counts.sum(dim=1, keepdim=True)
-
-
 def _named(folder: Path) -> list[tuple[Path, str, str]]:
-    """File, shape and texture of every stimulus; model-vs-human puts more before the name, parted by underscores."""
-    result = []
-    for path in images_below(folder):
-        if (match := _NAME.fullmatch(path.stem.split("_")[-1])) is not None:
-            result.append((path, match[1], match[2]))
-    if not result:
+    """File, shape and texture of every stimulus; model-vs-human prepends words with underscores to the name."""
+    matches = [(path, _NAME.fullmatch(path.stem.split("_")[-1])) for path in images_below(folder)]
+    named = [(path, match[1], match[2]) for path, match in matches if match is not None]
+    if not named:
         raise UserError(f"no stimuli below {folder}; {_HINT}")
-    name, times = Counter(path.stem.split("_")[-1] for path, _, _ in result).most_common(1)[0]
+    name, times = Counter(path.stem.split("_")[-1] for path, _, _ in named).most_common(1)[0]
     if times > 1:
         raise UserError(f"{folder} holds {name} {times} times; name the one folder that is meant")
-    return result
-
-
-def _too_few(members: Mapping[str, Sequence[str]], classes: Sequence[str]) -> str:
-    covered = f"only {next(iter(members))}" if members else "none"
-    shown = ", ".join(repr(name) for name in classes[:3])
-    return (
-        f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {shown}, …); "
-        "map them in a TOML file: airplane = ['…'], bear = ['…']"
-    )
+    return named

@@ -1,4 +1,4 @@
-"""Parts of a set: subsets, stratified splits, balanced limits, and the fingerprint of the whole."""
+"""Subsets, stratified splits, balanced limits and fingerprints of sets."""
 # N images
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antishortcut.data import rng as draws
+from antishortcut.data import rng
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
 
@@ -31,29 +31,30 @@ def take(images: AnySet, index: Tensor) -> AnySet:
 
 
 def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet | None]:
-    """Split off `fraction` of every class, as near as whole images allow: (what stays, what is held out).
+    """Split off `fraction` of every class, as near as whole images allow: (remaining, held out).
 
-    The last image of a class always stays. Images of a dense set have no class of their own: they are split as if of
-    one, and limited likewise.
+    At least one image of a class remains. Images of a dense set are split and limited as if of one class.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"val_fraction must be at least 0 and below 1, not {fraction}")
     if fraction == 0:
         return images, None
     count = len(images)
-    required = max(1, round(fraction * count))
-    if required >= count:
+    size = max(1, round(fraction * count))
+    if size >= count:
         raise UserError(f"val_fraction {fraction} of {count} images leaves none to train on; make it smaller")
     label = _classes(images)  # (N,)
-    rank, size = _rank(label, seed)
-    last = rank == size - 1  # (N,)
+    rank, class_size = _rank(label, seed)
+    last = rank == class_size - 1  # (N,)
     if last.all():
         raise UserError(f"{count} images, one of each class: none can be held out and scored; add some, or a val/")
-    share = np.where(last, 1, (rank + 0.5) / size)  # (N,) how far into its class one comes: cutting cuts all alike
-    required = min(required, count - int(last.sum()))
-    picked = np.lexsort((draws.mix(seed, draws.CLASS, label), share))  # (N,)
-    held, saved = (torch.from_numpy(np.sort(part)) for part in (picked[:required], picked[required:]))
-    return take(images, saved), take(images, held)
+    share = np.where(
+        last, 1, (rank + 0.5) / class_size
+    )  # (N,) relative rank: a cut takes the same share of all classes
+    size = min(size, count - int(last.sum()))
+    picked = np.lexsort((rng.mix(seed, rng.CLASS, label), share))  # (N,)
+    held_out, remaining = (torch.from_numpy(np.sort(index)) for index in (picked[:size], picked[size:]))
+    return take(images, remaining), take(images, held_out)
 
 
 def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_limit") -> AnySet:
@@ -66,7 +67,7 @@ def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_lim
         return images
     label = _classes(images)  # (N,)
     rank, _ = _rank(label, seed)
-    picked = np.lexsort((draws.mix(seed, draws.CLASS, label), rank))[:limit]  # (limit,)
+    picked = np.lexsort((rng.mix(seed, rng.CLASS, label), rank))[:limit]  # (limit,)
     return take(images, torch.from_numpy(np.sort(picked)))
 
 
@@ -75,9 +76,9 @@ def _classes(images: AnySet) -> Ints:
 
 
 def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
-    """Place of every image in a random order of its own class, and that class's size, both (N,)."""
+    """Rank of every image in a random order of its class, and the size of that class, both (N,)."""
     count = len(label)
-    by_class = np.lexsort((draws.mix(seed, draws.SPLIT, np.arange(count)), label))  # (N,)
+    by_class = np.lexsort((rng.mix(seed, rng.SPLIT, np.arange(count)), label))  # (N,)
     sizes = np.bincount(label)
     first = np.cumsum(sizes) - sizes
     rank = np.empty(count, dtype=np.int64)
@@ -85,43 +86,40 @@ def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
     return rank, sizes[label]
 
 
-def fingerprint(kind: str, parts: Mapping[str, AnySet], base: Path) -> str:
+def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
     """Sixteen hex digits that change when any image, label or split does.
 
-    Pixels count for sets in memory; for files their names below `base`, sizes and labels, so that nothing is decoded;
-    of masks likewise, and what their values mean.
-    The parts are hashed as they are after splits and limits, which thereby count too.
+    Of sets in memory the pixels are hashed; of files (and masks) their names below `base`, sizes and labels, so that
+    nothing is decoded. Splits are hashed after limits, which thereby count too.
     """
-    outputs = hashlib.sha256(kind.encode(errors="surrogateescape"))
-    for name, images in parts.items():
-        outputs.update(f"\n{name} {len(images)}\n".encode())
+    digest = hashlib.sha256(kind.encode(errors="surrogateescape"))
+    for name, images in splits.items():
+        digest.update(f"\n{name} {len(images)}\n".encode())
         if isinstance(images, ImageSet):
-            _add(outputs, "image", images.image)
+            _add(digest, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
                 name = path.relative_to(base).as_posix()
-                outputs.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
+                digest.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
             if images.lookup is not None:
-                _add(outputs, "lookup", images.lookup)
-        _add(outputs, "label", images.label)
+                _add(digest, "lookup", images.lookup)
+        _add(digest, "label", images.label)
         for cue in sorted(images.cues):
-            _add(outputs, cue, images.cues[cue])
-    return outputs.hexdigest()[:16]
+            _add(digest, cue, images.cues[cue])
+    return digest.hexdigest()[:16]
 
 
 def set_mark(images: AnySet) -> str:
-    """Fingerprint of one set by itself; files are named below the folder they share."""
-    shared = Path() if isinstance(images, ImageSet) else _shared(images)
-    return fingerprint("one set", {"images": images}, shared)
+    """Fingerprint of one set; files are named below the folder they share."""
+    base = Path()
+    if isinstance(images, FileSet):
+        base = Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
+    return fingerprint("one set", {"images": images}, base)
 
 
-def _shared(images: FileSet) -> Path:
-    return Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
-
-
-def _add(outputs: hashlib._Hash, name: str, value: Tensor) -> None:
-    outputs.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-    outputs.update(np.ascontiguousarray(value.numpy()).data)
+def _add(digest: hashlib._Hash, name: str, value: Tensor) -> None:
+    digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+    digest.update(np.ascontiguousarray(value.numpy()).data)
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,7 @@
 """The embedded images: a glyph, which is the class, on a texture, which is the shortcut, known for every image.
 
-A chunk of images is a pure function of (VERSION, split, seed, number of the chunk), so that an image never depends on
-how many are asked for. Colours are drawn alike for every class and texture: only the texture betrays the class.
+A chunk of images is a pure function of (VERSION, split, seed, number of the chunk), so an image does not depend on
+`count`. Colours have the same distribution for every class and texture.
 """
 # N images, B images of a chunk, S = 2 · size samples a side, M mask side
 
@@ -20,7 +20,7 @@ from antishortcut.data.loader import one_thread
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import ImageSet
 
-CLASSES: tuple[str, ...] = ("A", "E", "H", "J", "K", "O", "P", "S", "T", "X")  # told apart within ±25° of upright
+CLASSES: tuple[str, ...] = ("A", "E", "H", "J", "K", "O", "P", "S", "T", "X")  # distinct within ±25° of upright
 STYLES: tuple[str, ...] = ("regular", "bold", "outline", "slanted", "condensed", "wide", "bitmap")
 SPLITS: tuple[str, ...] = ("train", "iid", "conflict", "uncorrelated")
 VERSION: int = 1  # of the pixels

@@ -26,7 +26,7 @@ from antishortcut.config.recipe import DataSettings, Execution, ModelSettings, T
 from antishortcut.data import Loader
 from antishortcut.data.datasets import WITH_PATH, find
 from antishortcut.errors import UserError, suggest
-from antishortcut.experiments.cost import KNOWN, DataSize, StepGroup
+from antishortcut.experiments.cost import DataSize, StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
 from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.models import Network, feature_shapes
@@ -43,7 +43,7 @@ POOL = 10  # batches that images are drawn from
 PLAIN, CACHED = "plain-kd", "-cached"
 PAST_WARMUP = 1e6
 PHASES = ("data", "teachers", "student", "method", "optimiser")
-CIFAR = KNOWN["cifar100"]
+CIFAR = known_sizes()["cifar100"]
 # of a stopwatch
 STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
 SLOW = 5.0  # seconds of a step that needs no warm-up

@@ -40,15 +40,11 @@ class DataSize(Settings):
     dense: bool = False  # every pixel has a class
 
 
-KNOWN = {  # a test compares them with the data
-    "cues": DataSize(images=8_000, classes=10, side=32),
-    "cues-seg": DataSize(images=4_000, classes=11, side=64, dense=True),
-    "cifar100": DataSize(images=50_000, classes=100, side=32),
-    "tiny-imagenet": DataSize(images=100_000, classes=200, side=64),
-    "imagenet100": DataSize(images=126_689, classes=100, side=224),
-    "ade20k": DataSize(images=20_210, classes=150, side=512, dense=True),
-    "camvid": DataSize(images=367, classes=11, side=352, dense=True),  # the usual crop of its 480 × 360
-}
+def known_sizes() -> dict[str, DataSize]:
+    """Sizes of the data sets that have one, by name."""
+    from antishortcut.data import DATASETS
+
+    return {name: DataSize(**each.size._asdict()) for name, each in DATASETS.items() if each.size is not None}
 
 
 class StepGroup(Settings):
@@ -119,7 +115,7 @@ class Cost:
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
     sizes, problems, seconds = dict[str, DataSize](), dict[str, str](), dict[str, float]()
-    for data in {job.recipe.data.name: job.recipe.data for job in jobs if job.recipe.data.name not in KNOWN}.values():
+    for data in {job.recipe.data.name: job.recipe.data for job in jobs if job.recipe.data.name not in known_sizes()}.values():
         try:
             sizes[data.name] = clock.count(data)
         except UserError as error:
@@ -150,7 +146,7 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
 
 def size_of(data: DataSettings, counted: Mapping[str, DataSize]) -> DataSize | None:
     """The training set after splits and limits; `counted` are sizes of folders, by name."""
-    whole = KNOWN.get(data.name) or counted.get(data.name)
+    whole = known_sizes().get(data.name) or counted.get(data.name)
     if whole is None:
         return None
     drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images

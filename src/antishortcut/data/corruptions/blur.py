@@ -39,8 +39,8 @@ def defocus_blur(images: Bytes, radius: float, alias: float) -> Bytes:
     padded = np.pad(values, margins, mode="reflect")  # (B, S + 2 reach, S + 2 reach, 3)
     size = [next_fast_len(padded.shape[1], real=True)] * 2
     waves = rfft2(padded, size, axes=(1, 2)) * rfft2(kernel, size)[None, :, :, None]
-    saved = slice(2 * reach, 2 * reach + side)  # the transform is periodic: what came round the edge lies before
-    return as_bytes(irfft2(waves, size, axes=(1, 2))[:, saved, saved])
+    inner = slice(2 * reach, 2 * reach + side)  # the transform is periodic: values from the other edge lie before
+    return as_bytes(irfft2(waves, size, axes=(1, 2))[:, inner, inner])
 
 
 @lru_cache(maxsize=32)
@@ -55,8 +55,8 @@ def disk(radius: float, alias: float) -> NDArray[np.float64]:
     kernel = ndimage.correlate(inside / inside.sum(), np.outer(bell, bell), mode="mirror")
     kernel[kernel < NOTHING] = 0
     margin = int(np.flatnonzero(kernel.any(axis=0))[0])
-    saved = slice(margin, len(kernel) - margin)
-    return np.asarray(kernel[saved, saved])
+    inner = slice(margin, len(kernel) - margin)
+    return np.asarray(kernel[inner, inner])
 
 
 def glass_blur(images: Bytes, sigma: float, reach: int, delta: Ints) -> Bytes:

@@ -1,5 +1,5 @@
-"""Corrupted copies, opened: the released files of CIFAR-C, ours, or the image folders of ImageNet-C."""
-# N images of one corruption at one severity, S side
+"""Open corrupted copies: the released files of CIFAR-C, ours, or the image folders of ImageNet-C."""
+# N images of one corruption at one severity, B images, S side
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from antishortcut.data import contact_sheet as sheets
 from antishortcut.data.corruptions.constants import ALL, CORRUPTIONS, SEVERITIES
+from antishortcut.data.corruptions.noise import Bytes
 from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_facts
 from antishortcut.data.derived import as_set, read_images, read_labels
-from antishortcut.data.image_io import size_of
+from antishortcut.data.image_io import fit, read, size_of
+from antishortcut.data.loader import MARGIN
 from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError, suggest
-from antishortcut.types import AnySet, FileSet
+from antishortcut.types import AnySet, FileSet, ImageSet
 
-WHOLE = 2**28  # bytes up to which all of a file count for its fingerprint; of larger ones BLOCKS of BLOCK bytes
+WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
 
 
 @dataclass(frozen=True)
 class Copies:
-    """A clean set under many corruptions, each at five severities, whatever lies on disk."""
+    """A clean set under many corruptions, each at five severities."""
 
     folder: Path
     source: str  # "official" or "generated"
-    names: tuple[str, ...]  # the corruptions that are there
+    names: tuple[str, ...]  # the corruptions in the folder
     count: int  # N
     side: int  # S
     label: Tensor  # (N,)
@@ -50,7 +55,7 @@ class Copies:
 
 
 def find_copies(folder: Path, classes: Sequence[str], *, needed: Sequence[str] = CORRUPTIONS) -> Copies:
-    """Copies in either layout. `classes` are the class folders, and give their number where there are none."""
+    """Copies in either layout. `classes` are the class folders; of .npy files only their number matters."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder} of corrupted images")
     files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in ALL)))
@@ -74,16 +79,22 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     if facts is not None and facts["count"] != len(label):
         raise UserError(f"{folder} has {len(label)} labels, {FACTS} says {facts['count']}; make the copies again")
 
-    def read(name: str, severity: int) -> AnySet:
+    def read_part(name: str, severity: int) -> AnySet:
         return as_set(arrays[name][(severity - 1) * len(label) : severity * len(label)], label)
 
-    mark = _mark(folder, [name for name in names if name in needed], facts or {})
+    # of the labels, the needed images and the settings, whatever other corruptions are in the folder
+    settings = {key: value for key, value in (facts or {}).items() if key != "names"}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names if name in needed)):
+        now = path.stat()
+        digest.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
     source = "official" if facts is None else str(facts.get("source", "generated"))
-    return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read)
+    mark = digest.hexdigest()[:16]
+    return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read_part)
 
 
 def _present(folder: Path, names: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
-    """The corruptions that are there, unless needed ones are missing."""
+    """The corruptions in the folder, unless needed ones are missing."""
     missing = [name for name in needed if name not in names]
     if missing and len(missing) == len(needed):
         raise UserError(f"{folder} has none of the corruptions, such as {needed[0]}.npy or {needed[0]}/1/<class>")
@@ -104,38 +115,28 @@ def _first_of_five(path: Path, classes: int) -> Tensor:
     return rows[0].clone()
 
 
-def _mark(folder: Path, names: Sequence[str], facts: Mapping[str, Any]) -> str:
-    """Of labels, of the images' bytes, and of what is said of copies made here; not of which others lie beside them."""
-    decisive = {key: value for key, value in facts.items() if key != "names"}
-    outputs = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
-    for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names)):
-        now = path.stat()
-        outputs.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
-    return outputs.hexdigest()[:16]
-
-
 @lru_cache(maxsize=512)
 def _content(path: Path, size: int, time: int) -> str:
     """Digest of a file's bytes, once for each state of it; of a large file, of blocks spread evenly over it."""
     with path.open("rb") as file:
         if size <= WHOLE:
             return hashlib.file_digest(file, "blake2b").hexdigest()
-        outputs = hashlib.blake2b()
+        digest = hashlib.blake2b()
         for block in range(BLOCKS):
             file.seek(block * (size - BLOCK) // (BLOCKS - 1))
-            outputs.update(file.read(BLOCK))
-        return outputs.hexdigest()
+            digest.update(file.read(BLOCK))
+        return digest.hexdigest()
 
 
 def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str]) -> Copies:
     """The folders of ImageNet-C and Tiny-ImageNet-C: <corruption>/<severity>/<class>/<image>, or one level deeper.
 
-    Labels are places in `classes`; images of other classes are left out. Only one corruption is listed at once: the
-    others must hold the same files, which is checked when they are opened.
+    Labels are places in `classes`; images of other classes are left out. Only one corruption is listed now; the others
+    must hold the same files, which is checked when they are opened.
     """
     homes = {name: home for name in ALL if (home := _home(folder, name)) is not None}
     names = _present(folder, list(homes), needed)
-    for name, severity in ((name, severity) for name in names for severity in SEVERITIES):
+    for name, severity in product(names, SEVERITIES):
         if not (homes[name] / str(severity)).is_dir():
             raise UserError(f"no folder {homes[name] / str(severity)}; expected one for each severity")
     first = _listed(homes[names[0]] / "1", classes)
@@ -143,16 +144,16 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
         raise UserError(f"{homes[names[0]] / '1'} has no images in folders named as the classes, such as {classes[0]}")
     label = torch.tensor([place for place, _ in first])
 
-    def read(name: str, severity: int) -> AnySet:
+    def read_part(name: str, severity: int) -> AnySet:
         where = homes[name] / str(severity)
-        if (result := _listed(where, classes)) != first:
-            place, file = min(set(result) ^ set(first))
+        if (listed := _listed(where, classes)) != first:
+            place, file = min(set(listed) ^ set(first))
             raise UserError(f"{where} has other images than {names[0]}: {classes[place]}/{file} is in one of them only")
-        return FileSet(tuple(where / classes[place] / file for place, file in result), label)
+        return FileSet(tuple(where / classes[place] / file for place, file in listed), label)
 
     sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
     mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
-    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read)
+    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read_part)
 
 
 def _home(folder: Path, name: str) -> Path | None:
@@ -163,23 +164,44 @@ def _home(folder: Path, name: str) -> Path | None:
 
 def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     """(place of the class, file name) of the images in the class folders, sorted."""
-    result = []
-    for place, name in enumerate(classes):
-        if (folder / name).is_dir():
-            files = (entry.name for entry in os.scandir(folder / name))
-            result += [(place, file) for file in sorted(files) if Path(file).suffix.lower() in SUFFIXES]
-    return result
+    return [
+        (place, file)
+        for place, name in enumerate(classes)
+        if (folder / name).is_dir()
+        for file in sorted(os.listdir(folder / name))
+        if Path(file).suffix.lower() in SUFFIXES
+    ]
 
 
 def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> str:
     """Which corruptions, and of every file of every severity: class, name and size; 0 where it is missing."""
-    outputs = hashlib.sha256("\n".join(homes).encode())
-    required: dict[str, list[str]] = {}
+    digest = hashlib.sha256("\n".join(homes).encode())
+    by_class: dict[str, list[str]] = {}
     for place, file in first:
-        required.setdefault(classes[place], []).append(file)
+        by_class.setdefault(classes[place], []).append(file)
     for home, severity in product(homes.values(), SEVERITIES):
-        for name, files in required.items():
+        for name, files in by_class.items():
             folder = home / str(severity) / name
             sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
-            outputs.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
-    return outputs.hexdigest()[:16]
+            digest.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
+    return digest.hexdigest()[:16]
+
+
+def striking(images: Bytes) -> int:
+    """Which of the images (B, S, S, 3) to show: one of much contrast, neither dark nor pale nor of one colour."""
+    flat = images.reshape(len(images), -1, 3).astype(np.float32)
+    spread, tint = flat.std(axis=(1, 2)), abs(flat.mean(axis=1) - 127).mean(axis=1)  # (B,)
+    return int((spread - tint).argmax())
+
+
+def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:
+    """Rows are corruptions, columns the clean image (S, S, 3) and severities 1 to 5 of image number `at`."""
+
+    def picture(name: str, severity: int) -> Image.Image:
+        images = copies.part(name, severity)
+        if isinstance(images, ImageSet):
+            return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
+        return fit(read(images.paths[at]), copies.side, MARGIN)
+
+    rows = [(name, [Image.fromarray(clean), *(picture(name, level) for level in SEVERITIES)]) for name in copies.names]
+    return sheets.contact_sheet(["clean", *(f"severity {severity}" for severity in SEVERITIES)], rows)

@@ -32,10 +32,10 @@ def saturate(images: Bytes, factor: float, added: float) -> Bytes:
     value, faded = value_and_fading(images)  # (B, S, S, 1), (B, S, S, 3)
     red, green, blue = (faded[..., channel, None] for channel in range(3))
     saturation = np.maximum(np.maximum(red, green), blue)  # (B, S, S, 1)
-    required = (saturation * factor + added).clip(0, 1)
+    saturated = (saturation * factor + added).clip(0, 1)
     grey = saturation == 0
-    scaled = faded * (required / np.where(grey, 1, saturation))
-    reddish = required * np.array([0.0, 1.0, 1.0])  # (B, S, S, 3)
+    scaled = faded * (saturated / np.where(grey, 1, saturation))
+    reddish = saturated * np.array([0.0, 1.0, 1.0])  # (B, S, S, 3)
     return as_bytes(value * (1 - np.where(grey, reddish, scaled)))
 
 

@@ -70,10 +70,10 @@ def canny(images: Bytes) -> NDArray[np.bool_]:
     slanted = np.where((across ^ down) < 0, rising, falling)
     ridge = np.where(steep < flat, level, np.where(steep > flat + (abs(across) << 16), upright, slanted))
     groups, count = ndimage.label(ridge & (size > WEAK), structure=EIGHT)
-    saved = np.zeros(count + 1, dtype=bool)
-    saved[groups[ridge & (size > STRONG)]] = True
-    saved[0] = False
-    return saved[groups]
+    strong = np.zeros(count + 1, dtype=bool)
+    strong[groups[ridge & (size > STRONG)]] = True
+    strong[0] = False
+    return strong[groups]
 
 
 def _sobel(values: Ints, axis: int) -> Ints:

@@ -1,11 +1,10 @@
 """Weather: snow, frost, fog, brightness. Random draws are arguments."""
-# B images, S side, M side of the fog's map
-# H × W pixels of a texture, SIDE × SIDE of one grown here; R curves, K points on curves
+# B images, S side, M side of the fog's map; H × W pixels of a texture, R curves, K points on curves
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from antishortcut.errors import UserError
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
-def snow(images: Bytes, constants: tuple[float, ...], normal: Floats, angle: Floats) -> Bytes:
+def snow(images: Bytes, constants: Sequence[float], normal: Floats, angle: Floats) -> Bytes:
     """Flakes blurred along their fall, twice, the second time turned round, on an image a little whiter.
 
     Images (B, S, S, 3), standard normal draws (B, S, S), angles (B,) in degrees.
@@ -38,7 +37,7 @@ def snow(images: Bytes, constants: tuple[float, ...], normal: Floats, angle: Flo
     return as_bytes(pale + flakes + flakes[:, ::-1, ::-1])
 
 
-def frost(images: Bytes, weights: tuple[float, float], ice: Bytes) -> Bytes:
+def frost(images: Bytes, weights: Sequence[float], ice: Bytes) -> Bytes:
     """Weighted sum of images and frost, both (B, S, S, 3)."""
     return as_bytes(weights[0] * images + weights[1] * ice, white=255)
 
@@ -130,17 +129,13 @@ SHADES = ((98, 115, 128), (155, 179, 194), (219, 228, 232))  # the pane, thin ic
 Reals = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Frost:
-    """Textures, shrunk to suit the images."""
-
-    textures: tuple[Bytes, ...]  # each (H, W, 3)
+Frost = tuple[Bytes, ...]  # textures, each (H, W, 3), shrunk to suit the images
 
 
 @lru_cache(maxsize=3)
 def grown_frost(table: int) -> Frost:
     """The textures made here, for the constants of 32, 64 or 224 pixels."""
-    return Frost(tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS))))
+    return tuple(shrunk(texture(number), SCALES[table]) for number in range(len(HABITS)))
 
 
 def read_frost(folder: Path, table: int, side: int) -> Frost:
@@ -152,17 +147,15 @@ def read_frost(folder: Path, table: int, side: int) -> Frost:
             least = int((side + 2) / SCALES[table])
             raise UserError(f"{path} is too small to cut frost of {side} pixels from; it needs {least} pixels a side")
         textures.append(picture)
-    return Frost(tuple(textures))
+    return tuple(textures)
 
 
 def frost_mark(folder: Path | None) -> str:
-    """What copies say of their frost: FROST, or sixteen hex digits of the pictures that are used."""
+    """FROST, or sixteen hex digits of the pictures that are used."""
     if folder is None:
         return FROST
-    digest = hashlib.sha256()
-    for path in _pictures(folder):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    digests = (hashlib.sha256(path.read_bytes()).digest() for path in _pictures(folder))
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
 
 
 def _pictures(folder: Path) -> list[Path]:

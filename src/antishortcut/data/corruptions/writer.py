@@ -1,6 +1,6 @@
 """Corrupted copies of a set, written as CIFAR-C has them: <name>.npy of (5 · N, S, S, 3), severity after severity.
 
-facts.json says how the copies were made once they are whole, making.json until then.
+making.json holds the settings while copies are being written, facts.json once they are complete.
 """
 # N images, B images of a chunk, S side
 
@@ -48,40 +48,6 @@ FACTS, MAKING, LABELS = "facts.json", "making.json", "labels.npy"
 FEW = 200_000_000  # pixels that one process corrupts in seconds: more processes pay above
 
 
-@dataclass(frozen=True)
-class CleanImages:
-    """The images to be corrupted, in chunks that share a seed."""
-
-    images: Bytes | tuple[Path, ...]  # (N, S, S, 3), or files
-    side: int
-
-    @classmethod
-    def of(cls, images: AnySet, side: int) -> CleanImages:
-        if isinstance(images, FileSet):
-            return cls(images.paths, side)
-        pixels = images.image.permute(0, 2, 3, 1).contiguous().numpy()
-        if pixels.shape[1:3] != (side, side):
-            pixels = np.stack([np.asarray(fit(Image.fromarray(image), side)) for image in pixels])
-        return cls(pixels, side)
-
-    @property
-    def chunks(self) -> int:
-        return -(-len(self.images) // CHUNK[table_of(self.side)])
-
-    def chunk(self, number: int) -> Bytes:
-        """(B, S, S, 3); files are cut as they are for evaluation."""
-        size = CHUNK[table_of(self.side)]
-        part = self.images[number * size : (number + 1) * size]
-        if isinstance(part, tuple):
-            part = np.stack([np.asarray(fit(read(path), self.side, MARGIN)) for path in part])
-        return part
-
-
-def clean_chunk(images: AnySet, side: int, chunk: int) -> Bytes:
-    """The images of a chunk before they are corrupted, (B, S, S, 3)."""
-    return CleanImages.of(images, side).chunk(chunk)
-
-
 def write_copies(
     images: AnySet,
     side: int,
@@ -95,12 +61,19 @@ def write_copies(
     quiet: bool = False,
     wait: bool = False,
 ) -> None:
-    """Write the corruptions of a set that are not there yet, its labels, and last of all facts.json.
+    """Write the missing corruptions of a set, its labels, and last of all facts.json.
 
-    The bytes depend on images, side, seed and frost alone, not on `processes` (None: all cores, when it is worth it).
-    A folder whose copies were made with other settings is refused.
+    The bytes depend on images, side, seed and frost, not on `processes` (None: all cores for large sets). A folder
+    with copies of other settings is refused.
     """
-    _check(images, side, names, seed, processes)
+    for name in names:
+        check(name, side)
+    if not names or len(images) == 0:
+        raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
+    if is_dense(images):
+        raise UserError("images with masks cannot be copied: corrupted copies have one label for an image")
+    if seed < 0 or (processes is not None and processes < 1):
+        raise UserError(f"the seed must be at least 0 and processes at least 1, not {seed} and {processes}")
     settings = {
         "kind": "corruptions",
         "source": "generated",
@@ -119,70 +92,87 @@ def write_copies(
         missing = [name for name in ALL if name in names and not _is_whole(out / f"{name}.npy", shape)]
         if missing:
             size, free = len(missing) * int(np.prod(shape)), shutil.disk_usage(out).free
-            if size > free:  # rows are filled in through memory, where a full disk would kill the process
+            if size > free:  # files are memory-mapped: a full disk would kill the process
                 raise UserError(f"the copies need {size / 1e9:.1f} GB, and {out} has {free / 1e9:.1f} GB left")
             ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
-            _generate(CleanImages.of(images, side), missing, out, seed, ice, processes, quiet)
-        built = [name for name in ALL if (out / f"{name}.npy").exists()]
-        if read_facts(out / FACTS) != json.loads(json.dumps(settings | {"names": built})):
-            write_json(out / FACTS, settings | {"names": built})
+            _generate(_source(images, side), side, missing, out, seed, ice, processes, quiet)
+        settings["names"] = [name for name in ALL if (out / f"{name}.npy").exists()]
+        if read_facts(out / FACTS) != json.loads(json.dumps(settings)):
+            write_json(out / FACTS, settings)
         (out / MAKING).unlink(missing_ok=True)
 
 
-def _check(images: AnySet, side: int, names: Sequence[str], seed: int, processes: int | None) -> None:
-    for name in names:
-        check(name, side)
-    if not names or len(images) == 0:
-        raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
-    if is_dense(images):
-        raise UserError("corrupted copies keep one label for an image, so images with masks cannot be copied")
-    if seed < 0:
-        raise UserError(f"the seed of corruptions is at least 0, not {seed}")
-    if processes is not None and processes < 1:
-        raise UserError(f"processes must be at least 1, not {processes}")
+def check(name: str, side: int) -> None:
+    """Refuse an unknown corruption and images that are too small."""
+    if name not in ALL:
+        raise UserError(f"no corruption {name!r}{suggest(name, ALL)}")
+    if side < SMALLEST:
+        raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")
 
 
 def _begin(out: Path, settings: Mapping[str, Any]) -> None:
-    """Make sure that the folder is free, or holds copies of the same settings, and note them in it."""
-    there = read_facts(out / FACTS) or read_facts(out / MAKING)
-    if there is None:
+    """Check that the folder is free or holds copies of the same settings, and write them to it."""
+    existing = read_facts(out / FACTS) or read_facts(out / MAKING)
+    if existing is None:
         foreign = [name for name in (*(f"{name}.npy" for name in ALL), LABELS) if (out / name).exists()]
         if foreign:
             raise UserError(f"{out} holds {foreign[0]} that was not made here; give another folder")
         write_json(out / MAKING, dict(settings))
-    elif changed := differences(there, settings):
+        return
+    new = json.loads(json.dumps(settings))  # as they would be read back
+    keys = dict.fromkeys(key for key in (*new, *existing) if key != "names" and existing.get(key) != new.get(key))
+    if keys:
+        changed = ", ".join(f"{key} {existing.get(key)} there, {new.get(key)} here" for key in keys)
         raise UserError(f"{out} holds copies made with other settings ({changed}); give another folder or remove it")
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
-    """The facts of corrupted copies; None when there are none, an error when they are of something else."""
+    """The settings of corrupted copies, None without the file."""
     if not path.exists():
         return None
     facts = read_json(path)
     if not isinstance(facts, dict) or facts.get("kind") != "corruptions" or not isinstance(facts.get("count"), int):
-        raise UserError(f"{path} does not speak of corruptions; give another folder")
+        raise UserError(f"{path} is not about corruptions; give another folder")
     return facts
 
 
-def differences(there: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """In what settings differ, as a message; which corruptions are there does not count."""
-    here = json.loads(json.dumps(settings))  # as they would be read back
-    keys = [key for key in (*here, *there) if key != "names" and there.get(key) != here.get(key)]
-    return ", ".join(f"{key} {there.get(key)} there, {here.get(key)} here" for key in dict.fromkeys(keys))
-
-
 def _is_whole(path: Path, shape: tuple[int, ...]) -> bool:
-    """Files get their name when they are whole, but may have been cut since."""
+    """A file gets its name once it is complete, but may have been cut since."""
     try:
         return read_images(path).shape == shape
     except UserError:
         return False
 
 
+def _source(images: AnySet, side: int) -> Bytes | tuple[Path, ...]:
+    """Images in memory as (N, S, S, 3), or the paths of files, which are read chunk by chunk."""
+    if isinstance(images, FileSet):
+        return images.paths
+    pixels = images.image.permute(0, 2, 3, 1).contiguous().numpy()
+    if pixels.shape[1:3] != (side, side):
+        pixels = np.stack([np.asarray(fit(Image.fromarray(image), side)) for image in pixels])
+    return pixels
+
+
+def _chunk(source: Bytes | tuple[Path, ...], side: int, number: int) -> Bytes:
+    """The images of a chunk, (B, S, S, 3); files are resized and cropped as in evaluation."""
+    size = CHUNK[table_of(side)]
+    images = source[number * size : (number + 1) * size]
+    if isinstance(images, tuple):
+        images = np.stack([np.asarray(fit(read(path), side, MARGIN)) for path in images])
+    return images
+
+
+def clean_chunk(images: AnySet, side: int, chunk: int) -> Bytes:
+    """The images of a chunk before they are corrupted, (B, S, S, 3)."""
+    return _chunk(_source(images, side), side, chunk)
+
+
 def _generate(
-    clean: CleanImages,
+    source: Bytes | tuple[Path, ...],
+    side: int,
     names: Sequence[str],
     out: Path,
     seed: int,
@@ -190,37 +180,36 @@ def _generate(
     processes: int | None,
     quiet: bool,
 ) -> None:
-    """File after file, so that what is done stays done; the chunks of a file in all processes at once."""
-    count = len(clean.images)
+    """File after file, so that finished files stay; the chunks of a file in all processes at once."""
+    count, chunks = len(source), -(-len(source) // CHUNK[table_of(side)])
     if processes is None:
-        large = len(names) * len(SEVERITIES) * count * clean.side**2 > FEW
+        large = len(names) * len(SEVERITIES) * count * side**2 > FEW
         processes = cores() if large and not multiprocessing.current_process().daemon else 1
-    processes = min(processes, clean.chunks)
-    with ProgressBar("corruptions", len(names) * clean.chunks, quiet) as watch:
-        watch.begin(0)
+    processes = min(processes, chunks)
+    with ProgressBar("corruptions", len(names) * chunks, quiet) as bar:
+        bar.begin(0)
         for number, name in enumerate(names):
-            with growing(out / f"{name}.npy", (len(SEVERITIES) * count, clean.side, clean.side, 3)) as path:
-                call = partial(_fill_chunk, clean, name, seed, ice, path)
-                done = in_workers(call, range(clean.chunks), processes if processes > 1 else 0)
-                for chunk, _ in enumerate(done, start=1):
-                    watch.update(number * clean.chunks + chunk, {})
+            with growing(out / f"{name}.npy", (len(SEVERITIES) * count, side, side, 3)) as path:
+                call = partial(_fill_chunk, source, side, name, seed, ice, path)
+                finished = in_workers(call, range(chunks), processes if processes > 1 else 0)
+                for chunk, _ in enumerate(finished, start=1):
+                    bar.update(number * chunks + chunk, {})
 
 
-def _fill_chunk(clean: CleanImages, name: str, seed: int, ice: Frost | None, path: Path, chunk: int) -> None:
-    """Fill in the rows of one chunk at all severities."""
-    images, start = clean.chunk(chunk), chunk * CHUNK[table_of(clean.side)]
+def _fill_chunk(
+    source: Bytes | tuple[Path, ...], side: int, name: str, seed: int, ice: Frost | None, path: Path, chunk: int
+) -> None:
+    """Write one chunk at all severities."""
+    images, start = _chunk(source, side, chunk), chunk * CHUNK[table_of(side)]
     for severity in SEVERITIES:
         corrupted = corrupt(images, name, severity, seed=seed, chunk=chunk, frost=ice)
-        fill(path, (severity - 1) * len(clean.images) + start, corrupted)
-
-
-# --- A chunk of images under one corruption: what is drawn, in which order, and who gets it ---
+        fill(path, (severity - 1) * len(source) + start, corrupted)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Images, and the draws for them. What an image gets depends on its place in the chunk, not on who comes after:
-    small draws are made for a full chunk and come first, the large ones fill image by image."""
+    """Images and their random draws. An image's draws depend on its place in the chunk, not on those after it: small
+    draws are made for a full chunk and come first, the large ones image by image."""
 
     images: Bytes  # (B, S, S, 3)
     rng: np.random.Generator
@@ -232,106 +221,87 @@ class Chunk:
 
     def each(self, low: float, high: float, *shape: int) -> NDArray[np.float64]:
         """A few uniform draws for every image, (B, …)."""
-        full = CHUNK[table_of(self.side)]
-        return self.rng.uniform(low, high, (full, *shape))[: len(self.images)]
+        return self.rng.uniform(low, high, (CHUNK[table_of(self.side)], *shape))[: len(self.images)]
 
     def normal(self, *shape: int) -> Floats:
         """Standard normal draws, (B, S, S, …)."""
         return self.rng.standard_normal((*self.images.shape[:3], *shape), dtype=np.float32)
 
 
-def _shot_noise(chunk: Chunk, photons: float) -> Bytes:
-    return noise.shot_noise(photons, chunk.rng.poisson(chunk.images / 255 * photons))
-
-
-def _impulse_noise(chunk: Chunk, amount: float) -> Bytes:
-    return noise.impulse_noise(chunk.images, amount, chunk.rng.random(chunk.images.shape, dtype=np.float32))
-
-
-def _glass_blur(chunk: Chunk, constants: tuple[float, int, int]) -> Bytes:
-    sigma, reach, repeats = constants
+def _glass_blur(chunk: Chunk, sigma: float, reach: int, repeats: int) -> Bytes:
     shape = (len(chunk.images), repeats, 2, chunk.side, chunk.side)
     return blur.glass_blur(chunk.images, sigma, reach, chunk.rng.integers(-reach, reach, shape, dtype=np.int8))
 
 
-def _motion_blur(chunk: Chunk, constants: tuple[float, float]) -> Bytes:
-    radius, sigma = constants
-    return blur.motion_blur(chunk.images, radius, sigma, chunk.each(-45, 45))
-
-
-def _snow(chunk: Chunk, constants: tuple[float, ...]) -> Bytes:
+def _snow(chunk: Chunk, *constants: float) -> Bytes:
     angle = chunk.each(-135, -45)  # falling
     return weather.snow(chunk.images, constants, chunk.normal().astype(np.float64), angle)
 
 
-def _frost(chunk: Chunk, weights: tuple[float, float]) -> Bytes:
+def _frost(chunk: Chunk, *weights: float) -> Bytes:
     ice = chunk.frost or grown_frost(table_of(chunk.side))
-    return weather.frost(chunk.images, weights, weather.crops(ice.textures, chunk.side, chunk.each(0, 1, 3)))
+    return weather.frost(chunk.images, weights, weather.crops(ice, chunk.side, chunk.each(0, 1, 3)))
 
 
-def _fog(chunk: Chunk, constants: tuple[float, float]) -> Bytes:
-    strength, decay = constants
+def _fog(chunk: Chunk, strength: float, decay: float) -> Bytes:
     size = 1 << (chunk.side - 1).bit_length()  # the power of two that holds the image: 32, 64, 256
     uniform = chunk.rng.uniform(-1, 1, (len(chunk.images), size * size - 1))
     return weather.fog(chunk.images, strength, weather.plasma(size, decay, uniform)[:, : chunk.side, : chunk.side])
 
 
-def _elastic_transform(chunk: Chunk, constants: tuple[float, float, float]) -> Bytes:
-    alpha, sigma, reach = constants
+def _elastic_transform(chunk: Chunk, alpha: float, sigma: float, reach: float) -> Bytes:
     corners = chunk.each(-reach, reach, 3, 2)
     field = chunk.rng.uniform(-1, 1, (len(chunk.images), 2, chunk.side, chunk.side))
     return digital.elastic_transform(chunk.images, alpha, sigma, corners, field)
 
 
-MAKERS: dict[str, Callable[[Chunk, Any], Bytes]] = {
-    "gaussian_noise": lambda chunk, sigma: noise.gaussian_noise(chunk.images, sigma, chunk.normal(3)),
-    "shot_noise": _shot_noise,
-    "impulse_noise": _impulse_noise,
-    "defocus_blur": lambda chunk, constants: blur.defocus_blur(chunk.images, *constants),
+# fmt: off
+FUNCTIONS: dict[str, Callable[..., Bytes]] = {  # of a Chunk and the constants
+    "gaussian_noise": lambda c, sigma: noise.gaussian_noise(c.images, sigma, c.normal(3)),
+    "shot_noise": lambda c, photons: noise.shot_noise(photons, c.rng.poisson(c.images / 255 * photons)),
+    "impulse_noise":
+        lambda c, amount: noise.impulse_noise(c.images, amount, c.rng.random(c.images.shape, dtype=np.float32)),
+    "defocus_blur": lambda c, radius, alias: blur.defocus_blur(c.images, radius, alias),
     "glass_blur": _glass_blur,
-    "motion_blur": _motion_blur,
-    "zoom_blur": lambda chunk, constants: blur.zoom_blur(chunk.images, *constants),
+    "motion_blur": lambda c, radius, sigma: blur.motion_blur(c.images, radius, sigma, c.each(-45, 45)),
+    "zoom_blur": lambda c, end, step: blur.zoom_blur(c.images, end, step),
     "snow": _snow,
     "frost": _frost,
     "fog": _fog,
-    "brightness": lambda chunk, added: weather.brightness(chunk.images, added),
-    "contrast": lambda chunk, factor: digital.contrast(chunk.images, factor),
+    "brightness": lambda c, added: weather.brightness(c.images, added),
+    "contrast": lambda c, factor: digital.contrast(c.images, factor),
     "elastic_transform": _elastic_transform,
-    "pixelate": lambda chunk, factor: digital.pixelate(chunk.images, factor),
-    "jpeg_compression": lambda chunk, quality: digital.jpeg_compression(chunk.images, quality),
-    "speckle_noise": lambda chunk, sigma: noise.speckle_noise(chunk.images, sigma, chunk.normal(3)),
-    "gaussian_blur": lambda chunk, sigma: blur.gaussian_blur(chunk.images, sigma),
-    "saturate": lambda chunk, constants: digital.saturate(chunk.images, *constants),
-    "spatter": lambda chunk, constants: spatter(chunk.images, constants, chunk.normal().astype(np.float64)),
+    "pixelate": lambda c, factor: digital.pixelate(c.images, factor),
+    "jpeg_compression": lambda c, quality: digital.jpeg_compression(c.images, quality),
+    "speckle_noise": lambda c, sigma: noise.speckle_noise(c.images, sigma, c.normal(3)),
+    "gaussian_blur": lambda c, sigma: blur.gaussian_blur(c.images, sigma),
+    "saturate": lambda c, factor, added: digital.saturate(c.images, factor, added),
+    "spatter": lambda c, *constants: spatter(c.images, constants, c.normal().astype(np.float64)),
 }
+# fmt: on
 
 
 def corrupt(
     images: Bytes, name: str, severity: int, *, seed: int = 0, chunk: int = 0, frost: Frost | None = None
 ) -> Bytes:
-    """Corrupt images (N, S, S, 3), the first of which opens chunk number `chunk` of its set; the same bytes every time.
+    """Corrupt images (N, S, S, 3), the first of which is the first of chunk `chunk`; the same bytes every time.
 
     Draws depend on (VERSION, seed, corruption, severity, chunk) and on the place in the chunk. More images than a chunk
-    holds run on into the following chunks. Without `frost` textures, those made by `grown_frost` are taken.
+    holds continue in the next chunks. Without `frost` textures, those of `grown_frost` are used.
     """
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or images.shape[1] != images.shape[2]:
         raise UserError(f"expected bytes of shape (N, S, S, 3), not {images.dtype} of shape {images.shape}")
     if severity not in SEVERITIES:
         raise UserError(f"severities are 1 to 5, not {severity}")
-    side = images.shape[1]
-    check(name, side)
-    table, size = table_of(side), CHUNK[table_of(side)]
-    built = np.empty(images.shape, dtype=np.uint8)
-    for start in range(0, len(images), size):
-        rng = np.random.default_rng([VERSION, seed, ALL.index(name), severity, chunk + start // size])
-        part = Chunk(images[start : start + size], rng, frost)
+    check(name, images.shape[1])
+    table = table_of(images.shape[1])
+    constants = TABLES[table][name][severity - 1]
+    out = np.empty(images.shape, dtype=np.uint8)
+    for start in range(0, len(images), CHUNK[table]):
+        rng = np.random.default_rng([VERSION, seed, ALL.index(name), severity, chunk + start // CHUNK[table]])
+        batch = Chunk(images[start : start + CHUNK[table]], rng, frost)
         with one_thread():
-            built[start : start + size] = MAKERS[name](part, TABLES[table][name][severity - 1])
-    return built
-
-
-def check(name: str, side: int) -> None:
-    if name not in ALL:
-        raise UserError(f"no corruption {name!r}{suggest(name, ALL)}")
-    if side < SMALLEST:
-        raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")
+            out[start : start + CHUNK[table]] = FUNCTIONS[name](
+                batch, *(constants if isinstance(constants, tuple) else (constants,))
+            )
+    return out

@@ -1,4 +1,4 @@
-"""The parts of a set as a run would get them, or as much of a refused folder as can be recognised."""
+"""Open a data set as a run would, or as much as can be recognised of a folder that a run refuses; decode every file."""
 # N images, H × W pixels
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from antishortcut.data import readers as layouts
-from antishortcut.data import segmentation as scenes
+from antishortcut.data import readers, segmentation
 from antishortcut.data.datasets import IN_MEMORY, divided, find
 from antishortcut.data.image_io import as_rgb, in_threads, opened, reason, size_of
-from antishortcut.data.segmentation import CROPS, MOST, check, one_small_size, read_values
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError
 from antishortcut.fileio import expanded
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
-SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # of the squares that networks see
-LOOKED_AT = 200  # images whose size is asked for
-HELD = (*layouts.VAL, *layouts.TEST)  # names of folders that are not trained on
-_PLAIN = {"classes.txt", "classes.json", "metadata.csv"}  # files that belong to a set and are no images
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # usual input sizes
+SAMPLE = 200  # images whose size decides the usual input size
+HELD = (*readers.VAL, *readers.TEST)  # names of folders that are not trained on
+_PLAIN = {"classes.txt", "classes.json", "metadata.csv"}  # files of a data set that are not images
 _TEXTS = ("readme", "license", "licence", "copying", "makefile")
+_ORIENTATION = 0x0112  # of EXIF: 1 is upright
+
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A set before anything is decoded."""
+    """A data set before anything is decoded."""
 
     name: str
     classes: tuple[str, ...]
     image_size: int
     parts: Mapping[str, AnySet]  # train, then val and tests
-    base: Path | None = None  # of a folder or a table of the person's own: where it lies
-    refusal: str = ""  # why a run would not begin
-    held: str = ""  # of a folder: the one that the test images are in; without one they are cut from training
+    base: Path | None = None  # the folder of folder:PATH and groups:PATH
+    refusal: str = ""  # why a run would not start
+    held: str = ""  # of a folder: the name of the folder with the test images; empty: they are split from training
     empty: tuple[str, ...] = ()  # class folders without images
     unpaired: tuple[str, ...] = ()  # images without masks, masks without images
-    others: tuple[Path, ...] = ()  # files there that are not images
-    unused: Mapping[str, int] = field(default_factory=dict)  # folder → images there that no part has
+    not_images: tuple[Path, ...] = ()
+    unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no part
 
     @property
     def dense(self) -> bool:
@@ -65,134 +66,85 @@ def open_finding(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> Finding:
-    """As `open_sets` would open it; a folder that it refuses is looked through all the same, with the reason."""
+    """As `open_sets` would open it; a folder that it refuses is scanned all the same, with the reason."""
     kind, _, path = name.partition(":")
     folder = expanded(path) if path else None
     try:
-        result, _ = find(name, root, seed=seed, image_size=image_size, options=options)
-        train, val, tests = divided(result, name, seed, train_limit, test_limit, val_fraction)
+        raw, _ = find(name, root, seed=seed, image_size=image_size, options=options)
+        train, val, tests = divided(raw, name, seed, train_limit, test_limit, val_fraction)
     except UserError as error:
         if kind != "folder" or folder is None or not folder.is_dir():
             raise
         return _refused(name, folder, str(error), image_size)
-    pieces: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
-    pieces |= {key if key not in pieces else f"test {key}": test for key, test in tests.items()}
-    finding = Finding(name, result.classes, result.image_size, pieces)
+    parts: dict[str, AnySet] = {"train": train} | ({} if val is None else {"val": val})
+    parts |= {key if key not in parts else f"test {key}": test for key, test in tests.items()}
+    finding = Finding(name, raw.classes, raw.image_size, parts)
     if folder is None:
         return finding
-    every = [result.train, *result.tests.values(), *([] if result.val is None else [result.val])]  # before limits
-    rest, unused = _beside(folder, [part for part in every if isinstance(part, FileSet)])
-    finding = replace(finding, base=folder, others=rest, unused=unused)
+    everything = [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])]  # before limits
+    not_images, unused = _beside(folder, everything)
+    finding = replace(finding, base=folder, not_images=not_images, unused=unused)
     if kind != "folder":
         return finding
-    empty: tuple[str, ...] = ()
-    if layouts.part_of(folder, layouts.TRAIN) is None and not scenes.has_masks(folder):
-        empty = tuple(name for name in layouts.folders(folder) if name not in result.classes)
+    undivided = readers.part_of(folder, readers.TRAIN) is None
+    empty = tuple(name for name in readers.folders(folder) if name not in raw.classes) if undivided else ()
     return replace(finding, held=_tested(folder), empty=empty)
 
 
-def usual_side(finding: Finding) -> int:
-    """What suits a person's own images when nobody says: no more than half of them show; others have a size."""
-    train = finding.parts["train"]
-    if finding.base is None or finding.dense or not isinstance(train, FileSet):
-        return finding.image_size
-    step = max(len(train) // LOOKED_AT, 1)
-    shorter = []
-    for path in train.paths[::step]:
-        with suppress(UserError):
-            shorter.append(min(size_of(path)))
-    middle = statistics.median(shorter) if shorter else SIDES[-1]
-    return max((side for side in SIDES if side <= middle), default=SIDES[0])
-
-
-def usual_augment(finding: Finding) -> str:
-    """What suits the images when nobody says: with masks, on disk, or small and in memory."""
-    if finding.dense:
-        return CROPS
-    large = isinstance(finding.parts["train"], FileSet) and finding.image_size > IN_MEMORY
-    return "imagenet" if large else "crop-flip"
-
-
-def check_augment(finding: Finding, augment: str) -> None:
-    """Refuse an augmentation as a run would, for which images on disk may be in memory by then."""
-    train = finding.parts["train"]
-    if isinstance(train, FileSet) and train.masks and augment in WHOLE_BATCH:
-        with suppress(UserError):  # one that cannot be read, told later
-            if one_small_size(train) is not None:
-                return
-    check(train, augment)
+def _tested(folder: Path) -> str:
+    """The name of the folder with the test images, if there is one."""
+    _, test = readers.held_of(folder)
+    return "" if test is None else test.name
 
 
 def _refused(name: str, folder: Path, refusal: str, image_size: int | None) -> Finding:
-    """A folder that no run would take."""
-    train = layouts.part_of(folder, layouts.TRAIN) or folder
-    val, test = layouts.held_of(folder) if train != folder else (None, None)
+    """What a folder holds that no run would accept."""
+    train = readers.part_of(folder, readers.TRAIN) or folder
+    val, test = readers.held_of(folder) if train != folder else (None, None)
     places = {part: place for part, place in (("train", train), ("val", val), ("test", test)) if place is not None}
-    empty: tuple[str, ...] = ()
-    unpaired: tuple[str, ...] = ()
-    if scenes.has_masks(folder):
-        classes, pieces, unpaired = _scenes(folder, places)
-    else:
-        classes, pieces, empty = _classes(folder, places)
-    if not len(pieces["train"]):
-        raise UserError(refusal)
-    rest, unused = _beside(folder, pieces.values(), [folder / name for name in unpaired])
+    parts: dict[str, FileSet] = {}
+    empty, unpaired = list[Path](), list[Path]()
+    classes: tuple[str, ...] = ()
     crop = 224
-    with suppress(UserError, IndexError):  # a first image that cannot be read, or none
-        crop = scenes.usual_crop(pieces["train"]) if pieces["train"].masks else crop
+    if segmentation.has_masks(folder):
+        with suppress(UserError):
+            classes = segmentation.names_in(folder)
+        most = min(len(classes) or segmentation.MOST, segmentation.MOST)
+        lookup = segmentation.table({value: value for value in range(most)})
+        for part, place in places.items():
+            images = _stems(place / "images", readers.images_below(place / "images"))
+            masks = _stems(place / "masks", segmentation.lossless(place / "masks"))
+            both = [name for name in images if name in masks]
+            unpaired += [images[name] for name in images if name not in masks]
+            unpaired += [masks[name] for name in masks if name not in images]
+            paths, mask_paths = (tuple(files[name] for name in both) for files in (images, masks))
+            parts[part] = FileSet(paths, torch.zeros(len(both), dtype=torch.int64), masks=mask_paths, lookup=lookup)
+        with suppress(UserError, IndexError):  # a first image that cannot be read, or none
+            crop = segmentation.usual_crop(parts["train"])
+    else:
+        classes = tuple(dict.fromkeys(name for place in places.values() for name in readers.folders(place)))
+        for part, place in places.items():
+            listed = {name: readers.images_below(place / name) for name in readers.folders(place)}
+            empty += [place / name for name, paths in listed.items() if not paths]
+            labels = [classes.index(name) for name, paths in listed.items() for _ in paths]
+            files = tuple(path for paths in listed.values() for path in paths)
+            parts[part] = FileSet(files, torch.tensor(labels, dtype=torch.int64))
+    if not len(parts["train"]):
+        raise UserError(refusal)
+    not_images, unused = _beside(folder, parts.values(), unpaired)
     return Finding(
         name,
         classes,
         image_size or crop,
-        pieces,
+        parts,
         base=folder,
         refusal=refusal,
         held=_tested(folder) if train != folder else "",
-        empty=empty,
-        unpaired=unpaired,
-        others=rest,
+        empty=tuple(str(path.relative_to(folder)) for path in empty),
+        unpaired=tuple(str(path.relative_to(folder)) for path in unpaired),
+        not_images=not_images,
         unused=unused,
     )
-
-
-def _tested(folder: Path) -> str:
-    """The name of the folder that the test images are in, if there is one."""
-    _, test = layouts.held_of(folder)
-    return "" if test is None else test.name
-
-
-def _classes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
-    """Classes, those of training first; images of every part; class folders without any."""
-    named = {part: layouts.folders(place) for part, place in places.items()}
-    classes = tuple(dict.fromkeys(name for names in named.values() for name in names))
-    number = {name: at for at, name in enumerate(classes)}
-    pieces, empty = {}, []
-    for part, place in places.items():
-        listed = [(name, layouts.images_below(place / name)) for name in named[part]]
-        empty += [str((place / name).relative_to(folder)) for name, paths in listed if not paths]
-        label = torch.tensor([number[name] for name, paths in listed for _ in paths], dtype=torch.int64)
-        pieces[part] = FileSet(tuple(path for _, paths in listed for path in paths), label)
-    return classes, pieces, tuple(empty)
-
-
-def _scenes(folder: Path, places: Mapping[str, Path]) -> tuple[tuple[str, ...], dict[str, FileSet], tuple[str, ...]]:
-    """Classes; images that have a mask, with it; images and masks without a partner."""
-    names: tuple[str, ...] = ()
-    with suppress(UserError):
-        names = scenes.names_in(folder)
-    lookup = scenes.table({value: value for value in range(min(len(names) or MOST, MOST))})
-    pieces, unpaired = {}, []
-    for part, place in places.items():
-        images = _stems(place / "images", layouts.images_below(place / "images"))
-        masks = _stems(place / "masks", scenes.lossless(place / "masks"))
-        both = [name for name in images if name in masks]
-        single = [images[name] for name in images if name not in masks]
-        single += [masks[name] for name in masks if name not in images]
-        unpaired += [str(path.relative_to(folder)) for path in single]
-        label = torch.zeros(len(both), dtype=torch.int64)
-        paths, labels = tuple(images[name] for name in both), tuple(masks[name] for name in both)
-        pieces[part] = FileSet(paths, label, masks=labels, lookup=lookup)
-    return names, pieces, tuple(unpaired)
 
 
 def _stems(folder: Path, paths: list[Path]) -> dict[str, Path]:
@@ -200,96 +152,110 @@ def _stems(folder: Path, paths: list[Path]) -> dict[str, Path]:
 
 
 def _beside(
-    folder: Path, parts: Iterable[FileSet], known: Iterable[Path] = ()
+    folder: Path, parts: Iterable[AnySet], known: Iterable[Path] = ()
 ) -> tuple[tuple[Path, ...], dict[str, int]]:
-    """Other files in the folder, and the number of other images by the folder they are in."""
-    used = {str(path) for part in parts for path in (*part.paths, *part.masks)} | set(map(str, known))
-    rest: list[Path] = []
+    """Files in the folder that are not images, and the number of unused images by folder."""
+    used = {path for part in parts if isinstance(part, FileSet) for path in (*part.paths, *part.masks)} | set(known)
+    not_images: list[Path] = []
     unused: Counter[str] = Counter()
-    for where, below, names in layouts.walked(folder):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(where, name)
-            if name.startswith(".") or str(path) in used:
+    for where, below, names in readers.walked(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for path in (Path(where, name) for name in sorted(names)):
+            if path.name.startswith(".") or path in used:
                 continue
-            if path.suffix.lower() in layouts.SUFFIXES:
+            if path.suffix.lower() in readers.SUFFIXES:
                 unused["/".join(path.relative_to(folder).parts[:-1][:2]) or "."] += 1
-            elif name not in _PLAIN and not name.lower().startswith(_TEXTS):
-                rest.append(path)
-    return tuple(rest), dict(unused)
+            elif path.name not in _PLAIN and not path.name.lower().startswith(_TEXTS):
+                not_images.append(path)
+    return tuple(not_images), dict(unused)
 
 
-# --- Open and decode every file once: its properties, or why it cannot be read ---
+def usual_side(finding: Finding) -> int:
+    """The default input size of your own images: at least half of them are that large."""
+    train = finding.parts["train"]
+    if finding.base is None or finding.dense or not isinstance(train, FileSet):
+        return finding.image_size
+    shorter = []
+    for path in train.paths[:: max(len(train) // SAMPLE, 1)]:
+        with suppress(UserError):
+            shorter.append(min(size_of(path)))
+    middle = statistics.median(shorter) if shorter else SIDES[-1]
+    return max((side for side in SIDES if side <= middle), default=SIDES[0])
 
-_ORIENTATION = 0x0112  # of EXIF: 1 is upright
-Counts = NDArray[np.int64]
+
+def usual_augment(finding: Finding) -> str:
+    """The default augmentation: for images with masks, on disk, or small and in memory."""
+    if finding.dense:
+        return segmentation.CROPS
+    large = isinstance(finding.parts["train"], FileSet) and finding.image_size > IN_MEMORY
+    return "imagenet" if large else "crop-flip"
+
+
+def check_augment(finding: Finding, augment: str) -> None:
+    """Refuse an augmentation as a run would; the run may have moved images on disk into memory by then."""
+    train = finding.parts["train"]
+    if isinstance(train, FileSet) and train.masks and augment in WHOLE_BATCH:
+        with suppress(UserError):  # an unreadable image is reported later
+            if segmentation.one_small_size(train) is not None:
+                return
+    segmentation.check(train, augment)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One image, and its mask where it has one."""
+class ImageFacts:
+    """One image, and its mask if it has one."""
 
     size: tuple[int, int] = (0, 0)  # width, height
     mode: str = ""  # how its pixels are stored; empty for images in memory
     digest: bytes = b""  # of its pixels before they are resized
-    turned: bool = False  # whether EXIF asks for a rotation, which training does not do
+    turned: bool = False  # EXIF asks for a rotation, which training ignores
     wrong: str = ""  # why it cannot be read
     values: Counts | None = None  # (256,) pixels of every value in its mask
     mask_wrong: str = ""
 
-    @property
-    def readable(self) -> bool:
-        return not self.wrong and not self.mask_wrong
 
-
-def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[Seen]:
-    """All images of a set, those on disk decoded in threads; `tell` is called after each of these."""
+def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[ImageFacts]:
+    """Facts of all images of a set, those on disk decoded in threads; `tell` is called after each of these."""
     if isinstance(images, ImageSet):
         size = (int(images.image.shape[3]), int(images.image.shape[2]))
         pixels, label = images.image.numpy().transpose(0, 2, 3, 1), images.label.numpy()
         dense = is_dense(images)
         return [
-            Seen(size, digest=_digest(pixels[at]), values=_counted(label[at]) if dense else None)
+            ImageFacts(size, digest=_digest(pixels[at]), values=_counted(label[at]) if dense else None)
             for at in range(len(images))
         ]
-    outputs = [Seen()] * len(images)
+    facts = [ImageFacts()] * len(images)
 
     def fill(at: int) -> None:
-        outputs[at] = _file(images, at)
+        facts[at] = _file(images, at)
         tell()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, about odd files that it reads all the same
+        warnings.simplefilter("ignore")  # Pillow's, about odd files that it still reads
         in_threads(fill, len(images))
-    return outputs
+    return facts
 
 
-def _file(files: FileSet, at: int) -> Seen:
-    outputs = _picture(files.paths[at])
-    if not files.masks:
-        return outputs
-    path = files.masks[at]
+def _file(files: FileSet, at: int) -> ImageFacts:
     try:
-        values = read_values(path)  # (H, W)
-    except UserError as error:
-        why = str(error).removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
-        return replace(outputs, mask_wrong=why)
-    height, width = values.shape
-    if not outputs.wrong and (width, height) != outputs.size:
-        return replace(
-            outputs, mask_wrong=f"{width} × {height} pixels, its image {outputs.size[0]} × {outputs.size[1]}"
-        )
-    return replace(outputs, values=_counted(values))
-
-
-def _picture(path: Path) -> Seen:
-    try:
-        with opened(path) as picture:
+        with opened(files.paths[at]) as picture:
             turned = picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
             mode = f"{picture.mode}, transparent" if "transparency" in picture.info else picture.mode
-            return Seen(picture.size, mode, _digest(np.asarray(as_rgb(picture))), turned)
+            facts = ImageFacts(picture.size, mode, _digest(np.asarray(as_rgb(picture))), turned)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        return Seen(wrong=reason(error))
+        facts = ImageFacts(wrong=reason(error))
+    if not files.masks:
+        return facts
+    path = files.masks[at]
+    try:
+        values = segmentation.read_values(path)  # (H, W)
+    except UserError as error:
+        why = str(error).removeprefix(f"cannot read the mask {path} (").removesuffix("); replace or remove the file")
+        return replace(facts, mask_wrong=why)
+    height, width = values.shape
+    if not facts.wrong and (width, height) != facts.size:
+        return replace(facts, mask_wrong=f"{width} × {height} pixels, its image {facts.size[0]} × {facts.size[1]}")
+    return replace(facts, values=_counted(values))
 
 
 def _digest(pixels: NDArray[np.uint8]) -> bytes:

@@ -13,7 +13,7 @@ from PIL import Image, ImageColor
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data.datasets import held
 from antishortcut.data.image_io import read
-from antishortcut.data.inspect.scan import Finding, Seen
+from antishortcut.data.inspect.scan import Finding, ImageFacts
 from antishortcut.data.loader import Loader
 from antishortcut.data.segmentation import NO_CLASS, one_small_size, read_pair
 from antishortcut.data.splits import limited, take
@@ -25,70 +25,62 @@ Bytes = NDArray[np.uint8]
 
 
 def contact_sheet(
-    finding: Finding, outputs: Sequence[Seen], augment: str, seed: int = 0, colours: Sequence[str] = ()
+    finding: Finding, facts: Sequence[ImageFacts], augment: str, seed: int = 0, colours: Sequence[str] = ()
 ) -> Image.Image:
     """Training images that can be read, spread over the classes; masks in these colours, void black."""
     train, side = finding.parts["train"], finding.image_size
-    good = [at for at, image in enumerate(outputs) if image.readable and _has_classes(train, image)]
+    good = [at for at, image in enumerate(facts) if _usable(train, image)]
     if not good:
         raise UserError("no training image can be read, so there is nothing to draw")
-    whole = take(train, torch.tensor(good))
-    chosen = limited(whole, MOST, seed)
+    usable = take(train, torch.tensor(good))
+    chosen = limited(usable, MOST, seed)
     paint = np.zeros((VOID + 1, 3), dtype=np.uint8)
-    paint[: len(colours)] = [ImageColor.getrgb(colour) for colour in colours] if colours else paint[:0]
-    labels = _labels(chosen)
-    views = _views(whole, chosen, side, augment, seed, paint)
-    rows = []
+    for number, colour in enumerate(colours):
+        paint[number] = ImageColor.getrgb(colour)[:3]
+    on_disk = isinstance(train, FileSet) and is_dense(train) and one_small_size(usable) is None  # type: ignore[arg-type]
+    views = _views(chosen if on_disk else held(chosen, side, None), side, augment, seed, paint)
+    rows, present = [], set[int]()
     for at in range(len(chosen)):
-        picture = _picture(chosen, at)
-        mask = [Image.fromarray(paint[labels[at]])] if labels else []
-        name = str(chosen.paths[at].name) if isinstance(chosen, FileSet) else f"image {at}"
-        caption = name if labels else finding.classes[int(chosen.label[at])]
-        row = [picture, *mask, *(epoch[at] for epoch in views)]
-        rows.append((f"{caption}, {picture.width} x {picture.height}", row))
-    columns = ["as it is", *(["its mask"] if labels else []), *(f"epoch {number + 1}" for number in range(EPOCHS))]
-    present = sorted({int(value) for label in labels for value in np.unique(label)} - {VOID})
-    legend = {finding.classes[at]: colours[at] for at in present if at < min(len(finding.classes), len(colours))}
+        if isinstance(chosen, ImageSet):
+            picture = Image.fromarray(np.ascontiguousarray(chosen.image[at].permute(1, 2, 0).numpy()))
+            name = f"image {at}"
+        else:
+            picture, name = read(chosen.paths[at]), chosen.paths[at].name
+        row = [picture, *(epoch[at] for epoch in views)]
+        if is_dense(chosen):
+            label = chosen.label[at].numpy() if isinstance(chosen, ImageSet) else read_pair(chosen, at)[1]  # (H, W)
+            row.insert(1, Image.fromarray(paint[label]))
+            present |= set(np.unique(label).tolist())
+        else:
+            name = finding.classes[int(chosen.label[at])]
+        rows.append((f"{name}, {picture.width} x {picture.height}", row))
+    mask = ["its mask"] if is_dense(chosen) else []
+    columns = ["as it is", *mask, *(f"epoch {number + 1}" for number in range(EPOCHS))]
+    shown = sorted(at for at in present if at < min(len(finding.classes), len(colours)))
     title = f"{finding.name}: training images, and what networks see after {augment}, {side} x {side}"
+    legend = {finding.classes[at]: colours[at] for at in shown}
     return sheets.contact_sheet(columns, rows, title=title, across=2, legend=legend)
 
 
-def _has_classes(images: AnySet, outputs: Seen) -> bool:
-    """Whether all values of its mask have a meaning; training stops at others."""
-    if outputs.values is None or isinstance(images, ImageSet) or images.lookup is None:
+def _usable(images: AnySet, facts: ImageFacts) -> bool:
+    """Whether image and mask can be read and all values of the mask have a meaning; training stops at others."""
+    if facts.wrong or facts.mask_wrong:
+        return False
+    if facts.values is None or isinstance(images, ImageSet) or images.lookup is None:
         return True
-    return not (images.lookup.numpy()[outputs.values > 0] == NO_CLASS).any()
+    return not (images.lookup.numpy()[facts.values > 0] == NO_CLASS).any()
 
 
-def _views(whole: AnySet, chosen: AnySet, side: int, augment: str, seed: int, paint: Bytes) -> list[list[Image.Image]]:
-    """The images of every epoch as the loader of training makes them, with their labels shining through."""
-    on_disk = isinstance(whole, FileSet) and is_dense(whole) and one_small_size(whole) is None
-    images = chosen if on_disk else held(chosen, side, None)
-    loader = Loader(
-        images, batch=len(images), seed=seed, image_size=side, augment=augment, shuffle=False, workers=0
-    )  # fmt: skip
+def _views(images: AnySet, side: int, augment: str, seed: int, paint: Bytes) -> list[list[Image.Image]]:
+    """The images of every epoch as the training loader makes them, masks laid over them."""
+    loader = Loader(images, batch=len(images), seed=seed, image_size=side, augment=augment, shuffle=False, workers=0)
     epochs = []
     for epoch in range(EPOCHS):
         views: list[Image.Image] = []
         for batch in loader.epoch(epoch):
             pixels = (batch.image * 255).round().byte().permute(0, 2, 3, 1).numpy()  # (n, H, W, 3)
-            if is_dense(chosen):
+            if is_dense(images):
                 pixels = ((pixels.astype(np.uint16) + paint[batch.label.byte().numpy()]) // 2).astype(np.uint8)
             views += map(Image.fromarray, np.ascontiguousarray(pixels))
         epochs.append(views)
     return epochs
-
-
-def _labels(chosen: AnySet) -> list[Bytes]:
-    """Maps of labels (H, W), if there are any."""
-    if not is_dense(chosen):
-        return []
-    if isinstance(chosen, ImageSet):
-        return list(chosen.label.numpy())
-    return [read_pair(chosen, at)[1] for at in range(len(chosen))]
-
-
-def _picture(chosen: AnySet, at: int) -> Image.Image:
-    if isinstance(chosen, ImageSet):
-        return Image.fromarray(np.ascontiguousarray(chosen.image[at].permute(1, 2, 0).numpy()))
-    return read(chosen.paths[at])

@@ -18,7 +18,7 @@ def images(count: int = 6, side: int = 4) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
-def test_what_is_filled_in_parts_is_read_whole(tmp_path: Path) -> None:
+def test_filled_in_pieces_and_read_back(tmp_path: Path) -> None:
     whole = images()
     with growing(tmp_path / "out" / "fog.npy", (6, 4, 4, 3)) as part:
         fill(part, 4, whole[4:])
@@ -29,7 +29,7 @@ def test_what_is_filled_in_parts_is_read_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fog.npy"]
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     def stopped() -> None:
         with growing(tmp_path / "fog.npy", (6, 4, 4, 3)) as part:
             fill(part, 0, images())
@@ -38,22 +38,6 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("array", "complaint"),
-    [
-        (np.zeros((3, 4, 4, 3), np.float32), "float32 of shape"),
-        (np.zeros((3, 4, 4), np.uint8), "not bytes of shape"),
-        (np.zeros((3, 3, 4, 4), np.uint8), "not bytes of shape"),
-        (np.zeros((3, 4, 5, 3), np.uint8), "must be square"),
-        (np.zeros((0, 4, 4, 3), np.uint8), "not bytes of shape"),
-    ],
-)
-def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(UserError, match=complaint):
-        read_images(tmp_path / "a.npy")
 
 
 def test_files_cut_short_absent_or_pickled(tmp_path: Path) -> None:
@@ -88,7 +72,7 @@ def test_labels(tmp_path: Path) -> None:
             read_labels(path, 10)
 
 
-def test_a_sets_mark_is_its_content(tmp_path: Path) -> None:
+def test_fingerprint_of_one_set(tmp_path: Path) -> None:
     one = ImageSet(torch.from_numpy(images()).permute(0, 3, 1, 2), torch.arange(6))
     again = ImageSet(one.image.clone(), one.label.clone())
     other = ImageSet(one.image, one.label.flip(0))
