@@ -111,10 +111,10 @@ def audit(
 def _measure(case: Case, out: Path, set_name: str | None, limit: int, device: str) -> tuple[dict[str, Any], str | None]:
     """Findings, and where the page is; all files are there when this returns."""
     from antishortcut.analysis.audit import audit as measure
-    from antishortcut.export.atomic_dir import placing
+    from antishortcut.fileio import atomic_dir
     from antishortcut.run_dir import write_json
 
-    with placing(out.resolve()) as work:  # a link may lead to another disk, to which nothing can be moved
+    with atomic_dir(out.resolve()) as work:  # a link may lead to another disk, to which nothing can be moved
         choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
         result = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
         result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
@@ -260,10 +260,10 @@ def _of_run(settings: Any, path: Path, sets: DataSplits) -> Network:
 
 def _clear(out: Path) -> None:
     """Only an empty or new folder, or that of an earlier audit, may be written to."""
-    from antishortcut.export.atomic_dir import clean_up
+    from antishortcut.fileio import recover_dir
 
     place = out.resolve()
-    clean_up(place)
+    recover_dir(place)
     names = {path.name for path in place.iterdir()} if place.is_dir() else set()
     earlier = RESULT in names and names <= set(PARTS)
     if (place.exists() and not place.is_dir()) or place == Path.cwd() or (names and not earlier):

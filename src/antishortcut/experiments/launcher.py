@@ -283,7 +283,7 @@ def guarded(work: Callable[[], Result]) -> Result:
         memory = sys.modules.get(
             "antishortcut.training.microbatch"
         )  # comes with the trainer; importing it would import torch
-        if isinstance(error, MemoryError) or (memory is not None and memory.is_shortage(error)):
+        if isinstance(error, MemoryError) or (memory is not None and memory.is_out_of_memory(error)):
             what = f"memory is short ({first_line(error)}); take a smaller batch, fewer --jobs or a larger machine"
             return {"error": one_line(what)}
         traceback.print_exc()  # a bug: where it happened must not be lost

@@ -283,7 +283,7 @@ def find_logits(output: Any, batch: int | None, classes: int | None, made: Tenso
         for name, value in values.items()
         if value.ndim in (2, 4)
         and value.is_floating_point()
-        and batch in (None, len(value))
+        and batch in (None, value.shape[0])
         and classes in (None, value.shape[1])
     }
     for value in fitting.values():
@@ -294,7 +294,7 @@ def find_logits(output: Any, batch: int | None, classes: int | None, made: Tenso
             return fitting[name]
     if len(values) == 1:
         (value,) = values.values()
-        if value.ndim in (2, 4) and value.is_floating_point() and classes is not None and batch in (None, len(value)):
+        if value.ndim in (2, 4) and value.is_floating_point() and classes is not None and batch in (None, value.shape[0]):
             raise UserError(
                 f"the network returns {value.shape[1]} logits, but there are {classes} classes; "
                 "let its factory take num_classes and use it"
