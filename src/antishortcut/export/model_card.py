@@ -164,8 +164,8 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
     """The score at the end of training, then all scores of every set."""
     if opened.state != "final":
         entry = Trajectory(opened.folder).entry(opened.state)
-        for name in (name for name in ("accuracy", "miou") if name in entry):
-            yield "evaluated", name, entry[name], entry.get("images"), "while training"
+        for metric in (metric for metric in ("accuracy", "miou") if metric in entry):
+            yield "evaluated", metric, entry[metric], entry.get("images"), "while training"
     else:
         try:
             name, value = opened.folder.primary_metric()
