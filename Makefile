@@ -21,6 +21,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
@@ -54,4 +55,4 @@ torture: $(STAMP)
 	$(BIN)/python -m torture
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

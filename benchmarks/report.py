@@ -2,7 +2,7 @@
 
 The folders are made in a temporary place, 2,880 logged lines each, score files and histograms: `seeds` is one suite of
 10 methods and 50 seeds, `suites` the shape of a whole paper, 13 suites of 13 methods and 3 seeds.
-`first` has to draw every figure; `again` finds them drawn, as `asd report --serve` does. Each is a new process.
+`first` has to draw every figure; `again` finds them drawn. Each is a new process.
 """
 
 from __future__ import annotations

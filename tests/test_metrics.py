@@ -1,9 +1,8 @@
-"""Scorers against Python loops, cases solved by hand, and what must always hold."""
+"""Metrics against Python loops, cases solved by hand, and properties."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -27,9 +26,6 @@ def outputs(draw: st.DrawFn, classes: int = 6) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(count, classes, generator=maker) * 3, first, second
 
 
-# Hard and easy
-
-
 def test_split_by_hand() -> None:
     logits, label = logits_for([0, 1, 1, 2, 2], 3), torch.tensor([0, 1, 0, 0, 2])
     hard = torch.tensor([False, True, True, True, False])
@@ -45,8 +41,8 @@ def test_split_by_hand() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(outputs(), st.integers(-1, 5))
-def test_split_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], last: int) -> None:
-    logits, label, second = made
+def test_split_equals_a_loop(drawn: tuple[Tensor, Tensor, Tensor], last: int) -> None:
+    logits, label, second = drawn
     hard = second <= last  # none of them up to all
     hits: dict[bool, list[bool]] = {True: [], False: []}
     for row, y, h in zip(logits.tolist(), label.tolist(), hard.tolist(), strict=True):
@@ -62,9 +58,6 @@ def test_split_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], last: i
     assert whole == pytest.approx(dict(accuracy(logits, label))["accuracy"])  # weighed by their shares: all images
 
 
-# Overlap
-
-
 def test_overlap_by_hand() -> None:
     logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 1.0, 2.0], [-math.inf, 3.0, -math.inf], [0.0, 9.0, 1.0]])
     label, allowed = torch.tensor([0, 2, 0, 0]), torch.tensor([True, False, True])
@@ -74,22 +67,19 @@ def test_overlap_by_hand() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(outputs(), st.sets(st.integers(0, 5), min_size=1))
-def test_overlap_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], kept: set[int]) -> None:
-    logits, label, _ = made
-    label = torch.tensor([sorted(kept)[y % len(kept)] for y in label.tolist()])
-    allowed = torch.tensor([at in kept for at in range(6)])
+def test_overlap_equals_a_loop(drawn: tuple[Tensor, Tensor, Tensor], classes: set[int]) -> None:
+    logits, label, _ = drawn
+    label = torch.tensor([sorted(classes)[y % len(classes)] for y in label.tolist()])
+    allowed = torch.tensor([at in classes for at in range(6)])
     hits = 0
     for row, y in zip(logits.tolist(), label.tolist(), strict=True):
-        hits += max(kept, key=lambda at, row=row: row[at]) == y  # type: ignore[misc]
+        hits += max(classes, key=lambda at, row=row: row[at]) == y  # type: ignore[misc]
     values = dict(overlap_accuracy(logits, label, allowed))
     assert values["accuracy_overlap"] == pytest.approx(hits / len(label))
     assert values["accuracy"] == dict(accuracy(logits, label))["accuracy"]
     assert values["accuracy_overlap"] >= values["accuracy"] - 1e-6  # fewer rivals never hurt
-    if len(kept) == 6:
+    if len(classes) == 6:
         assert values["accuracy_overlap"] == pytest.approx(values["accuracy"])
-
-
-# Cue conflict
 
 
 def test_cue_conflict_by_hand() -> None:
@@ -115,8 +105,8 @@ def test_cue_conflict_by_hand() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(outputs(), st.lists(st.integers(0, 2), min_size=6, max_size=6).filter(lambda of: len(set(of)) == 3))
-def test_cue_conflict_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], category: list[int]) -> None:
-    logits, shape, texture = made[0], made[1] % 3, made[2] % 3
+def test_cue_conflict_equals_a_loop(drawn: tuple[Tensor, Tensor, Tensor], category: list[int]) -> None:
+    logits, shape, texture = drawn[0], drawn[1] % 3, drawn[2] % 3
     members = [[at for at in range(6) if category[at] == k] for k in range(3)]
     matrix = torch.tensor([[(at in names) / len(names) for at in range(6)] for names in members])
     counts = {"shape": 0, "texture": 0, "neither": 0}
@@ -138,17 +128,11 @@ def test_cue_conflict_is_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], 
         assert values.get("shape_bias") == (pytest.approx(counts["shape"] / decided) if decided else None)
 
 
-@settings(deadline=None, max_examples=60)
-@given(outputs())
-def test_with_a_category_for_every_class_it_is_the_shape_bias_of_cues(made: tuple[Tensor, Tensor, Tensor]) -> None:
-    logits, shape, texture = made
+def test_with_a_category_for_every_class_cue_conflict_is_shape_bias() -> None:
+    logits, shape, texture = torch.randn(20, 6), torch.arange(20) % 6, torch.arange(20) % 5
     plain = dict(shape_bias(logits, shape, {"texture": texture}))
     values = dict(cue_conflict(logits, torch.eye(6), shape, texture))
     assert {name: values[name] for name in plain} == pytest.approx(plain)
-    assert bool(plain) == bool(values)
-
-
-# Groups
 
 
 def test_groups_by_hand() -> None:
@@ -172,8 +156,8 @@ def test_groups_by_hand() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(outputs(), st.data())
-def test_groups_are_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], data: st.DataObject) -> None:
-    logits, label, group = made
+def test_groups_equal_a_loop(drawn: tuple[Tensor, Tensor, Tensor], data: st.DataObject) -> None:
+    logits, label, group = drawn
     names = tuple("abcdef")
     weights = data.draw(st.lists(st.integers(0, 5), min_size=6, max_size=6))
     share = {name: weight / 30 for name, weight in zip(names, weights, strict=True)}
@@ -190,13 +174,6 @@ def test_groups_are_what_a_loop_gives(made: tuple[Tensor, Tensor, Tensor], data:
     total = sum(share[name] for name in rates)
     if total:
         assert values["adjusted"] == pytest.approx(sum(share[name] * rates[name] for name in rates) / total)
-    _between(values, rates)
     own = {name: len(each) / len(label) for name, each in hits.items()}  # weighed by its own shares: plain accuracy
     plain = dict(accuracy(logits, label))["accuracy"]
     assert group_accuracy(logits, label, group, names, own)[0]["adjusted"] == pytest.approx(plain)
-
-
-def _between(values: dict[str, Any], rates: dict[str, float]) -> None:
-    for name in ("mean_group", "adjusted"):
-        if name in values:
-            assert values["worst_group"] - 1e-9 <= values[name] <= max(rates.values()) + 1e-9

@@ -18,7 +18,7 @@ def test_two_hundred_kills() -> None:
     assert result["fresh_as_forked"]
     assert {case["method"] for case in result["cases"] if case["command"] == "distill"} == set(METHODS)
     assert {case["command"] for case in result["cases"]} == {"teach", "distill", "suite run", "evaluate"}
-    assert {"begin", "step", "save", "rename", "cut", "judge", "keep", "end"} <= set(result["moments"])
+    assert {"begin", "step", "save", "rename", "cut", "evaluate", "snapshot", "end"} <= set(result["moments"])
 
 
 @pytest.mark.slow

@@ -7,13 +7,10 @@ Needs the right to mount a tmpfs, as root has it; without it only damaged files 
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,15 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from torture.forks import Command, ready
-from torture.kills import HOW, TINY, unlike
+from torture.forks import Command, part_main, progress, ready
+from torture.kills import EXECUTION, TINY, differences
 from torture.moments import reached
 
 LONG = ["--set", "epochs=6", "--set", "teacher.epochs=2"]  # 48 steps of a student
-Told = dict[str, Any]
 
 
-class Bench:
+class Setup:
     """A place with a taught teacher, a finished student, and one stopped in the middle."""
 
     def __init__(self, place: Path) -> None:
@@ -47,7 +43,17 @@ class Bench:
         self.meanwhile(self.half, 9, lambda command: command.kill())
 
     def words(self, runs: Path) -> list[str]:
-        return ["distill", str(self.recipe), *LONG, *HOW, "--method", "asd", "--cache-teachers", "--runs", str(runs)]
+        return [
+            "distill",
+            str(self.recipe),
+            *LONG,
+            *EXECUTION,
+            "--method",
+            "asd",
+            "--cache-teachers",
+            "--runs",
+            str(runs),
+        ]
 
     def run(self, runs: Path) -> int:
         """The command's exit code; anything else than success must be one line, and no traceback."""
@@ -64,8 +70,7 @@ class Bench:
         assert not re.search(r'File ".*/antishortcut/', text), text  # a traceback of ours, not of TensorBoard's thread
         assert code in (0, 2), f"exit code {code}: {text}"
         if code == 2:
-            message = [line for line in text.splitlines() if line.startswith("asd: ")]
-            assert len(message) == 1, text
+            assert len([line for line in text.splitlines() if line.startswith("asd: ")]) == 1, text
         return code
 
     def meanwhile(self, runs: Path, step: int, act: Callable[[Command], object]) -> Command:
@@ -77,38 +82,35 @@ class Bench:
         act(command)
         return command
 
-    def unlike(self, runs: Path) -> list[str]:
+    def differences(self, runs: Path) -> list[str]:
         """Files other than undisturbed, but for the teachers' cache, of which a fault may leave any part."""
-        return [name for name in unlike(self.whole, runs) if "/cache/" not in name and name != "filler"]
+        return [name for name in differences(self.whole, runs) if "/cache/" not in name and name != "filler"]
 
     def same(self, runs: Path) -> None:
-        if wrong := self.unlike(runs):
+        if wrong := self.differences(runs):
             raise AssertionError(f"other than undisturbed: {wrong}; see {self.log}")
 
 
-# --- damaged files -----------------------------------------------------------------------------------------------
-
-
-def damaged(bench: Bench, places: int, seed: int) -> Told:
+def damaged(setup: Setup, places: int, seed: int) -> dict[str, int]:
     """Bits flipped and ends cut off, in every region of every file that a run goes on from, one at a time."""
-    chance, message = Random(seed), {"tries": 0, "identical": 0, "refused": 0}
-    names = [str(path.relative_to(bench.half)) for path in _files(bench.half) if _counts(path)]
+    chance, result = Random(seed), {"tries": 0, "identical": 0, "refused": 0}
+    names = [str(path.relative_to(setup.half)) for path in _files(setup.half) if _counts(path)]
     for name in names:
-        size = (bench.half / name).stat().st_size
+        size = (setup.half / name).stat().st_size
         newest = name.endswith(".pt")
         for number in range(places if newest else max(places // 4, 1)):
-            runs = bench.place / "damaged"
+            runs = setup.place / "damaged"
             shutil.rmtree(runs, ignore_errors=True)
-            shutil.copytree(bench.half, runs)
+            shutil.copytree(setup.half, runs)
             at = int((number + chance.random()) * size / places) if newest else chance.randrange(max(size, 1))
             _spoil(runs / name, at, "cut" if number % 3 == 2 else "flip", chance)
-            code = bench.run(runs)
-            message["tries"] += 1
-            message["refused" if code else "identical"] += 1
+            code = setup.run(runs)
+            result["tries"] += 1
+            result["refused" if code else "identical"] += 1
             if code == 0:  # all but the damaged file itself: logs have no checksum, and some files are not read again
-                wrong = [each for each in bench.unlike(runs) if each != name]
+                wrong = [each for each in setup.differences(runs) if each != name]
                 assert not wrong, f"{name} damaged, and {wrong} other than undisturbed"
-    return message | {"files": len(names)}
+    return result | {"files": len(names)}
 
 
 def _files(runs: Path) -> list[Path]:
@@ -119,19 +121,16 @@ def _counts(path: Path) -> bool:
     """Files that are read again: not locks, curves, nor the older of two states."""
     states = sorted(path.parent.glob("*.pt"))
     older = path.suffix == ".pt" and path != states[-1]
-    return not (older or "tensorboard" in path.parts or path.name in (".lock",) or path.suffix == ".part")
+    return not (older or "tensorboard" in path.parts or path.name == ".lock" or path.suffix == ".part")
 
 
-def _spoil(path: Path, at: int, settings: str, chance: Random) -> None:
+def _spoil(path: Path, at: int, kind: str, chance: Random) -> None:
     data = bytearray(path.read_bytes())
-    if settings == "cut" or not data:
+    if kind == "cut" or not data:
         path.write_bytes(data[:at])
     else:
         data[min(at, len(data) - 1)] ^= 1 << chance.randrange(8)
         path.write_bytes(data)
-
-
-# --- mounts ------------------------------------------------------------------------------------------------------
 
 
 def may_mount() -> bool:
@@ -157,9 +156,9 @@ def mounted(place: Path, *words: str) -> Iterator[Path]:
 
 
 @contextmanager
-def small_disk(bench: Bench, size: str) -> Iterator[Path]:
+def small_disk(setup: Setup, size: str) -> Iterator[Path]:
     """A disk of its own with the teacher on it."""
-    place = bench.place / "disk"
+    place = setup.place / "disk"
     place.mkdir(exist_ok=True)
     with mounted(place, "-t", "tmpfs", "-o", f"size={size}", "none"):
         yield place
@@ -169,29 +168,29 @@ def _resize(place: Path, size: str) -> None:
     _mount("-o", f"remount,size={size}", str(place))
 
 
-def full(bench: Bench, sizes: int) -> Told:
+def full(setup: Setup, sizes: int) -> dict[str, int]:
     """A disk too small by every amount: it ends in one line; with more room the same command ends identical."""
-    need = sum(path.stat().st_size for path in _files(bench.whole)) // 1024 + 4 * len(_files(bench.whole))
-    message = {"tries": 0, "refused": 0, "identical": 0}
+    need = sum(path.stat().st_size for path in _files(setup.whole)) // 1024 + 4 * len(_files(setup.whole))
+    result = {"tries": 0, "refused": 0, "identical": 0}
     for number in range(sizes):
-        with small_disk(bench, "256m") as disk:
-            shutil.copytree(bench.taught / "teachers", disk / "teachers")
+        with small_disk(setup, "256m") as disk:
+            shutil.copytree(setup.taught / "teachers", disk / "teachers")
             used = shutil.disk_usage(disk).used // 1024
             _resize(disk, f"{used + (number + 1) * max(need - used, 64) // sizes}k")
-            code = bench.run(disk)
-            message["tries"] += 1
-            message["refused"] += code == 2
+            code = setup.run(disk)
+            result["tries"] += 1
+            result["refused"] += code == 2
             _resize(disk, "256m")
-            assert bench.run(disk) == 0, bench.log.read_text()
-            bench.same(disk)
-            message["identical"] += 1
-    return message
+            assert setup.run(disk) == 0, setup.log.read_text()
+            setup.same(disk)
+            result["identical"] += 1
+    return result
 
 
-def full_for_a_while(bench: Bench) -> Told:
+def full_for_a_while(setup: Setup) -> dict[str, int]:
     """Training goes on while nothing can be saved, says so, and ends identical once there is room again."""
-    with small_disk(bench, "256m") as disk:
-        shutil.copytree(bench.taught / "teachers", disk / "teachers")
+    with small_disk(setup, "256m") as disk:
+        shutil.copytree(setup.taught / "teachers", disk / "teachers")
 
         def fill(command: Command) -> None:
             command.send(signal.SIGSTOP)  # it would be done before the disk is full
@@ -200,82 +199,64 @@ def full_for_a_while(bench: Bench) -> Told:
                     file.write(b"0" * 65536)
             command.send(signal.SIGCONT)
             end = time.monotonic() + 120
-            while "could not be saved" not in bench.log.read_text():
+            while "could not be saved" not in setup.log.read_text():
                 assert time.monotonic() < end, "no word of a state that could not be saved"
-                assert command.poll() is None, bench.log.read_text()
+                assert command.poll() is None, setup.log.read_text()
                 time.sleep(0.005)
             (disk / "filler").unlink()
 
-        code = bench.ended(bench.meanwhile(disk, 5, fill))
-        assert code == 0, bench.log.read_text()
-        bench.same(disk)
+        code = setup.ended(setup.meanwhile(disk, 5, fill))
+        assert code == 0, setup.log.read_text()
+        setup.same(disk)
     return {"tries": 1, "identical": 1}
 
 
-def read_only(bench: Bench) -> Told:
+def read_only(setup: Setup) -> dict[str, int]:
     """From the start, and turned so in the middle of a run, which is what a failing disk does."""
-    with small_disk(bench, "256m") as disk:
-        shutil.copytree(bench.taught / "teachers", disk / "teachers")
+    with small_disk(setup, "256m") as disk:
+        shutil.copytree(setup.taught / "teachers", disk / "teachers")
         _mount("-o", "remount,ro", str(disk))
-        assert bench.run(disk) == 2
+        assert setup.run(disk) == 2
         _mount("-o", "remount,rw", str(disk))
-        assert bench.run(disk) == 0, bench.log.read_text()
-        bench.same(disk)
+        assert setup.run(disk) == 0, setup.log.read_text()
+        setup.same(disk)
     return {"tries": 1, "refused": 1, "identical": 1}
 
 
-def vanished(bench: Bench) -> Told:
+def vanished(setup: Setup) -> dict[str, int]:
     """Unmounted in the middle of a run: nothing is written to the empty place, and mounted again it goes on."""
-    real, place = bench.place / "real", bench.place / "mount"
+    real, place = setup.place / "real", setup.place / "mount"
     shutil.rmtree(real, ignore_errors=True)
-    shutil.copytree(bench.taught, real)
+    shutil.copytree(setup.taught, real)
     place.mkdir(exist_ok=True)
     with mounted(place, "--bind", str(real)):
 
         def unmount(command: Command) -> None:
             subprocess.run(["umount", "-l", str(place)], check=True)
 
-        code = bench.ended(bench.meanwhile(place, 9, unmount))
+        code = setup.ended(setup.meanwhile(place, 9, unmount))
         assert code == 2, "a run whose folder is gone must not end well"
         left = [str(path.relative_to(place)) for path in place.rglob("*")]
         assert not left, f"written where nothing is mounted: {left}"
     with mounted(place, "--bind", str(real)):
-        assert bench.run(place) == 0, bench.log.read_text()
-        bench.same(place)
+        assert setup.run(place) == 0, setup.log.read_text()
+        setup.same(place)
     return {"tries": 1, "refused": 1, "identical": 1}
 
 
-def torment(places: int = 24, sizes: int = 12, seed: int = 1, say: Callable[[str], object] = print) -> Told:
+def torment(places: int = 24, sizes: int = 12, seed: int = 1) -> dict[str, Any]:
     ready()
     place = Path(tempfile.mkdtemp(prefix="torture-"))
-    bench = Bench(place)
-    pieces: dict[str, Callable[[], Told]] = {"damaged": lambda: damaged(bench, places, seed)}
+    setup = Setup(place)
+    faults = {"damaged": damaged(setup, places, seed)}
     if may_mount():
-        pieces |= {
-            "full": lambda: full(bench, sizes),
-            "full for a while": lambda: full_for_a_while(bench),
-            "read-only": lambda: read_only(bench),
-            "vanished": lambda: vanished(bench),
-        }
-    message = {}
-    for name, part in pieces.items():
-        message[name] = part()
-        say(json.dumps({name: message[name]}))
+        faults["full"] = full(setup, sizes)
+        for name, fault in (("full for a while", full_for_a_while), ("read-only", read_only), ("vanished", vanished)):
+            faults[name] = fault(setup)
+    progress(faults)
     shutil.rmtree(place)
-    return {"seed": seed, "faults": message}
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--places", type=int, default=24)
-    words.add_argument("--sizes", type=int, default=12)
-    words.add_argument("--seed", type=int, default=1)
-    requested = words.parse_args()
-    message = torment(
-        requested.places, requested.sizes, requested.seed, lambda text: print(text, file=sys.stderr, flush=True)
-    )
-    print(json.dumps(message, indent=1))
+    return {"seed": seed, "identical": True, "faults": faults}
 
 
 if __name__ == "__main__":
-    main()
+    part_main(torment)

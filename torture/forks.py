@@ -1,23 +1,27 @@
-"""Commands in processes that need not import torch: forked from one that has. Ended from outside, all of them at once.
+"""Commands in processes forked from one that has imported torch, and the command line that all parts share.
 
-A fork is taken before any thread is started (`alone`), with one thread for every library, so that it computes what a
-fresh process computes; `torture.kills` compares the two.
+A fork is taken before any thread is started, with one thread for every library, so that it computes what a fresh
+process computes; `torture.kills` compares the two.
 """
 
 from __future__ import annotations
 
+import argparse
+import inspect
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before anyone imports torch or numpy
     os.environ[_name] = "1"
 os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # what is compared bit by bit is the same on all machines
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-ASKING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP", "SIGUSR2", "SIGXCPU")  # signals that ask for an end
+STOPPING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP", "SIGUSR2", "SIGXCPU")  # signals that ask for an end
 LONGEST = 600.0  # seconds of a tiny command; longer is hanging
 
 
@@ -30,16 +34,29 @@ def ready() -> None:
     import antishortcut.training.pipeline  # noqa: F401
 
 
-def alone() -> bool:
-    """Whether this process has one thread, so that a fork is whole."""
-    return len(os.listdir("/proc/self/task")) == 1
+def part_main(torment: Callable[..., dict[str, Any]]) -> None:
+    """The command line of a part: keywords of `torment` are options, its result is JSON on stdout."""
+    parser = argparse.ArgumentParser(description=sys.modules[torment.__module__].__doc__)
+    for name, parameter in inspect.signature(torment).parameters.items():
+        option, default = f"--{name.replace('_', '-')}", parameter.default
+        if isinstance(default, bool):
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    result = torment(**vars(parser.parse_args()))
+    print(json.dumps(result, indent=1))
+    sys.exit(not result["identical"])
+
+
+def progress(result: object) -> None:
+    print(json.dumps(result), file=sys.stderr, flush=True)
 
 
 class Command:
     """`asd` with these words, in a session of its own."""
 
     def __init__(self, words: Sequence[str], log: Path, cwd: Path | None = None) -> None:
-        assert alone(), "a fork would lack the other threads"
+        assert len(os.listdir("/proc/self/task")) == 1, "a fork would lack the other threads"
         self.words, self.log = list(words), log
         self.code: int | None = None
         sys.stdout.flush()
@@ -96,7 +113,7 @@ def _become(words: Sequence[str], log: Path, cwd: Path | None) -> None:
     code = 70
     try:
         os.setsid()
-        for name in ASKING:  # nohup and shells that start in the background have some of them ignored
+        for name in STOPPING:  # nohup and shells that start in the background have some of them ignored
             signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for handle in (1, 2):

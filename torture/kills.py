@@ -8,7 +8,6 @@ and all its children, at several moments; then every file of the two folders of 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from torture.forks import Command, descendants, ready
+from torture.forks import Command, descendants, part_main, progress, ready
 from torture.moments import MOMENTS
 
 TINY = """
@@ -44,17 +43,17 @@ batch = 32
 warmup = 1.0
 queue = 64
 """
-HOW = ["--threads", "1", "--device", "cpu", "--save-every", "0"]
-SUITE = ["suite", "run", "desk-cues", "--only", "kd", "--only", "asd", "--seeds", "1", *HOW]
+EXECUTION = ["--threads", "1", "--device", "cpu", "--save-every", "0"]
+SUITE = ["suite", "run", "desk-cues", "--only", "kd", "--only", "asd", "--seeds", "1", *EXECUTION]
 SMALL = ("epochs=2", "optim.batch=16", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.options.count=128",
          "data.options.test_count=60", "teacher.keep=[15]")  # fmt: skip
 SCORED = "clean,hard,corruptions,mechanism"
 ORPHANS = 90.0  # seconds in which what a killed process leaves behind must have ended
 
 # moments of each kind of command, in the order of a run, so that few are missed
-TEACH = ("begin", "keep", "cut", "step", "save", "rename", "keep", "judge", "start", "step", "end")
-DISTILL = ("begin", "step", "save", "cut", "rename", "judge", "start", "save", "step", "end")
-SUITES = ("later", "keep", "step", "save", "end", "scores", "later", "scores")
+TEACH = ("begin", "snapshot", "cut", "step", "save", "rename", "snapshot", "evaluate", "start", "step", "end")
+DISTILL = ("begin", "step", "save", "cut", "rename", "evaluate", "start", "save", "step", "end")
+SUITES = ("later", "snapshot", "step", "save", "end", "scores", "later", "scores")
 EVALUATE = ("start", "scores", "later", "scores")
 
 
@@ -79,74 +78,70 @@ def cases(place: Path, methods: list[str], on: str = SCORED) -> list[Case]:
     recipe = str(place / "tiny.toml")
     (place / "tiny.toml").write_text(TINY)
     taught, scored = place / "taught", place / "distilled"
-    _done(["teach", recipe, *HOW, "--runs", str(taught)], place)
+    _done(["teach", recipe, *EXECUTION, "--runs", str(taught)], place)
     teacher = next((taught / "teachers").iterdir()).name
     if "ckptkd" in methods:  # its choice among the states takes longer than everything else: made once
-        _done(["distill", recipe, "--method", "ckptkd", *HOW, "--runs", str(taught)], place)
+        _done(["distill", recipe, "--method", "ckptkd", *EXECUTION, "--runs", str(taught)], place)
         shutil.rmtree(taught / "tiny")
     shutil.copytree(taught, scored)
-    _done(["distill", recipe, "--method", "kd", *HOW, "--runs", str(scored)], place)
+    _done(["distill", recipe, "--method", "kd", *EXECUTION, "--runs", str(scored)], place)
     settings = [word for text in SMALL for word in ("--set", text)]
     score = ["evaluate", "{runs}/tiny/kd-s1", "--on", on, "--threads", "1"]
-    learn = ["distill", recipe, *HOW, "--method"]
+    learn = ["distill", recipe, *EXECUTION, "--method"]
     return [
-        Case("teach", "", ["teach", recipe, *HOW], f"teachers/{teacher}"),
+        Case("teach", "", ["teach", recipe, *EXECUTION], f"teachers/{teacher}"),
         *(Case("distill", name, [*learn, name], f"tiny/{name}-s1", taught) for name in methods),
         Case("suite run", "kd, asd", [*SUITE, *settings], "desk-cues/*-s1"),
         Case("evaluate", "", score, "tiny/kd-s1", scored),
     ]
 
 
-def shared_out(found: list[Case], kills: int, chance: Random) -> None:
+def assign_moments(every: list[Case], kills: int, chance: Random) -> None:
     """Give every case its moments: a seventh to teaching, a sixth to suites and evaluations, the rest to methods."""
-    students = [case for case in found if case.command == "distill"]
+    students = [case for case in every if case.command == "distill"]
     single = {"teach": (TEACH, 7), "suite run": (SUITES, 10), "evaluate": (EVALUATE, 15)}
-    for case in found:
+    for case in every:
         if case.command in single:
-            order, part = single[case.command]
-            share = -(-kills // part) if students else kills
+            order, divisor = single[case.command]
+            share = -(-kills // divisor) if students else kills
             case.moments = [order[number % len(order)] for number in range(share)]
-    for number in range(kills - sum(len(case.moments) for case in found)):
+    for number in range(kills - sum(len(case.moments) for case in every)):
         case = students[number % len(students)]
         turn = number // len(students) + students.index(case)  # another method begins at another moment
         case.moments.append(DISTILL[turn % len(DISTILL)])
     for case in students:
         case.moments.sort(key=DISTILL.index)
-    chance.shuffle(found)
+    chance.shuffle(every)
 
 
-def carry_out(case: Case, place: Path, chance: Random) -> dict[str, Any]:
-    """One case: alone, then killed at its moments; what came of it."""
+def try_case(case: Case, place: Path, chance: Random) -> dict[str, Any]:
+    """One case: uninterrupted, then killed at its moments."""
     log, began = place / f"{case.title}.log", time.monotonic()
     whole, torn = place / f"{case.title}-whole", place / f"{case.title}-torn"
-    prepared(case, whole)
+    prepare(case, whole)
     code = Command(words_of(case, whole), log).wait()
     assert code == 0, f"asd {' '.join(case.words)} ends with {code} uninterrupted; see {log}"
-    message: dict[str, Any] = {"command": case.command, "method": case.method, "kills": 0, "restarts": 0, "missed": 0}
+    result: dict[str, Any] = {"command": case.command, "method": case.method, "kills": 0, "missed": 0}
     struck, differ = Counter[str](), list[str]()
     waiting = list(case.moments)
     while waiting:
-        prepared(case, torn)
+        prepare(case, torn)
         while waiting:
             if not strike(case, torn, waiting[0], log, chance):
-                message["missed"] += 1
-                if message["missed"] > 3 * len(case.moments) + 10:
+                result["missed"] += 1
+                if result["missed"] > 3 * len(case.moments) + 10:
                     raise RuntimeError(f"{case.title}: the moment {waiting[0]!r} never comes")
-                if message["missed"] % 3 == 0:  # one that this run has passed for good: any other instead
+                if result["missed"] % 3 == 0:  # one that this run has passed for good: any other instead
                     waiting[0] = "step" if case.command in ("teach", "distill") else "start"
                 break
             struck[waiting.pop(0)] += 1
-            message["kills"] += 1
-            message["restarts"] += 1
+            result["kills"] += 1
         code = Command(words_of(case, torn), log).wait()
-        differ += [f"exit code {code}"] if code else unlike(whole, torn)
-    message |= {"moments": dict(sorted(struck.items())), "identical": not differ}
+        differ += [f"exit code {code}"] if code else differences(whole, torn)
+    result |= {"moments": dict(sorted(struck.items())), "identical": not differ}
     if differ:
-        message["differ"] = differ[:5]
-    else:
-        shutil.rmtree(whole)
-        shutil.rmtree(torn)
-    return message | {"seconds": round(time.monotonic() - began, 1)}
+        result["differ"] = differ[:5]
+    return result | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def strike(case: Case, runs: Path, moment: str, log: Path, chance: Random) -> bool:
@@ -166,13 +161,13 @@ def strike(case: Case, runs: Path, moment: str, log: Path, chance: Random) -> bo
     family = list(descendants(command.pid))
     everyone = not family or chance.random() < 0.5  # or the first process alone, and the others have to notice
     command.kill(everyone)
-    gone(family)
+    wait_until_ended(family)
     return command.code == -9
 
 
 def _watched(case: Case, runs: Path, moment: str) -> Path:
     """The folder in which the moment will show: of a suite, its teacher's, or the first unfinished student's."""
-    if moment == "keep" and case.command == "suite run":
+    if moment == "snapshot" and case.command == "suite run":
         whole = runs.with_name(f"{case.title}-whole")  # its hash is known from the uninterrupted run
         return runs / "teachers" / next((whole / "teachers").iterdir()).name
     folders = [runs / case.folder.replace("*", name) for name in ("kd", "asd")] if "*" in case.folder else []
@@ -182,16 +177,16 @@ def _watched(case: Case, runs: Path, moment: str) -> Path:
     )
 
 
-def gone(family: list[int]) -> None:
+def wait_until_ended(family: list[int]) -> None:
     """What a process has started ends soon after it."""
     end = time.monotonic() + ORPHANS
-    while alive := [pid for pid in family if runs_still(pid)]:
+    while alive := [pid for pid in family if is_running(pid)]:
         if time.monotonic() > end:
             raise RuntimeError(f"processes {alive} outlive the one that started them by {ORPHANS:.0f} s")
         time.sleep(0.02)
 
 
-def runs_still(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -203,7 +198,7 @@ def words_of(case: Case, runs: Path) -> list[str]:
     return words if case.command == "evaluate" else [*words, "--runs", str(runs)]
 
 
-def prepared(case: Case, runs: Path) -> None:
+def prepare(case: Case, runs: Path) -> None:
     """A folder of runs as it is before the command."""
     shutil.rmtree(runs, ignore_errors=True)
     if case.before is None:
@@ -216,8 +211,6 @@ def _done(words: list[str], place: Path) -> None:
     code = Command(words, place / "before.log").wait()
     assert code == 0, (place / "before.log").read_text()
 
-
-# --- what is compared --------------------------------------------------------------------------------------------
 
 TIMES = ("seconds",)  # of result.json: how long it took is nobody's promise
 
@@ -239,7 +232,7 @@ def _contents(runs: Path) -> Iterator[tuple[str, str]]:
         yield str(name), hashlib.sha256(data.replace(str(runs).encode(), b"RUNS")).hexdigest()
 
 
-def unlike(one: Path, two: Path) -> list[str]:
+def differences(one: Path, two: Path) -> list[str]:
     """Files in which two folders of runs differ."""
     here, there = contents(one), contents(two)
     return [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
@@ -247,61 +240,41 @@ def unlike(one: Path, two: Path) -> list[str]:
 
 def fresh_as_forked(place: Path) -> bool:
     """Whether a process that imports torch itself ends in the same bits."""
-    words = ["distill", str(place / "tiny.toml"), "--method", "kd", *HOW]
+    words = ["distill", str(place / "tiny.toml"), "--method", "kd", *EXECUTION]
     shutil.copytree(place / "taught", place / "fresh")
     fresh = [sys.executable, "-m", "antishortcut", *words, "--runs", str(place / "fresh")]
     subprocess.run(fresh, check=True, capture_output=True)
-    same = not unlike(place / "distilled", place / "fresh")
+    same = not differences(place / "distilled", place / "fresh")
     shutil.rmtree(place / "fresh")
     return same
 
 
-def torment(
-    kills: int, seed: int, only: list[str] | None = None, say: Any = print, fresh: bool = True
-) -> dict[str, Any]:
-    """All of it, in a folder that goes when everything was identical."""
+def torment(kills: int = 200, seed: int = 1, only: str = "", forked_only: bool = False) -> dict[str, Any]:
+    """All commands and methods, or `only` some (comma-separated), in a folder that is removed if all is identical."""
     ready()
     from antishortcut.methods import METHODS
 
-    chance = Random(seed)
-    place = Path(tempfile.mkdtemp(prefix="torture-"))
-    required = [name for name in METHODS if only is None or name in only or "distill" in only]
-    results = [case for case in cases(place, required) if only is None or {case.command, case.method} & set(only)]
-    shared_out(results, kills, chance)
-    message = []
-    for case in (case for case in results if case.moments):
-        message.append(carry_out(case, place, chance))
-        say(json.dumps(message[-1]))
-    good = all(each["identical"] for each in message)
-    result = {
-        "seed": seed,
-        "kills": sum(each["kills"] for each in message),
-        "restarts": sum(each["restarts"] for each in message),
-        "moments": dict(sum((Counter(each["moments"]) for each in message), Counter[str]())),
-        "identical": good,
-        "fresh_as_forked": fresh_as_forked(place) if fresh else None,
-        "cases": sorted(message, key=lambda each: (each["command"], each["method"])),
-    }
-    if good:
+    chance, place, chosen = Random(seed), Path(tempfile.mkdtemp(prefix="torture-")), set(filter(None, only.split(",")))
+    methods = [name for name in METHODS if not chosen or chosen & {name, "distill"}]
+    every = [case for case in cases(place, methods) if not chosen or {case.command, case.method} & chosen]
+    assign_moments(every, kills, chance)
+    results = []
+    for case in (case for case in every if case.moments):
+        results.append(try_case(case, place, chance))
+        progress(results[-1])
+    identical = all(each["identical"] for each in results)
+    fresh = None if forked_only else fresh_as_forked(place)
+    if identical:
         shutil.rmtree(place)
-    else:
-        say(f"kept for a look: {place}")
-    return result
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--kills", type=int, default=200)
-    words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--only", help="commands and methods, comma-separated")
-    words.add_argument("--forked-only", action="store_true", help="spare the comparison with a fresh process")
-    requested = words.parse_args()
-    only = requested.only.split(",") if requested.only else None
-    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
-    result = torment(requested.kills, requested.seed, only, say, not requested.forked_only)
-    print(json.dumps(result, indent=1))
-    sys.exit(not result["identical"] or result["fresh_as_forked"] is False)
+    return {
+        "seed": seed,
+        "kills": sum(each["kills"] for each in results),
+        "moments": dict(sum((Counter(each["moments"]) for each in results), Counter[str]())),
+        "identical": identical and fresh is not False,
+        "fresh_as_forked": fresh,
+        "cases": sorted(results, key=lambda each: (each["command"], each["method"])),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    part_main(torment)

@@ -1,4 +1,4 @@
-"""Moments in the life of a run, told from outside by what lies in its folder."""
+"""Moments in the life of a run, recognised from outside by the files in its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Moment = Callable[[Path, Random], tuple[Sign, float]]  # run folder, chance → 
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    """What the log says so far, without a line that is being written."""
+    """The rows of the log so far, without a line that is being written."""
     try:
         text = (folder / "metrics.jsonl").read_text()
     except OSError:
@@ -26,21 +26,11 @@ def reached(folder: Path) -> int:
     return int(str(rows[-1]["step"])) if rows else 0
 
 
-def last_step(folder: Path) -> int:
-    """The same of a long log, by its last two lines."""
-    try:
-        with (folder / "metrics.jsonl").open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - 4000, 0))
-            return int(json.loads(file.read().rsplit(b"\n", 2)[-2])["step"])
-    except (OSError, ValueError, IndexError, KeyError):
-        return 0
-
-
-def parts(folder: Path, name: str = "") -> list[Path]:
+def unfinished(folder: Path, name: str = "") -> list[Path]:
     """Files of this folder that are being written, of those whose name begins so."""
     try:
-        with os.scandir(folder) as result:
-            return [Path(f.path) for f in result if f.name.endswith(".part") and f.name.startswith(f".{name}")]
+        with os.scandir(folder) as entries:
+            return [Path(f.path) for f in entries if f.name.endswith(".part") and f.name.startswith(f".{name}")]
     except OSError:
         return []
 
@@ -67,15 +57,15 @@ def begin(folder: Path, chance: Random) -> tuple[Sign, float]:
 def cut(folder: Path, chance: Random) -> tuple[Sign, float]:
     """While the log is cut back to the resumed step, or right after."""
     before = _stamp(folder / "metrics.jsonl")
-    return lambda: bool(parts(folder, "metrics.jsonl")) or _stamp(folder / "metrics.jsonl") != before, 0.0
+    return lambda: bool(unfinished(folder, "metrics.jsonl")) or _stamp(folder / "metrics.jsonl") != before, 0.0
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        result = path.stat()
+        stat = path.stat()
     except OSError:
         return (0, 0)
-    return result.st_ino, result.st_mtime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def step(folder: Path, chance: Random) -> tuple[Sign, float]:
@@ -91,23 +81,25 @@ def save(folder: Path, chance: Random) -> tuple[Sign, float]:
     def sign() -> bool:
         if waiting[0] > 0 and len(list((folder / "resume").glob("0*.pt"))) > 0:
             waiting[0] -= 1
-        return waiting[0] <= 0 and bool(parts(folder / "resume"))
+        return waiting[0] <= 0 and bool(unfinished(folder / "resume"))
 
     return sign, chance.choice((0.0, 0.0005, 0.002))
 
 
 def rename(folder: Path, chance: Random) -> tuple[Sign, float]:
     """Between the writing of a state and its taking its name."""
-    return lambda: any(_size(part) > 0 for part in parts(folder / "resume")), 0.0
+    return lambda: any(_size(path) > 0 for path in unfinished(folder / "resume")), 0.0
 
 
-def keep(folder: Path, chance: Random) -> tuple[Sign, float]:
-    """While a state of the trajectory is kept, or entered in the manifest."""
+def snapshot(folder: Path, chance: Random) -> tuple[Sign, float]:
+    """While a state of the trajectory is saved, or entered in the manifest."""
     file = chance.choice(("", "manifest.json"))
-    return lambda: bool(parts(folder, file) if file else parts(folder / "snapshots")), chance.choice((0.0, 0.001))
+    return lambda: bool(unfinished(folder, file) if file else unfinished(folder / "snapshots")), chance.choice(
+        (0.0, 0.001)
+    )
 
 
-def judge(folder: Path, chance: Random) -> tuple[Sign, float]:
+def evaluate(folder: Path, chance: Random) -> tuple[Sign, float]:
     """While the student is scored at the end of an epoch: the step is logged, its scores are not."""
     before = len(lines(folder))
 
@@ -122,7 +114,7 @@ def end(folder: Path, chance: Random) -> tuple[Sign, float]:
     """All steps are done, result.json is not there."""
     names = ("student.safetensors", "method.safetensors", "result.json")
     final = folder / "student.safetensors"
-    return lambda: any(parts(folder, name) for name in names) or final.exists(), 0.0
+    return lambda: any(unfinished(folder, name) for name in names) or final.exists(), 0.0
 
 
 def scores(folder: Path, chance: Random) -> tuple[Sign, float]:
@@ -133,7 +125,7 @@ def scores(folder: Path, chance: Random) -> tuple[Sign, float]:
     def sign() -> bool:
         if not (folder / "result.json").exists():
             return False
-        return len(list((folder / "scores").glob("*.json"))) > more or bool(parts(folder / "scores"))
+        return len(list((folder / "scores").glob("*.json"))) > more or bool(unfinished(folder / "scores"))
 
     return sign, chance.uniform(0.0, 0.5)
 
@@ -144,15 +136,6 @@ def later(folder: Path, chance: Random) -> tuple[Sign, float]:
 
 
 MOMENTS: dict[str, Moment] = {
-    "start": start,
-    "begin": begin,
-    "cut": cut,
-    "step": step,
-    "save": save,
-    "rename": rename,
-    "keep": keep,
-    "judge": judge,
-    "end": end,
-    "scores": scores,
-    "later": later,
+    moment.__name__: moment
+    for moment in (start, begin, cut, step, save, rename, snapshot, evaluate, end, scores, later)
 }

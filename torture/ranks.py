@@ -7,7 +7,6 @@ python -m torture.ranks
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torture.forks import descendants
-from torture.kills import HOW, TINY, runs_still, unlike
+from torture.forks import descendants, part_main, progress
+from torture.kills import EXECUTION, TINY, differences, is_running
 from torture.moments import reached
 
 PROMPT = 60.0  # seconds for the others to end in
@@ -40,28 +39,27 @@ CASES = (
 )
 
 
-def torment(say: Callable[[str], object] = print) -> dict[str, Any]:
+def torment() -> dict[str, Any]:
     place = Path(tempfile.mkdtemp(prefix="torture-"))
     (place / "tiny.toml").write_text(TINY)
-    command = [sys.executable, "-m", "antishortcut", "distill", str(place / "tiny.toml"), *HOW, *STEPS]
+    command = [sys.executable, "-m", "antishortcut", "distill", str(place / "tiny.toml"), *EXECUTION, *STEPS]
     whole, torn = place / "whole", place / "torn"
     teach = [*command[:3], "teach", *command[4:], "--runs", str(whole)]
     subprocess.run(teach, check=True, capture_output=True)
     shutil.copytree(whole, torn)
     both = [*command, "--method", "asd", "--devices", "2"]
     subprocess.run([*both, "--runs", str(whole)], check=True, capture_output=True)
-    message = [
+    results = [
         send(*case, [*both, "--runs", str(torn)], torn / "tiny" / "asd-s1", place / f"{number}.log")
         for number, case in enumerate(CASES)
     ]
-    for each in message:
-        say(json.dumps(each))
+    progress(results)
     subprocess.run([*both, "--runs", str(torn)], check=True, capture_output=True)
-    wrong = unlike(whole, torn)
+    wrong = differences(whole, torn)
     assert not wrong, f"{wrong} other than undisturbed"
     shutil.rmtree(place)
-    counts = {key: sum(each["signal"] == name for each in message) for key, name in NUMBERS.items()}
-    return {**counts, "identical": True, "bound_seconds": PROMPT, "cases": message}
+    counts = {key: sum(each["signal"] == name for each in results) for key, name in NUMBERS.items()}
+    return {**counts, "identical": True, "bound_seconds": PROMPT, "cases": results}
 
 
 def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: Path, log: Path) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
     for rank in to:
         os.kill(every[rank], number)
     began = time.monotonic()
-    while any(runs_still(pid) for pid in every):
+    while any(is_running(pid) for pid in every):
         first.poll()
         if time.monotonic() - began > PROMPT:
             for pid in every:
@@ -90,18 +88,14 @@ def send(name: str, to: Sequence[int], moment: str, command: list[str], folder: 
     seconds = time.monotonic() - began
     code, message = first.wait(), log.read_text()
     assert "Traceback" not in message, message
-    assert ("stopped" if name == "SIGTERM" else "another process of this run has ended") in message, (
-        name,
-        to,
-        moment,
-        message,
-    )
+    text = "stopped" if name == "SIGTERM" else "another process of this run has ended"
+    assert text in message, (name, to, moment, message)
     assert code == (128 + number if name == "SIGTERM" else -number if 0 in to else 2), (name, to, moment, code, message)
     return {"signal": name, "to": list(to), "moment": moment, "code": code, "seconds": round(seconds, 1)}
 
 
 def _is_second(pid: int) -> bool:
-    """Whether it is the second of two, by what it was told; the first one starts other programs too."""
+    """Whether it is the second of two, by its environment; the first one starts other programs too."""
     try:
         return b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # it has ended meanwhile
@@ -109,4 +103,4 @@ def _is_second(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(torment(lambda text: print(text, file=sys.stderr, flush=True)), indent=1))
+    part_main(torment)

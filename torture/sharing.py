@@ -1,28 +1,25 @@
-"""Commands at the same time: the same run is refused, shared teachers and caches end as if each had been alone.
+"""Commands at the same time: the same run is refused; shared teachers and caches end as one after the other.
 
 python -m torture.sharing
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from torture.forks import Command, ready
-from torture.kills import HOW, SMALL, TINY, unlike
+from torture.forks import Command, part_main, progress, ready
+from torture.kills import EXECUTION, SMALL, TINY, differences
 
 SETTINGS = [word for text in SMALL for word in ("--set", text)]
 
 
-def together(title: str, commands: Sequence[list[str]], place: Path, chance: Random) -> dict[str, Any]:
+def concurrently(title: str, commands: Sequence[list[str]], place: Path, chance: Random) -> dict[str, Any]:
     """All at once, and one after the other in a folder of their own: every file must be the same."""
     single, shared = place / f"{title}-alone", place / f"{title}-shared"
     for words in commands:
@@ -34,8 +31,8 @@ def together(title: str, commands: Sequence[list[str]], place: Path, chance: Ran
         time.sleep(chance.uniform(0.0, 0.3))
     codes = [command.wait() for command in started]
     assert not any(codes), [command.log.read_text() for command in started]
-    wrong = unlike(single, shared)
-    assert not wrong, f"{title}: {wrong} other than alone"
+    wrong = differences(single, shared)
+    assert not wrong, f"{title}: {wrong} differ from one at a time"
     shutil.rmtree(single)
     shutil.rmtree(shared)
     return {"what": title, "commands": len(commands), "identical": True}
@@ -43,7 +40,17 @@ def together(title: str, commands: Sequence[list[str]], place: Path, chance: Ran
 
 def twice(recipe: Path, place: Path) -> dict[str, Any]:
     """The same run started again while it goes on."""
-    words = ["distill", str(recipe), "--method", "ce", *HOW, "--set", "epochs=200", "--runs", str(place / "twice")]
+    words = [
+        "distill",
+        str(recipe),
+        "--method",
+        "ce",
+        *EXECUTION,
+        "--set",
+        "epochs=200",
+        "--runs",
+        str(place / "twice"),
+    ]
     first = Command(words, place / "first.log")
     folder = place / "twice" / "tiny" / "ce-s1"
     while not (folder / "resume").exists():
@@ -59,33 +66,22 @@ def twice(recipe: Path, place: Path) -> dict[str, Any]:
     return {"what": "the same run twice", "commands": 2, "refused": 1}
 
 
-def torment(seed: int = 1, suites: bool = True, say: Callable[[str], object] = print) -> dict[str, Any]:
+def torment(seed: int = 1, suites: bool = True) -> dict[str, Any]:
     ready()
     place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
     recipe = place / "tiny.toml"
     recipe.write_text(TINY)
-    message = [twice(recipe, place)]
-    learn = ["distill", str(recipe), *HOW, "--cache-teachers", "--method"]
-    message.append(
-        together("one teacher and cache, three students", [[*learn, m] for m in ("kd", "asd", "crd")], place, chance)
-    )
+    results = [twice(recipe, place)]
+    learn = ["distill", str(recipe), *EXECUTION, "--cache-teachers", "--method"]
+    students = [[*learn, method] for method in ("kd", "asd", "crd")]
+    results.append(concurrently("one teacher and cache, three students", students, place, chance))
     if suites:
-        suite = ["suite", "run", "desk-cues", "--seeds", "1", *HOW, *SETTINGS, "--only"]
-        message.append(together("two suites", [[*suite, m] for m in ("kd", "asd")], place, chance))
-    for each in message:
-        say(json.dumps(each))
+        suite = ["suite", "run", "desk-cues", "--seeds", "1", *EXECUTION, *SETTINGS, "--only"]
+        results.append(concurrently("two suites", [[*suite, method] for method in ("kd", "asd")], place, chance))
+    progress(results)
     shutil.rmtree(place)
-    return {"seed": seed, "commands": sum(each["commands"] for each in message), "cases": message}
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--no-suites", action="store_true")
-    words.add_argument("--seed", type=int, default=1)
-    requested = words.parse_args()
-    message = torment(requested.seed, not requested.no_suites, lambda text: print(text, file=sys.stderr, flush=True))
-    print(json.dumps(message, indent=1))
+    return {"seed": seed, "identical": True, "cases": results}
 
 
 if __name__ == "__main__":
-    main()
+    part_main(torment)

@@ -1,4 +1,4 @@
-"""The one exception that is meant for the person at the keyboard, and how text of others is shown there."""
+"""UserError, the exception for bad input, and how text from files is shown at a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST = 2_000  # characters of an error; what was read may be quoted in it
-WORD = 80  # characters of a mistyped word that are compared with the known ones, which takes their square
+LONGEST = 2_000  # characters of an error, which may quote a file
+WORD = 80  # characters of a mistyped word that are compared with the known ones: it takes quadratic time
 
 RIGHTS = "change who may read and write it, or name another place"
 ROOM = "make room there, then give the same command again"
@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def short_repr(value: object) -> str:
-    """A value that was refused, as far as a line has room for it."""
+    """The repr of a refused value, cut to fit a line."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested thousands deep, or a number of thousands of digits
@@ -56,12 +56,12 @@ def short_repr(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; its name where it says nothing."""
+    """The first line of an error's message, or its type if there is none."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def of_disk(error: OSError) -> str:
-    """What a disk or a folder said: the file as its owner knows it, the reason, what to do."""
+    """An OSError in one line: the file, the reason, what to do."""
     if error.filename is None or error.strerror is None:
         return one_line(str(error))
     remedy = REMEDIES.get(error.errno or 0)

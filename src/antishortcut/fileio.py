@@ -1,4 +1,4 @@
-"""Reading and writing files: nothing half-written under a real name, no pipe or device where a file should be."""
+"""Read and write files: nothing half-written under a real name, no pipe or device where a file should be."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import stat
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -60,6 +60,45 @@ def remove_leftovers(folder: Path) -> None:
             part.unlink()
 
 
+@contextmanager
+def atomic_dir(path: Path) -> Iterator[Path]:
+    """A new folder that replaces `path` when the block ends; after an error `path` is as it was.
+
+    It is written beside `path` as `.name.new`. The folder that is replaced is `.name.old` between two renames.
+    """
+    path = path.absolute()
+    new, old = _beside(path)
+    first = not path.parent.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover_dir(path)
+        new.mkdir()
+        yield new
+        if path.exists():
+            os.replace(path, old)
+        os.replace(new, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror or error}); name another folder as --out") from error
+    finally:
+        recover_dir(path)
+        if first:
+            with suppress(OSError):  # not empty
+                path.parent.rmdir()
+
+
+def recover_dir(path: Path) -> None:
+    """Undo what a killed process left: a replaced folder comes back, an unfinished new one goes."""
+    new, old = _beside(path)
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+
+
 def content(path: str | Path, most: int | None = TEXT) -> bytes:
     """The bytes of a plain file; anything else, or more than `most` bytes, is an OSError."""
     plain(path)
@@ -87,26 +126,6 @@ def plain(path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
-
-
-def programs(file: str | Path) -> bool:
-    """Whether an archive holds code beside tensors, as TorchScript does."""
-    return any("/code/" in name for name in _members(file))
-
-
-def arrays(file: str | Path) -> bool:
-    """Whether it is an archive of numpy arrays alone."""
-    names = _members(file)
-    return bool(names) and all(name.endswith(".npy") for name in names)
-
-
-def _members(file: str | Path) -> list[str]:
-    """Names in an archive; none where it is no archive, or a damaged one."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return []
 
 
 def near_folder(path: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Small pure scorers: outputs of a network on a set in, (name, value) out."""
+"""Metrics as pure functions: a network's outputs in, (name, value) pairs out."""
 # N images, B batch, C classes, K categories, G groups, H × W pixels
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def accuracy(logits: Tensor, label: Tensor) -> Iterator[tuple[str, float]]:
 
 
 def hits(logits: Tensor, label: Tensor) -> Tensor:
-    """What top-1 accuracy is made of, for logits (B, C): how many are right, how many there are. (2,)"""
+    """Correct predictions and samples, for logits (B, C). (2,)"""
     right = (logits.argmax(dim=1) == label).sum()
     return torch.stack([right, torch.full_like(right, len(label))])
 
@@ -36,30 +36,30 @@ def confusion(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def segmentation(tally: Tensor) -> Iterator[tuple[str, float]]:
-    """From a sum of `confusion` (C, C): the share of right pixels, and intersection over union, mean over classes.
-
-    A class that is neither there nor predicted has no IoU and does not count.
-    """
-    counts = tally.double()
-    right = counts.diagonal()  # (C,)
-    union = counts.sum(dim=0) + counts.sum(dim=1) - right  # (C,)
-    there = union > 0
-    yield "accuracy", float(right.sum() / counts.sum().clamp(min=1))
-    yield "miou", float((right[there] / union[there]).mean()) if there.any() else 0.0
+    """Pixel accuracy and mean IoU from a sum of `confusion` (C, C). Absent classes do not count."""
+    iou, present = _iou(tally)
+    yield "accuracy", float(tally.double().diagonal().sum() / tally.double().sum().clamp(min=1))
+    yield "miou", float(iou[present].mean()) if present.any() else 0.0
 
 
 def class_iou(tally: Tensor, classes: Sequence[str]) -> dict[str, float | None]:
-    """Intersection over union of every class by name; None for one that is neither there nor predicted."""
+    """Intersection over union of every class by name; None for an absent one."""
+    iou, present = _iou(tally)
+    return {name: float(iou[at]) if present[at] else None for at, name in enumerate(classes)}
+
+
+def _iou(tally: Tensor) -> tuple[Tensor, Tensor]:
+    """Intersection over union (C,), and which classes are labelled or predicted anywhere (C,)."""
     counts = tally.double()
-    right = counts.diagonal()  # (C,)
-    union = counts.sum(dim=0) + counts.sum(dim=1) - right  # (C,)
-    return {name: float(right[at] / union[at]) if union[at] > 0 else None for at, name in enumerate(classes)}
+    right = counts.diagonal()
+    union = counts.sum(dim=0) + counts.sum(dim=1) - right
+    return right / union, union > 0
 
 
 def split_accuracy(logits: Tensor, label: Tensor, hard: Tensor) -> Iterator[tuple[str, float]]:
     """Top-1 accuracy of logits (N, C) on the hard images (N,) bool and on the easy ones, and the mean of the two.
 
-    A part without images has no accuracy, and then there is no mean.
+    A side without images has no accuracy, and then there is no mean.
     """
     right = (logits.argmax(dim=1) == label).double()  # (N,)
     yield "hard_share", float(hard.double().mean())
@@ -97,15 +97,15 @@ def taken_for(shape: int, texture: int, count: int) -> Iterator[tuple[str, float
 def overlap_accuracy(logits: Tensor, label: Tensor, allowed: Tensor) -> Iterator[tuple[str, float]]:
     """Top-1 accuracy among all classes, and among the allowed ones (C,) alone, to which the labels belong."""
     yield from accuracy(logits, label)
-    saved = allowed.nonzero().flatten()  # places of the allowed classes
-    guess = saved[logits[:, saved].argmax(dim=1)]  # (N,)
+    classes = allowed.nonzero().flatten()
+    guess = classes[logits[:, classes].argmax(dim=1)]  # (N,)
     yield "accuracy_overlap", float((guess == label).double().mean())
 
 
 def cue_conflict(logits: Tensor, matrix: Tensor, shape: Tensor, texture: Tensor) -> Iterator[tuple[str, float]]:
     """Shape bias over categories of classes, Geirhos et al. 2019: argmax_k Σ_c matrix[k, c] softmax(logits)[c].
 
-    matrix (K, C) averages the probabilities of a category's classes; shape and texture (N,) are places in its rows.
+    matrix (K, C) averages the probabilities of a category's classes; shape and texture (N,) index its rows.
     Shares are of the images in conflict; `decided` is by shape or by texture, `neither` the rest.
     """
     conflict = shape != texture  # (N,)
@@ -128,30 +128,30 @@ def group_accuracy(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Accuracy of the worst group and the mean over groups; beside it, accuracy and size of every group by name.
 
-    group (N,) holds places in `names`; groups without images do not count. `adjusted` weighs the groups by their share
-    of the training set (Sagawa et al. 2020), divided by what the groups seen here have of it.
+    group (N,) indexes `names`; groups without images do not count. `adjusted` weighs the groups by their share
+    of the training set (Sagawa et al. 2020), divided by the share of the groups that occur here.
     """
     right = (logits.argmax(dim=1) == label).double()  # (N,)
     count = group.bincount(minlength=len(names))  # (G,)
     hits = group.bincount(weights=right, minlength=len(names))  # (G,)
-    outputs = {
+    groups = {
         name: {"accuracy": float(hits[at] / count[at]), "count": int(count[at])}
         for at, name in enumerate(names)
         if count[at] > 0
     }
-    if not outputs:
+    if not groups:
         return {}, {}
-    worst = min(outputs.values(), key=lambda each: each["accuracy"])
+    worst = min(groups.values(), key=lambda each: each["accuracy"])
     values = {
         "worst_group": worst["accuracy"],
-        "mean_group": sum(each["accuracy"] for each in outputs.values()) / len(outputs),
+        "mean_group": sum(each["accuracy"] for each in groups.values()) / len(groups),
         "worst_group_size": worst["count"],
     }
-    shares = {name: (train_share or {}).get(name, 0.0) for name in outputs}
+    shares = {name: (train_share or {}).get(name, 0.0) for name in groups}
     if sum(shares.values()) > 0:
-        weighted = sum(share * outputs[name]["accuracy"] for name, share in shares.items())
+        weighted = sum(share * groups[name]["accuracy"] for name, share in shares.items())
         values["adjusted"] = weighted / sum(shares.values())
-    return values, outputs
+    return values, groups
 
 
 def corruption_error(

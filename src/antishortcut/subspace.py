@@ -30,17 +30,17 @@ def top_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Returns (basis (D, k'), values (k',)) with k' = min(k, rank of rows); orthonormal columns, k' = 0 for zero rows.
     """
-    basis, values, there = padded_directions(rows, k)
-    count = int(there.sum())
+    basis, values, present = padded_directions(rows, k)
+    count = int(present.sum())
     return basis[:, :count], values[:count]
 
 
 @torch.no_grad()
 def padded_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As `top_directions`, but of a size known beforehand: what is not there is a zero column, after all that are.
+    """As `top_directions`, but of a fixed size, so that no rank is read back from the device: missing ones are zero.
 
-    So nobody asks a device for a rank, and waits. Decomposes the smaller Gram side, B × B or D × D, never a D × D
-    matrix when B < D. Returns (basis (D, m), values (m,), which are there (m,)) with m = min(k, B, D).
+    Decomposes the smaller Gram side, B × B or D × D. Returns (basis (D, m), values (m,), which are present (m,)) with
+    m = min(k, B, D).
     """
     x = _precise(rows)
     b, d = x.shape
@@ -50,12 +50,12 @@ def padded_directions(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(second_moment(x))  # (D,), (D, D)
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]  # largest first
     rounding = (max(b, d) * torch.finfo(rows.dtype).eps) ** 2  # of the rows, squared in their moment
-    there = _above(values, max(b, d), values.dtype, rounding)
-    vectors = vectors * there
+    present = _above(values, max(b, d), values.dtype, rounding)
+    vectors = vectors * present
     if b < d:
         # u = Xᵀv / √(Bλ); QR restores orthogonality to rounding, and leaves a column alone by those after it. (D, m)
-        vectors = torch.linalg.qr(x.T @ vectors).Q * there
-    return vectors.to(rows.dtype), (values * there).to(rows.dtype), there
+        vectors = torch.linalg.qr(x.T @ vectors).Q * present
+    return vectors.to(rows.dtype), (values * present).to(rows.dtype), present
 
 
 @torch.no_grad()
@@ -63,8 +63,8 @@ def leading_eigenvectors(moment: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `top_directions`, from a second moment (D, D) already accumulated."""
     values, vectors = torch.linalg.eigh(_precise(moment))
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    saved = int(_above(values, len(moment), moment.dtype).sum())
-    return vectors[:, :saved].to(moment.dtype), values[:saved].to(moment.dtype)
+    rank = int(_above(values, len(moment), moment.dtype).sum())
+    return vectors[:, :rank].to(moment.dtype), values[:rank].to(moment.dtype)
 
 
 @torch.no_grad()
@@ -83,15 +83,15 @@ def abandoned_directions(displacement: Tensor, final: Tensor, k: int, ridge: flo
     half = torch.linalg.solve_triangular(lower, a, upper=False)  # L⁻¹A
     values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(lower, half.T, upper=False))  # L⁻¹A L⁻ᵀ
     values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
-    saved = int(_above(values, len(a), displacement.dtype).sum())
-    basis = torch.linalg.solve_triangular(lower.T, vectors[:, :saved], upper=True)  # v = L⁻ᵀw
-    return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:saved].to(displacement.dtype)
+    rank = int(_above(values, len(a), displacement.dtype).sum())
+    basis = torch.linalg.solve_triangular(lower.T, vectors[:, :rank], upper=True)  # v = L⁻ᵀw
+    return torch.linalg.qr(basis).Q.to(displacement.dtype), values[:rank].to(displacement.dtype)
 
 
 def shortcut_subspace(early: Tensor, final: Tensor, k: int = 4) -> Tensor:
     """The paper's shortcut eigenspace: top-K eigenvectors of the second moment of Δh = early − final (Eq. 3–4).
 
-    Features (B, D) of the same samples; returns an orthonormal basis (D, k'), k' ≤ k directions there are.
+    Features (B, D) of the same samples; returns an orthonormal basis (D, k'), k' = min(k, rank).
     """
     return top_directions(early - final, k)[0]
 

@@ -84,7 +84,8 @@ def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: 
         assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
-    monkeypatch.setitem(known_sizes(), "cifar100", DataSize(images=15, classes=3, side=32))
+    sizes = {"cifar100": DataSize(images=15, classes=3, side=32)}
+    monkeypatch.setattr("antishortcut.experiments.cost.known_sizes", lambda: sizes)
     result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
     assert result == DataSize(images=len(sets.train), classes=len(sets.classes), side=32)
 

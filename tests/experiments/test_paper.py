@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe, teach_run
 from antishortcut.evaluation import EVALUATIONS
-from antishortcut.experiments.cost import KNOWN
+from antishortcut.experiments.cost import known_sizes
 from antishortcut.experiments.jobs import Job, Suite, teacher_key
 from antishortcut.experiments.paper import (
     ADE,
@@ -360,5 +360,5 @@ def test_students_are_smaller_than_their_teachers(name: str) -> None:
     whole = PAIRS[name].recipe()
     assert {whole.teacher.name, whole.student.name} <= set(STAND_INS)
     for recipe in (whole, desk_recipe(whole)):
-        classes = KNOWN[recipe.data.name].classes
+        classes = known_sizes()[recipe.data.name].classes
         assert parameters(recipe.student.name, classes) < 0.8 * parameters(recipe.teacher.name, classes)

@@ -42,9 +42,9 @@ def images(folder: RunDir, session: Session, count: int) -> Tensor:
     return torch.as_tensor(held.image[:count]).float() / 255
 
 
-def close(given: Any, wanted: Tensor) -> None:
-    wanted = wanted.detach()
-    torch.testing.assert_close(torch.as_tensor(given), wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+def close(actual: Any, expected: Tensor) -> None:
+    expected = expected.detach()
+    torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 
 
 def runtime(place: Path) -> onnxruntime.InferenceSession:
@@ -53,10 +53,10 @@ def runtime(place: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(place / "model.onnx", options)
 
 
-def elsewhere(code: str, place: Path) -> None:
-    """Run lines of Python in a folder, where the package cannot be imported."""
-    lost = "import sys; sys.modules['antishortcut'] = None\n"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", lost + code], cwd=place, check=True)
+def without_package(code: str, place: Path) -> None:
+    """Run Python in a folder where the package cannot be imported."""
+    hide = "import sys; sys.modules['antishortcut'] = None\n"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", hide + code], cwd=place, check=True)
 
 
 def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> RunDir:

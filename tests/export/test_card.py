@@ -1,4 +1,4 @@
-"""The model card says what the files say, and no more."""
+"""The model card holds what the run folder holds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from antishortcut.training.pipeline import Session
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_lines_of_the_card_run_where_it_lies(
+def test_code_of_the_card_runs(
     form: str, student: RunDir, of_timm: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = of_timm if form == "timm" else student
-    built = export(folder, form, None, out=tmp_path / form)
-    (block,) = re.findall(r"```python\n(.*?)```", (built.place / "README.md").read_text(), re.DOTALL)
+    exported = export(folder, form, None, out=tmp_path / form)
+    (block,) = re.findall(r"```python\n(.*?)```", (exported.place / "README.md").read_text(), re.DOTALL)
     assert len(block.splitlines()) == 5
-    assert block.splitlines()[: len(built.record["load"])] == built.record["load"]
-    monkeypatch.chdir(built.place)
-    if built.record["recipe"] is None:  # others need no package of ours
+    assert block.splitlines()[: len(exported.record["load"])] == exported.record["load"]
+    monkeypatch.chdir(exported.place)
+    if exported.record["recipe"] is None:  # others need no package of ours
         monkeypatch.setitem(sys.modules, "antishortcut", None)
     names: dict[str, Any] = {}
     exec(compile(block, form, "exec"), names)
@@ -36,10 +36,10 @@ def test_the_lines_of_the_card_run_where_it_lies(
         assert tuple(names["logits"].shape) == (1, 10)
 
 
-def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp_path: Path) -> None:
+def test_card_holds_scores_settings_and_sizes(student: RunDir, session: Session, tmp_path: Path) -> None:
     run, _ = student.read()
-    built = export(student, "safetensors", session.sets(run.data), out=tmp_path / "c")
-    card = (built.place / "README.md").read_text()
+    exported = export(student, "safetensors", session.sets(run.data), out=tmp_path / "c")
+    card = (exported.place / "README.md").read_text()
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in card.splitlines() if line[:1] == "|"]
     scores = student.scores()
     for name in ("iid", "conflict", "uncorrelated"):
@@ -56,6 +56,11 @@ def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp
     (size,) = [row for row in rows if row[0] == "cnn-2-16"]
     assert size[3] == f"{scores['cost']['values']['ms']:.3g} ms"
     assert "## Licence" in card
+    (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
+    assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes"}
+    for space in ("aligned", "raw"):
+        for name, value in scores["mechanism"]["values"][space].items():
+            assert f"| mechanism | {space} {name} | {value:.4f} |" in card
     for score in (student.path / "scores").iterdir():  # what is not there is not said
         shutil.move(score, tmp_path / score.name)
     try:
@@ -69,29 +74,20 @@ def test_the_card_says_what_the_files_say(student: RunDir, session: Session, tmp
     assert "shape_bias" not in card
 
 
-def test_the_card_as_the_hub_reads_it(student: RunDir, dense: RunDir, session: Session, tmp_path: Path) -> None:
+def test_huggingface_hub_reads_the_card(student: RunDir, dense: RunDir, session: Session, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
-    built = export(student, "torch", None, out=tmp_path / "t")
-    held = ModelCard.load(built.place / "README.md").data
+    exported = export(student, "torch", None, out=tmp_path / "t")
+    held = ModelCard.load(exported.place / "README.md").data
     assert (held.library_name, held.pipeline_tag) == ("torch", "image-classification")
     assert held.tags == ["antishortcut", "knowledge-distillation", "kd"]
     result = {(each.dataset_split, each.metric_name): each.metric_value for each in held.eval_results}
     scores = student.scores()
     assert result["conflict", "shape_bias"] == pytest.approx(scores["conflict"]["values"]["shape_bias"], abs=1e-6)
     assert result["iid", "accuracy"] == pytest.approx(scores["iid"]["values"]["accuracy"], abs=1e-6)
-    built = export(dense, "safetensors", None, out=tmp_path / "d")
-    held = ModelCard.load(built.place / "README.md").data
+    exported = export(dense, "safetensors", None, out=tmp_path / "d")
+    held = ModelCard.load(exported.place / "README.md").data
     assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
-
-
-def test_the_card_names_every_evaluation_there_was_not(student: RunDir, tmp_path: Path) -> None:
-    card = (export(student, "safetensors", None, out=tmp_path / "c").place / "README.md").read_text()
-    (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
-    assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes"}
-    for view in ("aligned", "raw"):
-        for name, value in student.scores()["mechanism"]["values"][view].items():
-            assert f"| mechanism | {view} {name} | {value:.4f} |" in card
 
 
 @pytest.mark.parametrize(
@@ -105,11 +101,11 @@ def test_the_card_names_every_evaluation_there_was_not(student: RunDir, tmp_path
         ("北京 ärger", "北京 ärger"),
     ],
 )
-def test_names_start_no_markup(name: str, shown: str) -> None:
+def test_names_are_escaped(name: str, shown: str) -> None:
     assert plain(name) == shown
 
 
-def test_a_hostile_name_stays_in_its_cell(student: RunDir, tmp_path: Path) -> None:
+def test_hostile_names_stay_in_their_cell(student: RunDir, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "s" / "kd-s3"
     shutil.copytree(student.path, copy)
     known = json.loads((copy / "run.json").read_text())

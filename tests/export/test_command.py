@@ -32,41 +32,41 @@ def asd(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_the_command(student: RunDir, tmp_path: Path) -> None:
+def test_command_prints_what_export_json_holds(student: RunDir, tmp_path: Path) -> None:
     assert set(OFFERED) == set(FORMATS)
-    message = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
+    shown = asd("export", str(student.path), "--to", "torch", "--out", str(tmp_path / "t"), "--threads", "1")
     teacher = RunDir(student.path.parent.parent / "teachers" / str(student.read()[0].teacher))
     (state,) = [entry for entry in Trajectory(teacher).entries if "100%" in entry["labels"]]
-    assert message["teacher"] == {
+    assert shown["teacher"] == {
         "parameters": teacher.result()["parameters"],
         "bytes": (teacher.snapshots / state["file"]).stat().st_size,
     }
-    assert message["parameters"] == student.result()["parameters"]
-    assert message["files"] == {"model.pt2": (tmp_path / "t" / "model.pt2").stat().st_size}
+    assert shown["parameters"] == student.result()["parameters"]
+    assert shown["files"] == {"model.pt2": (tmp_path / "t" / "model.pt2").stat().st_size}
     assert json.loads((tmp_path / "t" / "export.json").read_text()) == {
-        key: value for key, value in message.items() if key not in ("out", "teacher")
+        key: value for key, value in shown.items() if key not in ("out", "teacher")
     }
     words = ["export", str(student.path), "--to", "safetensors", "--out", str(tmp_path / "s")]
-    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
-    assert shown.splitlines()[-1] == str(tmp_path / "s")
-    assert "its teacher cnn-4-16" in shown
+    text = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert text.splitlines()[-1] == str(tmp_path / "s")
+    assert "its teacher cnn-4-16" in text
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["RUN", "--to", "onx"], "did you mean 'onnx'"),
         (["RUN", "--to", "timm"], "cnn-2-16 is not a timm model"),
         (["RUN", "--to", "safetensors", "--embedding"], "--embedding is for onnx and torch"),
         (["RUN", "--to", "onnx", "--out", "x.onnx"], "name a folder, x;"),
-        (["RUN", "--to", "onnx", "--state", "15%"], "final state alone"),
+        (["RUN", "--to", "onnx", "--state", "15%"], "final state only"),
         (["nothing", "--to", "onnx"], "not a run folder"),
         (["BEGUN", "--to", "onnx"], "is not finished"),
         (["RUN", "--to", "onnx"], "needs onnxruntime, which is not installed: pip install 'antishortcut[export]'"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
-    student: RunDir, tmp_path: Path, words: list[str], said: str,
+    student: RunDir, tmp_path: Path, words: list[str], message: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     shutil.copytree(student.path, tmp_path / "r" / "s" / "begun")
     (tmp_path / "r" / "s" / "begun" / "result.json").unlink()
     places = {"RUN": "r/s/run", "BEGUN": "r/s/begun"}
-    if "onnxruntime" in said:
+    if "onnxruntime" in message:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
     before = everything(tmp_path)
     monkeypatch.setattr(sys, "argv", ["asd", "export", *(places.get(word, word) for word in words)])
@@ -84,12 +84,12 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert (caught.value.code, captured.out) == (2, "")
     line = captured.err.strip().splitlines()[-1]
     assert line.startswith("asd: ")
-    assert said in line
+    assert message in line
     assert "Traceback" not in captured.err
     assert everything(tmp_path) == before
 
 
-def test_every_block_of_the_page_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_docs_page_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks] == ["sh", "py", "py", "toml", "sh"]

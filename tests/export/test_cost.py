@@ -17,7 +17,7 @@ from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.pipeline import Session
 
 
-def test_latency_is_measured_in_turns() -> None:
+def test_latency_is_measured_alternately() -> None:
     """A clock by hand: the slow call takes 3, the fast 1; what disturbs a round disturbs both."""
     now, order = [0.0], list[str]()
 
@@ -34,7 +34,7 @@ def test_latency_is_measured_in_turns() -> None:
     } == {5}
 
 
-def test_cost_is_scored_once_on_a_machine(
+def test_cost_is_measured_once_per_machine(
     student: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     student = RunDir(shutil.copytree(student.path, tmp_path / "kd-s3"))
@@ -45,16 +45,16 @@ def test_cost_is_scored_once_on_a_machine(
     assert values["bytes"] == (student.path / "student.safetensors").stat().st_size
     assert 0 < values["ms"] < 1e3 * 60
     assert values["times_faster"] > 0
-    bench = EvalContext(session.sets(student.read()[0].data), session.runs)
-    assert evaluate(student, bench, ["cost"])["cost"]["values"] == values  # not again
+    context = EvalContext(session.sets(student.read()[0].data), session.runs)
+    assert evaluate(student, context, ["cost"])["cost"]["values"] == values  # not again
     monkeypatch.setattr("antishortcut.evaluation.latency.processor", lambda: "another")
-    assert evaluate(student, bench, ["cost"])["cost"]["machine"].startswith("another, 1 thread, cpu, float32, torch ")
-    single = evaluate(teacher, bench, ["cost"])["cost"]["values"]
+    assert evaluate(student, context, ["cost"])["cost"]["machine"].startswith("another, 1 thread, cpu, float32, torch ")
+    single = evaluate(teacher, context, ["cost"])["cost"]["values"]
     assert set(single) == {"ms", "parameters", "bytes"}
     assert single["parameters"] == values["teacher_parameters"]
 
 
-def test_the_report_shows_size_and_latency(student: RunDir, session: Session, tmp_path: Path) -> None:
+def test_report_shows_size_and_latency(student: RunDir, session: Session, tmp_path: Path) -> None:
     """One run measured, one not, on one machine; the teacher stands before its students."""
     suite = tmp_path / "runs" / "s"
     shutil.copytree(student.path, suite / "kd-s3")
@@ -84,7 +84,7 @@ def test_the_report_shows_size_and_latency(student: RunDir, session: Session, tm
     assert "asd evaluate --on cost" in (suite / "table.md").read_text()
 
 
-def test_the_report_names_machines_where_there_are_several(student: RunDir, session: Session, tmp_path: Path) -> None:
+def test_report_names_several_machines(student: RunDir, session: Session, tmp_path: Path) -> None:
     suite = tmp_path / "runs" / "s"
     shutil.copytree(session.runs / "teachers", tmp_path / "runs" / "teachers")
     for seed, machine in ((3, "one"), (4, "one"), (5, "another")):

@@ -12,7 +12,7 @@ import pytest
 
 from antishortcut.errors import UserError
 from antishortcut.export import destination, export
-from antishortcut.export.atomic_dir import clean_up, placing
+from antishortcut.fileio import atomic_dir, recover_dir
 from antishortcut.run_dir import RunDir
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled, killed, killing_before
@@ -25,7 +25,9 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_only_exports_are_replaced_and_only_with_force(student: RunDir, tmp_path: Path) -> None:
+def test_only_exports_are_replaced_and_only_with_force(
+    student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "s"
     export(student, FORM, None, out=place)
     first = (place / "export.json").stat().st_ino
@@ -42,12 +44,8 @@ def test_only_exports_are_replaced_and_only_with_force(student: RunDir, tmp_path
     with pytest.raises(UserError, match="is a file"):
         export(student, FORM, None, out=tmp_path / "file", force=True)
     assert names(tmp_path) == {"s", "link", "file"}
-
-
-def test_the_current_folder_is_not_replaced(student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell that stands in a renamed folder would see the old one."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="the current folder; name a new folder"):
+    monkeypatch.chdir(tmp_path / "s")
+    with pytest.raises(UserError, match="the current folder"):
         export(student, FORM, None, out=Path())
 
 
@@ -63,7 +61,7 @@ def test_a_killed_export_leaves_the_old_one_or_none(
 
     def write() -> None:
         os.replace = killing_before(renames or 0)
-        with placing(place) as work:
+        with atomic_dir(place) as work:
             (work / "model.safetensors").write_text("half")
             if renames is None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -75,7 +73,7 @@ def test_a_killed_export_leaves_the_old_one_or_none(
         shutil.rmtree(place)
     else:
         assert not (place / "model.safetensors").exists()
-    clean_up(place)
+    recover_dir(place)
     assert names(tmp_path) == ({"s"} if exists else set())
     assert not exists or names(place) == {"README.md", "export.json", "model.pt2"}
     export(student, FORM, None, out=place, force=True)
@@ -101,7 +99,7 @@ def test_a_rename_that_fails_brings_the_old_export_back(
     assert names(tmp_path) == {"s"}
 
 
-def test_a_file_in_the_way_of_the_folder(student: RunDir, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_one_line(student: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(student.path, tmp_path / "s" / "kd-s3"))
     (copy.path / "export").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*export/safetensors \(.*\); name another folder as --out"):

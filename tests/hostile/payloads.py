@@ -13,19 +13,14 @@ import torch
 
 CALLS = {  # module, name → what it is called with, where {} is the marker
     ("os", "system"): "touch {}",
-    ("posix", "system"): "touch {}",
     ("builtins", "exec"): "open('{}', 'w').close()",
     ("builtins", "getattr"): "x",
     ("subprocess", "check_output"): "touch",
     ("functools", "partial"): "x",
-    ("importlib", "import_module"): "os",
     ("runpy", "run_path"): "{}",
-    ("pickle", "loads"): "x",
-    ("torch", "load"): "{}",
     ("torch.hub", "load"): "{}",
     ("torch.storage", "_load_from_bytes"): "x",
     ("torch.serialization", "os.system"): "touch {}",
-    ("numpy", "load"): "{}",
     ("numpy.testing._private.utils", "runstring"): "open('{}', 'w').close()",
 }
 

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, results that are damaged, memory that is short: one line, and nothing is lost."""
+"""Full or read-only disks, damaged results, too little memory: one line, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.browser.fake_runs import student
 
 
 def killed(work: Callable[[], None]) -> None:
-    """Do some work in a process that ends in SIGKILL."""
+    """Call `work` in a forked process, which must end by SIGKILL."""
     if (pid := os.fork()) == 0:
         try:
             work()
@@ -42,7 +42,7 @@ def killed(work: Callable[[], None]) -> None:
 
 
 def killing_before(number: int) -> Any:
-    """In place of os.replace: the last thing that a process does is its move before this one."""
+    """In place of os.replace: kills the process before this rename."""
     replace, done = os.replace, list[Any]()
 
     def move(source: Any, target: Any) -> None:
@@ -126,7 +126,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
-def test_short_memory_is_one_line(
+def test_running_out_of_memory_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
@@ -139,7 +139,7 @@ def test_short_memory_is_one_line(
 
 
 @pytest.mark.parametrize("error", [RecursionError("maximum recursion depth exceeded"), RuntimeError("another")])
-def test_our_own_mistakes_keep_their_traceback(
+def test_bugs_keep_their_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
@@ -151,7 +151,7 @@ def test_our_own_mistakes_keep_their_traceback(
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.EACCES, "Permission denied", "a/s.png"), "a/s.png: Permission denied; change who may "),
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), "a/b: No space left on device; make room there"),
@@ -160,13 +160,13 @@ def test_our_own_mistakes_keep_their_traceback(
         (OSError("unplugged\nby a cat"), "unplugged by a cat"),
     ],
 )
-def test_what_a_disk_says_names_the_file_and_a_remedy(error: OSError, said: str) -> None:
-    assert of_disk(error).startswith(said)
+def test_errors_of_a_disk_name_the_file_and_a_remedy(error: OSError, message: str) -> None:
+    assert of_disk(error).startswith(message)
     assert "\n" not in of_disk(error)
 
 
-def refused_by_its_mode(words: list[str], place: Path) -> str:
-    """The line of a command that may not write where it stands, by somebody whom modes of files bind."""
+def refused_by_permissions(words: list[str], place: Path) -> str:
+    """The error of a command that may not write to the current folder, run without root's capabilities."""
     bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
     place.chmod(0o555)
     ended = subprocess.run(
@@ -179,12 +179,12 @@ def refused_by_its_mode(words: list[str], place: Path) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may write everywhere")
-def test_where_somebody_may_not_write(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_one_line(tmp_path: Path) -> None:
     remedy = ": Permission denied; change who may read and write it, or name another place"
-    assert refused_by_its_mode(["init"], tmp_path) == f"asd: recipe.toml{remedy}"
+    assert refused_by_permissions(["init"], tmp_path) == f"asd: recipe.toml{remedy}"
 
 
-def test_a_worker_on_a_read_only_disk_says_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_on_a_read_only_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     result = guarded(failing(OSError(errno.EROFS, "Read-only file system", "runs/P2")))
     text = "runs/P2: Read-only file system; name another place, or have its disk mounted for writing"
     assert result == {"error": text}
@@ -225,7 +225,7 @@ def test_a_damaged_result_is_named(
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "\udcff"])
-def test_a_name_that_is_no_text_names_no_run(name: str) -> None:
+def test_a_name_that_is_not_utf8_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="cannot name a folder: it is not UTF-8"):
         _folder_name(name)
     assert _folder_name("Ärger-日本") == "Ärger-日本"

@@ -1,4 +1,4 @@
-"""Files that want to run code when they are read: none does, at any place where we read one, and each is one line."""
+"""Files that would run code when unpickled: no reader runs it, and each is refused with one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antishortcut.models.weights import read_weights
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.snapshots import load_state as load_snapshot
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.checkpoint import load_checkpoint
+from antishortcut.training.checkpoint import Checkpoints
 from tests.conftest import TINY
 from tests.data.official import make_cifar, make_folder
 from tests.hostile.payloads import FORMS, call, in_torch_zip, pickles
@@ -48,7 +48,7 @@ def resumed(folder: Path, data: bytes) -> object:
     for path in states.iterdir():
         path.unlink()
     (states / f"000000004-{hashlib.sha256(data).hexdigest()[:16]}.pt").write_bytes(data)
-    return load_checkpoint(states)
+    return Checkpoints(RunDir(folder), "").load()
 
 
 def _listed(folder: Path, data: bytes, name: str) -> None:
@@ -106,7 +106,7 @@ def test_no_pickle_runs_code(tmp_path: Path, reader: Reader) -> None:
             assert not marker.exists(), name
 
 
-def test_the_pickles_do_run_code_where_they_are_trusted(tmp_path: Path) -> None:
+def test_pickle_loads_would_run_the_code(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     pickle.loads(call("os", "system", f"touch {marker}"))
     assert marker.exists()
@@ -125,8 +125,8 @@ def test_arrays_of_objects_are_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "marker").exists()
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
-def test_own_pickles_of_arrays_are_read(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_pickles_of_arrays_are_read(tmp_path: Path, protocol: int) -> None:
     data = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     content = {"data": data, b"turned": np.asfortranarray(data), "labels": [1, 2], "raw": b"\xff"}
     (tmp_path / "p").write_bytes(pickle.dumps(content, protocol))
@@ -137,14 +137,14 @@ def test_own_pickles_of_arrays_are_read(tmp_path: Path, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("array", [np.zeros(2, ">i4"), np.array(["a"]), np.array([None])], ids=str)
-def test_arrays_of_anything_but_plain_numbers_are_refused(tmp_path: Path, array: object) -> None:
+def test_arrays_of_other_types_are_refused(tmp_path: Path, array: object) -> None:
     (tmp_path / "p").write_bytes(pickle.dumps({"data": array}, 2))
     with pytest.raises(UserError, match="not allowed"):
         read_pickle(tmp_path / "p", 0, "", "hint")
 
 
 @pytest.mark.parametrize("core", ["numpy._core", "numpy.core"])
-def test_a_numpy_scalar_beside_weights_that_holds_a_pickle_is_refused(tmp_path: Path, core: str) -> None:
+def test_a_numpy_object_scalar_is_refused(tmp_path: Path, core: str) -> None:
     """One of type object would be a pickle of its own, read without care."""
     inner = call("builtins", "exec", f"open('{tmp_path / 'marker'}', 'w').close()")
     data = b"\x80\x02}" + _text(b"a") + f"c{core}.multiarray\nscalar\ncnumpy\ndtype\n".encode() + _text(b"O8")
@@ -165,7 +165,7 @@ def _safetensors(head: bytes, length: int | None = None, body: bytes = b"\0" * 8
 
 
 GOOD = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
-LIES = {
+DAMAGED = {
     "a head longer than the file": _safetensors(GOOD, 2**20),
     "a head of 2⁶³ bytes": _safetensors(GOOD, 2**63),
     "offsets outside": _safetensors(GOOD.replace(b"8]}", b"1099511627776]}")),
@@ -178,11 +178,11 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_wrong_safetensors_are_one_line(tmp_path: Path, lie: str) -> None:
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_safetensors_are_one_line(tmp_path: Path, name: str) -> None:
     for reader in (named_safetensors, teacher, own_loop):
         with pytest.raises(UserError) as caught:
-            reader(tmp_path, LIES[lie])
+            reader(tmp_path, DAMAGED[name])
         assert "\n" not in str(caught.value)
 
 
@@ -190,7 +190,7 @@ ODD = ({3: torch.ones(1)}, {"a": torch.ones(2).to_sparse()}, {"a": torch.ones(2,
 
 
 @pytest.mark.parametrize("content", ODD, ids=range(len(ODD)))
-def test_tensors_that_are_not_plain_are_refused(tmp_path: Path, content: object) -> None:
+def test_sparse_and_meta_tensors_are_refused(tmp_path: Path, content: object) -> None:
     file = io.BytesIO()
     torch.save(content, file)
     with pytest.raises(UserError, match="holds no"):
@@ -198,7 +198,7 @@ def test_tensors_that_are_not_plain_are_refused(tmp_path: Path, content: object)
 
 
 @pytest.mark.parametrize("which", ["distill", "audit"])
-def test_the_command_refuses_in_one_line(
+def test_commands_refuse_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], which: str
 ) -> None:
     from antishortcut.models import build

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import antishortcut.training.trainer as loop
-from antishortcut import hardware
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network
@@ -114,18 +112,3 @@ def test_running_out_of_memory_is_one_line(
     whole = outcome(distill(recipe, session, method="ce", seed=1, suite="whole"), session)
     assert all(torch.equal(resumed[0][key], whole[0][key]) for key in whole[0])
     assert resumed[1] == whole[1]
-
-
-def test_free_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> None:
-    assert hardware.free_bytes(tmp_path) is None
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable:   50 kB\n")
-    assert hardware.free_bytes(tmp_path) == 50 * 1024
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text("max\n")
-    (group / "memory.current").write_text("30000\n")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 2000\n")
-    assert hardware.free_bytes(tmp_path) == 50 * 1024
-    (group / "memory.max").write_text("40000\n")
-    assert hardware.free_bytes(tmp_path) == 12_000

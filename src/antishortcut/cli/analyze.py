@@ -63,7 +63,7 @@ def audit(
     """Audit your own model: from two checkpoints and images, which directions training abandoned, and how sure."""
     from antishortcut.analysis.audit import audit as measure
     from antishortcut.data import open_sets
-    from antishortcut.export.atomic_dir import placing
+    from antishortcut.fileio import atomic_dir
     from antishortcut.run_dir import write_json
 
     options.use_threads(threads)
@@ -84,7 +84,7 @@ def audit(
         case = _from_files(str(model), Path(str(final)), early or (), sets, embedding, classes)
     if student is not None or student_model is not None:
         case = _with_student(case, student, student_model, classes)
-    with placing(out.resolve()) as work:  # a link may lead to another disk
+    with atomic_dir(out.resolve()) as work:  # a link may lead to another disk
         choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
         result = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
         result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
@@ -195,10 +195,10 @@ def _with_student(case: AuditInput, path: Path | None, model: str | None, classe
 
 def _clear(out: Path) -> None:
     """Only a new or empty folder, or that of an earlier audit, may be written to."""
-    from antishortcut.export.atomic_dir import clean_up
+    from antishortcut.fileio import recover_dir
 
     folder = out.resolve()
-    clean_up(folder)
+    recover_dir(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     earlier = RESULT in names and names <= set(WRITTEN)
     if (folder.exists() and not folder.is_dir()) or folder == Path.cwd() or (names and not earlier):

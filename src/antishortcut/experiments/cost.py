@@ -115,7 +115,8 @@ class Cost:
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
     sizes, problems, seconds = dict[str, DataSize](), dict[str, str](), dict[str, float]()
-    for data in {job.recipe.data.name: job.recipe.data for job in jobs if job.recipe.data.name not in known_sizes()}.values():
+    data_sets = {job.recipe.data.name: job.recipe.data for job in jobs}
+    for data in (data for name, data in data_sets.items() if name not in known_sizes()):
         try:
             sizes[data.name] = clock.count(data)
         except UserError as error:

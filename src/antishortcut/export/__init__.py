@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.export.atomic_dir import clean_up, placing
-from antishortcut.export.formats import FORMATS, Written, channels, outputs, require
+from antishortcut.export.formats import FORMATS, WrittenModel, channels, output_names, require
 from antishortcut.export.model_card import Teacher, find_teacher, model_card
-from antishortcut.export.verify import Opened, check, open_run
-from antishortcut.fileio import expanded
+from antishortcut.export.verify import OpenedRun, check, open_run
+from antishortcut.fileio import atomic_dir, expanded, recover_dir
 from antishortcut.models import feature_shapes
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import DataSplits
@@ -45,14 +44,14 @@ def export(
 ) -> Export:
     """Write a finished run's network into a folder of its own, with a record and a model card; whole or not at all.
 
-    `sets`: the run's data; None if they are not available: then it is checked on noise, and classes have no names.
+    `sets`: the run's data. Without them (None) it is checked on noise, and classes have no names.
     """
     place = destination(folder, form, state, out, force)
     opened = open_run(folder, sets, state)
-    with placing(place) as work:
+    with atomic_dir(place) as work:
         written = FORMATS[form](opened, work, embedding)
         checked = check(opened, embedding, written.run, opened.maps and not written.note)
-        record = {"format": form, **_facts(opened, written, embedding), "check": asdict(checked)}
+        record = {"format": form, **_record(opened, written, embedding), "check": checked}
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
         teacher = find_teacher(opened.folder, opened.run, runs)
         (work / CARD).write_text(model_card(opened, written, record, teacher), encoding="utf-8")
@@ -60,16 +59,16 @@ def export(
     return Export(place, record, teacher)
 
 
-def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
+def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[str, Any]:
     """Everything needed to use the files without this package."""
     run, network = opened.run, opened.network
-    sides = ["height", "width"] if opened.maps and not written.note else list(opened.traced().shape[2:])
+    sides = ["height", "width"] if opened.maps and not written.note else list(opened.images.shape[2:])
     widths = {"logits": opened.classes, "embedding": feature_shapes(network, opened.side).embedding}
     after = ["rows", "columns"] if opened.maps else []
     return {
         "model": run.model.name,
         "options": run.model.build_options,
-        "parameters": opened.parameters,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "classes": opened.classes,
         "names": list(opened.names) or None,
         "image_size": opened.side,
@@ -80,7 +79,7 @@ def _facts(opened: Opened, written: Written, embedding: bool) -> dict[str, Any]:
         "preprocessing": written.preprocessing,
         "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
-        "output": {name: ["batch", widths[name], *after] for name in outputs(embedding)},
+        "output": {name: ["batch", widths[name], *after] for name in output_names(embedding)},
         "note": written.note or None,
         "load": list(written.load),
         "recipe": {"student": dict(written.recipe)} if written.recipe else None,
@@ -94,24 +93,22 @@ def destination(folder: RunDir, form: str, state: str, out: Path | None, force: 
     if form not in FORMATS:
         raise UserError(f"--to {form!r}{suggest(form, FORMATS)}")
     if not folder.finished:
-        raise UserError(f"{folder.path} is not finished; run its command again to go on with it")
+        raise UserError(f"{folder.path} is not finished; run its command again to resume it")
     require(form)
     place = expanded(out or folder.path / "export" / (form if state == "final" else f"{form}@{state}"))
     if place.suffix in SUFFIXES:
         raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
     place = place.resolve()
-    if place == Path.cwd() or (place.exists() and not place.is_dir()):
-        raise UserError(f"{place} is a file or the current folder; name a new folder as --out")
-    clean_up(place)
+    recover_dir(place)
     names = {path.name for path in place.iterdir()} if place.is_dir() else set()
-    if names and not names <= _files_of(place):
-        raise UserError(f"{place} holds other things; name a new folder as --out")
+    if place == Path.cwd() or place.is_file() or not names <= _export_files(place):
+        raise UserError(f"{place} is a file, the current folder or holds other things; name a new folder as --out")
     if names and not force:
-        raise UserError(f"{place} is there already; --force replaces it, --out names another folder")
+        raise UserError(f"{place} exists; --force replaces it, --out names another folder")
     return place
 
 
-def _files_of(place: Path) -> set[str]:
+def _export_files(place: Path) -> set[str]:
     """The files of an earlier export."""
     try:
         return {*read_json(place / RECORD)["files"], RECORD, CARD}

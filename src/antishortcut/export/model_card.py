@@ -7,31 +7,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, one_line
 from antishortcut.evaluation import EVALUATIONS
-from antishortcut.export.formats import Written
-from antishortcut.export.verify import Opened, short
+from antishortcut.export.formats import WrittenModel
+from antishortcut.export.verify import OpenedRun, short_name
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
 
 COST = "cost"  # the evaluation of latency
 MARKUP = re.compile(r"[\\`*\[\]~$<]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 Scores = Mapping[str, Mapping[str, Any]]
-
-
-class Row(NamedTuple):
-    """One score."""
-
-    set: str
-    score: str
-    value: float
-    images: Any
-    source: str
+CardScore = tuple[str, str, float, Any, str]
+KINDS = {"miou": "mean_iou"}  # as the Hub calls metrics
+HEAD = ("set", "score", "value", "images", "source")  # of a CardScore
 
 
 @dataclass(frozen=True)
@@ -51,22 +44,36 @@ def find_teacher(folder: RunDir, run: Run, runs: Path | None = None) -> Teacher 
     try:
         teacher, _ = home.read()
         size = (home.snapshots / Trajectory(home).entry("final")["file"]).stat().st_size
-        parameters = home.result().get("parameters")
+        return Teacher(teacher, home.result().get("parameters"), size)
     except (UserError, OSError, KeyError):  # missing or incomplete
         return None
-    return Teacher(teacher, parameters if isinstance(parameters, int) else None, size)
 
 
-def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teacher: Teacher | None) -> str:
+def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, Any], teacher: Teacher | None) -> str:
+    run, model = opened.run, opened.run.model
+    title = f"{model.name}, a teacher, state {opened.state}"
+    if run.kind == "distill":
+        start = f"trained on {short_name(run.data.name)}"
+        start = f"distilled from {teacher.run.model.name if teacher else run.teacher}" if run.roles else start
+        title = f"{model.name} {start} ({run.method})"
     scores = _scores(opened)
     rows = list(_rows(opened, scores))
-    title = _title(opened, teacher)
     own = str(opened.folder.result().get("set"))  # the test set that the evaluation `clean` scores
     scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
+    begun = f" and the weights it started from ({model.name})" if model.pretrained or model.weights else ""
+    limits = [
+        f"It gives {'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows.",
+        "The scores hold for images like those of the sets they name, and for this run: another seed gives others.",
+        f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels.",
+    ]
+    if record["note"]:
+        limits.append(f"It takes scenes of one size only: {plain(record['note'])}.")
+    if not opened.names:
+        limits.append("Its data were not available at export: it was checked on noise, and its classes have no names.")
     sections = {
         "Scores": [
-            *_table(Row._fields, [(*row[:2], f"{row.value:.4f}", _count(row.images), row.source) for row in rows]),
+            *_table(HEAD, [(*row[:2], f"{row[2]:.4f}", _number(row[3], ","), row[4]) for row in rows]),
             "",
             f"Not measured: {missing}. Measure them with `asd evaluate --on`." if missing else "All were measured.",
         ],
@@ -74,8 +81,11 @@ def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teac
         "How to use": [
             "```python", *written.load, *written.use, "```", "", f"Preprocessing is {record['preprocessing']}."
         ],
-        "Limits": [f"- {line}" for line in _limits(opened, record)],
-        "Licence": [_licence(opened.run)],
+        "Limits": [f"- {line}" for line in limits],
+        "Licence": [
+            f"The run names none. These weights were learned from {plain(short_name(run.data.name))}: look up the "
+            f"terms of those images{plain(begun)}. The program that trained them, antishortcut, is under Apache-2.0."
+        ],
     }  # fmt: skip
     lines = ["---", _metadata(opened, written, title, rows).to_yaml(), "---", "", f"# {plain(title)}", ""]
     lines += _table(("", ""), _facts(opened, record, teacher).items())
@@ -84,21 +94,14 @@ def model_card(opened: Opened, written: Written, record: Mapping[str, Any], teac
     return "\n".join(lines) + "\n"
 
 
-def _metadata(opened: Opened, written: Written, title: str, rows: Sequence[Row]) -> ModelCardData:
+def _metadata(opened: OpenedRun, written: WrittenModel, title: str, rows: Sequence[CardScore]) -> ModelCardData:
     """What the Hub reads; each score once, the evaluation's rather than training's."""
     run, task = opened.run, "image-segmentation" if opened.maps else "image-classification"
-    data = one_line(short(run.data.name))
+    data = one_line(short_name(run.data.name))
+    metrics = {row[:2]: round(row[2], 6) for row in rows}
     results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=data,
-            dataset_name=data,
-            dataset_split=one_line(row.set),
-            metric_type="mean_iou" if row.score == "miou" else one_line(row.score),
-            metric_name=one_line(row.score),
-            metric_value=round(row.value, 6),
-        )
-        for row in {(row.set, row.score): row for row in rows}.values()
+        EvalResult(task, data, data, KINDS.get(name, one_line(name)), value, dataset_split=split, metric_name=name)
+        for (split, name), value in ((tuple(map(one_line, key)), value) for key, value in metrics.items())
     ]
     return ModelCardData(
         library_name=written.library,
@@ -110,16 +113,7 @@ def _metadata(opened: Opened, written: Written, title: str, rows: Sequence[Row])
     )
 
 
-def _title(opened: Opened, teacher: Teacher | None) -> str:
-    run = opened.run
-    if run.kind != "distill":
-        return f"{run.model.name}, a teacher, state {opened.state}"
-    if not run.roles:
-        return f"{run.model.name} trained on {short(run.data.name)} ({run.method})"
-    return f"{run.model.name} distilled from {teacher.run.model.name if teacher else run.teacher} ({run.method})"
-
-
-def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -> dict[str, str]:
+def _facts(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None) -> dict[str, str]:
     run, data, optim, check = opened.run, opened.run.data, opened.run.optim, record["check"]
     shorter, side = record["shorter_side"], record["resized_to"]
     crop = f"; of a file, make the shorter side {shorter} and cut the centre out" if shorter else ", whole scenes"
@@ -128,23 +122,23 @@ def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -
     names = f": {', '.join(opened.names[:12])}{', … (all in export.json)' * (len(opened.names) > 12)}"
     limits = {"train_limit": data.train_limit, "test_limit": data.test_limit}
     settings = {key: value for key, value in {**limits, **data.options}.items() if value is not None}
+    start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
     facts = {
-        "network": f"{run.model.name}, {opened.parameters:,} parameters",
+        "network": f"{run.model.name}, {record['parameters']:,} parameters",
         "input": f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{crop}",
         "preprocessing": f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{resize}",
         "output": "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + upsample,
         "classes": f"{opened.classes}{names if opened.names else ''}",
-        "data": _listed(short(data.name), settings) + f", fingerprint {run.fingerprint}",
+        "data": f"{_with_settings(short_name(data.name), settings)}, fingerprint {run.fingerprint}",
     }
     if run.kind == "distill":
         name = f"{teacher.run.model.name}, {_length(teacher.run)}, " if teacher else ""
         states = ", ".join(f"{role} = {state}" if role != state else role for role, state in run.roles.items())
         facts["teacher"] = f"{name}hash {run.teacher}, states {states or 'none'}" if run.teacher else "none"
-        facts["method"] = _listed(run.method, run.options)
-    start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
-    rate = f"rate {optim.lr:g} ({optim.schedule})"
+        facts["method"] = _with_settings(run.method, run.options)
     return facts | {
-        "training": f"{_length(run)}, {optim.name}, {rate}, batch {optim.batch}, augmentation {data.augment}{start}",
+        "training": f"{_length(run)}, {optim.name}, learning rate {optim.lr:g} ({optim.schedule}), "
+        f"batch {optim.batch}, augmentation {data.augment}{start}",
         "seeds": f"training {run.seed}, data {data.seed}" + (f", teacher {teacher.run.seed}" if teacher else ""),
         "run": f"{run.suite}/{run.name}-s{run.seed}, hash {run.hash}, state {opened.state}",
         "checked": f"against the original on {check['images']} of {' and '.join(map(_shape, check['sizes']))}: "
@@ -152,80 +146,55 @@ def _facts(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None) -
     }
 
 
-def _listed(name: str, options: Mapping[str, Any]) -> str:
-    return ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
+def _with_settings(name: str, settings: Mapping[str, Any]) -> str:
+    return ", ".join([name, *(f"{key} {value}" for key, value in settings.items())])
 
 
 def _length(run: Run) -> str:
     return "trained elsewhere" if run.kind == "imported" else run.length
 
 
-def _scores(opened: Opened) -> dict[str, dict[str, Any]]:
+def _scores(opened: OpenedRun) -> Scores:
     """The scores of this very state."""
-    scores = opened.folder.scores()
-    if opened.state == "final":
-        return {name: score for name, score in scores.items() if "@" not in name}
-    mark = f"@{opened.state}"
-    return {name.removesuffix(mark): score for name, score in scores.items() if name.endswith(mark)}
+    scores, mark = opened.folder.scores(), "" if opened.state == "final" else f"@{opened.state}"
+    return {name.removesuffix(mark): scores[name] for name in scores if "".join(name.partition("@")[1:]) == mark}
 
 
-def _rows(opened: Opened, scores: Scores) -> Iterator[Row]:
+def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
     """The score at the end of training, then all scores of every set."""
     if opened.state != "final":
         entry = Trajectory(opened.folder).entry(opened.state)
-        for name in ("accuracy", "miou"):
-            if _is_number(entry.get(name)):
-                yield Row("judged", name, entry[name], entry.get("images"), "while training")
+        for metric in (metric for metric in ("accuracy", "miou") if metric in entry):
+            yield "evaluated", metric, entry[metric], entry.get("images"), "while training"
     else:
         try:
             name, value = opened.folder.primary_metric()
             result = opened.folder.result()
-            yield Row(
-                str(result.get("set", "test")), name, value, result["last"].get("images"), "at the end of training"
-            )
-        except (UserError, KeyError, TypeError, ValueError):  # an incomplete result.json
+            yield result["set"], name, value, result["last"].get("images"), "at the end of training"
+        except (UserError, KeyError):  # an incomplete result.json
             pass
     for name, score in scores.items():
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""
-        values = score["values"] if name != COST else {}
-        for key, value in values.items():
+        for key, value in (score["values"] if name != COST else {}).items():
             inner = value if isinstance(value, dict) else {"": value}  # of the mechanism: measures by space
             for measure, number in inner.items():
                 if _is_number(number):
-                    yield Row(name, f"{key} {measure}".strip(), number, score.get("count"), source)
+                    yield name, f"{key} {measure}".strip(), number, score.get("count"), source
 
 
-def _cost(opened: Opened, record: Mapping[str, Any], teacher: Teacher | None, score: Mapping[str, Any]) -> list[str]:
+def _cost(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None, score: Mapping[str, Any]) -> list[str]:
     values = score.get("values", {})
     files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
-    rows = [(opened.run.model.name, f"{opened.parameters:,}", files, _ms(values.get("ms")))]
+    rows = [(opened.run.model.name, record["parameters"], files, values.get("ms"))]
     if teacher:
         name = f"its teacher {teacher.run.model.name}"
-        rows.append((name, _count(teacher.parameters), megabytes(teacher.size), _ms(values.get("teacher_ms"))))
-    table = _table(("", "parameters", "weights", "one image"), rows)
-    if not _is_number(values.get("ms")):
-        return [*table, "", "Latency was not measured (`asd evaluate --on cost`)."]
-    machine = plain(str(score.get("machine", "an unknown machine")))
-    return [*table, "", f"One image at a time, median of {score.get('count', '?')}, PyTorch on {machine}."]
-
-
-def _limits(opened: Opened, record: Mapping[str, Any]) -> Iterator[str]:
-    yield f"It gives {'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows."
-    yield "The scores hold for images like those of the sets they name, and for this run: another seed gives others."
-    yield f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels."
-    if record["note"]:
-        yield f"It takes scenes of one size only: {plain(record['note'])}."
-    if not opened.names:
-        yield "Its data were not available at export: it was checked on noise, and its classes have no names."
-
-
-def _licence(run: Run) -> str:
-    start = f" and the weights it started from ({run.model.name})" if run.model.pretrained or run.model.weights else ""
-    return (
-        f"The run names none. These weights were learned from {plain(short(run.data.name))}: look up the terms of "
-        f"those images{plain(start)}. The program that trained them, antishortcut, is under Apache-2.0."
-    )
+        rows.append((name, teacher.parameters, megabytes(teacher.size), values.get("teacher_ms")))
+    cells = [(name, _number(count, ","), size, _number(ms, ".3g", " ms")) for name, count, size, ms in rows]
+    text = "Latency was not measured (`asd evaluate --on cost`)."
+    if _is_number(values.get("ms")):
+        text = f"One image at a time, median of {score['count']}, PyTorch on {plain(score['machine'])}."
+    return [*_table(("", "parameters", "weights", "one image"), cells), "", text]
 
 
 def plain(text: str) -> str:
@@ -247,12 +216,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else "–"
-
-
-def _ms(value: Any) -> str:
-    return f"{value:.3g} ms" if _is_number(value) else "–"
+def _number(value: Any, form: str, unit: str = "") -> str:
+    return f"{value:{form}}{unit}" if _is_number(value) else "–"
 
 
 def megabytes(size: int) -> str:

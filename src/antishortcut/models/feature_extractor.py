@@ -272,7 +272,7 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
     floats = {
         name: value
         for name, value in values.items()
-        if value.ndim in (2, 4) and value.is_floating_point() and batch in (None, len(value))
+        if value.ndim in (2, 4) and value.is_floating_point() and batch in (None, value.shape[0])
     }
     fitting = {name: value for name, value in floats.items() if classes in (None, value.shape[1])}
     for value in fitting.values():
