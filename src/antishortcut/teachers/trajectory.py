@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -217,10 +218,10 @@ class Teachers:
             self._models[role] = model.requires_grad_(False).eval()
         return self._models[role]
 
-    @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Feature sizes by role."""
-        return _LazyShapes(self)
+    @cached_property
+    def shapes(self) -> dict[str, Shape]:
+        """Feature sizes of the states that the run learns from, by role."""
+        return {role: feature_shapes(self.network(role), self.image_size) for role in self.run.roles}
 
     @torch.no_grad()
     def features(self, roles: Iterable[str], image: Tensor, stages: bool = False) -> dict[str, Features]:
@@ -235,17 +236,3 @@ class Teachers:
     def use(self, frozen: dict[str, FrozenModel]) -> None:
         """Compute outputs by these forms of the same states from now on."""
         self._frozen = frozen
-
-
-class _LazyShapes(Mapping[str, Shape]):
-    def __init__(self, teachers: Teachers) -> None:
-        self.teachers = teachers
-
-    def __getitem__(self, role: str) -> Shape:
-        return feature_shapes(self.teachers.network(role), self.teachers.image_size)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.teachers.run.roles)
-
-    def __len__(self) -> int:
-        return len(self.teachers.run.roles)

@@ -97,6 +97,7 @@ class Trainer:
         self.run, self.run_dir, self.data, self.fabric, self.execution = run, run_dir, data, fabric, execution
         classes, size = len(data.classes), data.image_size
         teachers = Teachers(run, runs, classes, size)
+        shapes = teachers.shapes  # loads the teachers, before seeding: building them draws random numbers
         torch.manual_seed(run.seed)  # the same first student for every method
         rewinds = run.kind == "rewind"  # starts from its teacher's weights
         self.student = build_model(run.model.without_weights() if rewinds else run.model, classes, size)
@@ -105,10 +106,10 @@ class Trainer:
         if rewinds:
             load_checked(self.student, teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = build_task(data, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = method_sizes(data, feature_shapes(self.student, size), teachers.shapes)
+        sizes = method_sizes(data, feature_shapes(self.student, size), shapes)
+        check_networks(data, sizes)
         self.method = build_method(run.method, sizes, run.options)
         check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
-        check_networks(data, sizes)
 
         self.loader = self._loader("train")
         self.steps_per_epoch = len(self.loader)
