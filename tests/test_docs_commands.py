@@ -38,8 +38,8 @@ NOT = {
     "pip install": "installs",
     "ray start": "tests/experiments/test_ray_engine.py::nodes",
     "--engine ray": "a cluster: tests/experiments/test_ray_engine.py::test_a_node_dies_and_every_run_ends_once",
-    "torchrun --nnodes": "tests/training/test_two_processes.py::test_two_machines_end_where_two_processes_of_one_do",
-    "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_end_where_one_does",
+    "torchrun --nnodes": "tests/training/test_two_processes.py::test_two_machines_equal_two_processes_of_one",
+    "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_equal_one",
     "srun ": "Slurm, which has not been tried",
     "#SBATCH": "Slurm",
     "#!/bin/bash": "the head of a Slurm script",
@@ -94,6 +94,7 @@ FEW = {
 }
 # the beginning of a line → further words, before its own, which win
 MORE = {
+    "distill --data": ["--no-pretrained"],
     "suite run beyond-cues": ["--only", "beyond-cues/kd", "--seeds", "1"],
     "suite run beyond-cifar": ["--only", "beyond-cifar/kd", "--seeds", "1"],
     "suite run desk-dense": ["--only", "desk-camvid/kd", "--seeds", "1"],

@@ -107,8 +107,11 @@ class RunDir:
                 f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under "
                 "another --runs, or read it with the version that wrote it"
             )
-        if value.get("sum") != _sum(value):
-            raise UserError(f"{path}: damaged or edited (its checksum is wrong); restore it or remove its folder")
+        if value.get("sum", _sum(value)) != _sum(value):
+            raise UserError(
+                f"{path}: damaged or edited (its checksum is wrong); restore it or remove its folder; if you edited "
+                'it on purpose, remove its "sum"'
+            )
         return run, execution
 
     @contextmanager
@@ -142,9 +145,9 @@ class RunDir:
 
     def primary_metric(self) -> tuple[str, float]:
         """The name and last value of a finished run's main score."""
-        result, name = self.result(), ""
+        result = self.result()
+        name = str(result.get("primary_metric", "accuracy"))
         try:
-            name = result["primary_metric"]
             return name, float(result["last"][name])
         except (KeyError, TypeError, ValueError, OverflowError):
             path = self.path / "result.json"

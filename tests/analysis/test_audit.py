@@ -361,7 +361,7 @@ def test_audit_of_a_teacher_folder_and_its_student(
     assert result["notes"] == [note for note in result["notes"] if "fingerprints" not in note]
     assert asd("audit", "--teacher", teacher.hash, "--early", "50%", "--limit", "30")["early"] == "50%"
     for words, message in (
-        (("--early", "16%"), "kept no state '16%'; did you mean"),
+        (("--early", "16%"), "has no state '16%'; did you mean"),
         (("--early", "100%"), "cannot be the early one too"),
         (("--model", "cnn-2-8"), "leave out --model"),
     ):

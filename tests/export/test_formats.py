@@ -115,7 +115,7 @@ def test_saved_states_of_a_teacher_are_exported(session: Session) -> None:
         assert all(torch.equal(value, weights[key.removeprefix("body.")]) for key, value in expected.items())
     card = (exported.place / "README.md").read_text()
     assert f"| evaluated | accuracy | {trajectory.entry('15%')['accuracy']:.4f} |" in card
-    with pytest.raises(UserError, match=r"kept no state '30%'"):
+    with pytest.raises(UserError, match=r"has no state '30%'"):
         export(folder, "safetensors", None, state="30%")
 
 

@@ -141,7 +141,7 @@ def test_a_wrong_manifest_of_snapshots_is_one_line(changes: dict[str, Any], tmp_
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["states"][-1] |= changes
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"manifest\.json: not a list of states"):
+    with pytest.raises(UserError, match=r"manifest\.json: not a manifest"):
         imported.imported_states(TeacherSettings(name="cnn-8", final=str(tmp_path)))
 
 

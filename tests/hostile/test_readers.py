@@ -60,7 +60,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     saved = Snapshots(run.path, 1)
     saved(torch.nn.Linear(2, 2), 1)
     state = {"body.weight": torch.ones(2, 3)}
-    resumed = _saved({"model": state, "seconds": 1.0})
+    resumed = _saved({"model": state, "step": 1, "run": ""})
     picture, array = io.BytesIO(), io.BytesIO()
     Image.fromarray(np.arange(324, dtype=np.uint8).reshape(9, 12, 3)).save(picture, "PNG")
     np.save(array, np.zeros((2, 8, 8, 3), np.uint8))

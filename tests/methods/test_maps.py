@@ -56,7 +56,7 @@ def test_student_that_skips_a_stage_is_an_error(name: str) -> None:
     whole = feature_shapes(network("resnet8x4"), 32)
     step = DistillationStep(Skips(), build_method(name, Sizes(10, 50, whole, {"final": whole}), {}), Classification())
     batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
-    with pytest.raises(UserError, match=r"was skipped; name modules that are used every time \(student\.stages"):
+    with pytest.raises(UserError, match=r"was skipped; name modules that run every time \(student\.stages"):
         step(batch, {"final": network("resnet8x4")(batch.image)}, 0.0)
 
 

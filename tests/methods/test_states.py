@@ -93,7 +93,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_choice_is_in_the_manifest_and_in_the_run(recipe: Recipe, session: Session) -> None:
     teacher = teach(recipe, session)
     trajectory = Trajectory(RunDir(teacher.folder(session.runs)))
-    with pytest.raises(UserError, match="no state has been chosen"):
+    with pytest.raises(UserError, match="no state was selected"):
         trajectory.entry("chosen")
     text: list[str] = []
     chosen = select_state(trajectory, session.sets(recipe.data), text.append)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ def imported_states(teacher: TeacherSettings) -> list[ImportedState]:
     """The states of a teacher trained elsewhere, in the order they were reached; the last is final."""
     assert teacher.final is not None
     path = expanded(teacher.final)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False, not an error, for a name that is too long
         early = [ImportedState(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
         return [*early, ImportedState(["final"], 2, path)]
     if teacher.early_file:
