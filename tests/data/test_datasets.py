@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from antishortcut.data import DATASETS, open_sets, readers
+from antishortcut.data.datasets import Dataset
 from antishortcut.data.image_io import CACHE, fit, read
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
@@ -393,3 +394,21 @@ def test_fingerprint_of_files_does_not_depend_on_their_folder(tmp_path: Path) ->
     assert first == second
     picture(tmp_path / "two" / "train" / "ape" / "more.png")
     assert open_sets(f"folder:{tmp_path / 'two'}", None).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "message"),
+    [
+        (torch.zeros(2, 3, 8, 8), [0, 1], "not torch.uint8"),
+        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), [0, 1], r"\(2, 8, 8, 3\)"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), [0], "1 labels for another number of images"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), [0, 5], "labels 0 to 5, but 2 classes"),
+    ],
+)
+def test_what_a_reader_must_not_return_is_refused(
+    image: torch.Tensor, label: list[int], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = ImageSet(image, torch.tensor(label))
+    raw = readers.RawDataset(("a", "b"), images, {"test": images}, image_size=8)
+    monkeypatch.setitem(DATASETS, "toy", Dataset(lambda request: raw, "two classes"))
+    refused(message, "toy", None)

@@ -86,7 +86,7 @@ def _methods() -> Rows:
     rows = []
     for name, method in METHODS.items():
         module = getattr(method, "func", method).__module__  # named variants are partials of their class
-        line = (sys.modules[module].__doc__ or "").strip().splitlines()[0].rstrip(".")
+        line = (sys.modules[module].__doc__ or name).strip().splitlines()[0].rstrip(".")
         own = ", ".join(f"{key} = {value}" for key, value in getattr(method, "keywords", {}).items())
         states = ", ".join(method_roles(name, method_options(name, {}))) or "–"
         rows.append({"name": name, "what": f"{line}; with {own}" if own else line, "teacher states": states})

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from antishortcut.data import readers, segmentation, synthetic
 from antishortcut.data import synthetic_segmentation as scenes
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode
-from antishortcut.data.readers import RawDataset
+from antishortcut.data.readers import RawDataset, Request
 from antishortcut.data.splits import fingerprint, hold_out, limited
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
@@ -23,17 +25,6 @@ WITH_PATH = ("folder", "groups")  # data sets that are named with their path: fo
 IN_MEMORY = 64  # images up to this side are decoded once and stay in memory
 MAX_SIDE = 4096  # pixels
 MAX_IMAGES = 10**6  # images of an embedded set
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a data set's `open`."""
-
-    path: Path  # the data root, or PATH of folder:PATH and groups:PATH
-    seed: int = 0
-    image_size: int | None = None
-    download: bool = False
-    options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
 
 
 class TrainingSize(NamedTuple):
@@ -113,6 +104,8 @@ def find(
             raise UserError(f"unknown option {key!r} of the data set {kind}{hint}")
     settings = {**dataset.options, **(options or {})}
     raw = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
+    for images in (raw.train, *raw.tests.values()):
+        _check_images(images, kind, len(raw.classes))
     raw = replace(raw, kind=raw.kind or kind, image_size=image_size or raw.image_size)
     if not raw.tests:
         train, test = hold_out(raw.train, 0.1, seed)
@@ -239,3 +232,15 @@ DATASETS: dict[str, Dataset] = {
         "groups:PATH, images with a second attribute each, as in Waterbirds: metadata.csv",
     ),
 }
+
+
+def _check_images(images: AnySet, kind: str, classes: int) -> None:
+    """Raise for what a reader must not return; networks would train on it silently."""
+    label = images.label
+    if isinstance(images, ImageSet) and (images.image.dtype != torch.uint8 or images.image.shape[1:2] != (3,)):
+        shape = tuple(images.image.shape)
+        raise UserError(f"data set {kind}: images are {images.image.dtype} {shape}, not torch.uint8 (N, 3, H, W)")
+    if len(images.image if isinstance(images, ImageSet) else images.paths) != len(label):
+        raise UserError(f"data set {kind}: {len(label)} labels for another number of images")
+    if not is_dense(images) and len(label) and not 0 <= int(label.min()) <= int(label.max()) < classes:
+        raise UserError(f"data set {kind}: labels {int(label.min())} to {int(label.max())}, but {classes} classes")

@@ -55,6 +55,17 @@ class RawDataset:
     kind: str = ""  # names the data set in the fingerprint; the same on every machine
 
 
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a data set's `open`."""
+
+    path: Path  # the data root, or PATH of folder:PATH and groups:PATH
+    seed: int = 0
+    image_size: int | None = None
+    download: bool = False
+    options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
+
+
 def class_list(name: str) -> tuple[str, ...]:
     """A list of wnids shipped with the package: imagenet100, imagenet-r or imagenet-a."""
     return tuple((files("antishortcut.data") / "lists" / f"{name}.txt").read_text().split())
