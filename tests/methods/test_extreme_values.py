@@ -20,8 +20,8 @@ from antishortcut.methods.shortcut_basis import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import Checkpoints
+from antishortcut.training.loss_meter import LossMeter, check_finite_weights
 from antishortcut.training.pipeline import Session, distill, teach
-from antishortcut.training.step import LossMeter, check_finite_weights
 from antishortcut.types import Features, Method, TrainingView
 from tests.methods.test_contract import Setting, odd_features
 

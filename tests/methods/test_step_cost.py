@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.tasks import Classification
-from antishortcut.training.step import DistillationStep, LossMeter
+from antishortcut.training.loss_meter import LossMeter
+from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 
 CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0

@@ -37,18 +37,12 @@ from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, 
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
+from antishortcut.training.loss_meter import LossMeter, check_finite_weights
 from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
 from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatches
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
-from antishortcut.training.step import (
-    EMPTY_STEP,
-    DistillationStep,
-    FabricStep,
-    LossMeter,
-    OpaqueBatch,
-    check_finite_weights,
-)
+from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
 from antishortcut.types import Batch, DataSplits, Features, Method, Prepares
 
 SAVE_FLAG = 1_000  # above the number of any signal
@@ -137,7 +131,7 @@ class Trainer:
         self.snapshot_steps = snapshot_steps(run.keep, self.unit, self.total_steps) if run.keep else {}
         self.eval_split = "val" if data.val is not None else next(iter(data.tests))
         self.done, self.meter, self.seconds = 0, LossMeter(), 0.0  # steps done
-        self.last, self.best, self.raw = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        self.scores: dict[str, dict[str, Any]] = {"last": {}, "best": {}}  # and "raw" beside averaged weights
 
     def fit(self, quiet: bool) -> None:
         """Train from where the run stands to its end."""
@@ -149,10 +143,9 @@ class Trainer:
             ProgressBar(title, self.total_steps, quiet or not is_rank0) as progress,
             stop_signals() as stop,
             oom_errors(self._out_of_memory),
-            Loggers(
-                self.execution.log * is_rank0, self.run, self.run_dir.path, self.done, progress.say
-            ) as self.loggers,
+            Loggers(self.execution.log * is_rank0, self.run, self.run_dir.path, self.done, progress.say) as loggers,
         ):
+            self.loggers = loggers
             progress.begin(self.done)
             self.teachers.begin(progress.say)
             if self.message:
@@ -182,7 +175,7 @@ class Trainer:
                     if self.done == self.total_steps:
                         break
             metric = self.task.primary_metric
-            progress.say(f"{self.eval_split} {metric} {self.last[metric]:.3f}, {self._elapsed():.0f} s")
+            progress.say(f"{self.eval_split} {metric} {self.scores['last'][metric]:.3f}, {self._elapsed():.0f} s")
         if is_rank0:
             self._finish()
         self.fabric.barrier()
@@ -224,15 +217,16 @@ class Trainer:
         check_finite_weights(self.step, self.done, self.checkpoints)
         scores = self._scores(self.final, None if self._ends_epoch else SNAPSHOT_IMAGES)
         if self._ends_epoch:
-            self.last, metric = scores, self.task.primary_metric
+            metric = self.task.primary_metric
             row: dict[str, Any] = {"set": self.eval_split, "scores": scores, "primary_metric": metric}
             numbers = {f"{self.eval_split}/{name}": value for name, value in scores.items()}
             if self.average is not None:
-                row["raw"] = self.raw = self._scores(self.student)
-                numbers |= {f"{self.eval_split}/raw/{name}": value for name, value in self.raw.items()}
+                row["raw"] = self.scores["raw"] = self._scores(self.student)
+                numbers |= {f"{self.eval_split}/raw/{name}": value for name, value in row["raw"].items()}
             self._log(row, numbers)
-            if scores[metric] > self.best.get(metric, -math.inf):
-                self.best = scores | {"epoch": self._epoch}
+            self.scores["last"] = scores | {"epoch": self._epoch}
+            if scores[metric] > self.scores["best"].get(metric, -math.inf):
+                self.scores["best"] = self.scores["last"]
         if self.done in self.snapshot_steps and self.fabric.is_global_zero:
             labels, epoch = self.snapshot_steps[self.done], self.done / self.steps_per_epoch
             with require_disk(self.run_dir):
@@ -276,7 +270,7 @@ class Trainer:
                 self.step.load_state_dict(state["model"] | (local[rank] if rank < len(local) else {}))
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.done, self.meter, self.seconds = state["step"], LossMeter(state["meter"]), state["seconds"]
-                self.last, self.best, self.raw = state["last"], state["best"], state["raw"]
+                self.scores = state["scores"]
                 if self.average is not None:
                     self.average.network.load_state_dict(state["average"])
             except (KeyError, ValueError, RuntimeError) as error:
@@ -312,9 +306,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "meter": self.meter.sums,
             "seconds": self._elapsed(),
-            "last": self.last,
-            "best": self.best,
-            "raw": self.raw,
+            "scores": self.scores,
         }
         if self.average is not None:
             state["average"] = self.average.network.state_dict()
@@ -327,14 +319,7 @@ class Trainer:
                 save_weights(self.run_dir.student, self.final)
                 if self.method.state_dict():
                     save_weights(self.run_dir.method, self.method)
-            result = {
-                "set": self.eval_split,
-                "primary_metric": self.task.primary_metric,
-                "last": self.last | {"epoch": self._epoch},
-                "best": self.best,
-            }
-            if self.average is not None:
-                result["raw"] = self.raw
+            result = {"set": self.eval_split, "primary_metric": self.task.primary_metric} | self.scores
             size = sum(parameter.numel() for parameter in self.student.parameters())
             cost = {"steps": self.total_steps, "parameters": size, "seconds": round(self._elapsed(), 3)}
             self.run_dir.finish(result | cost)
