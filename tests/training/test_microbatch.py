@@ -49,7 +49,7 @@ def test_auto_halves_the_micro_batch_until_it_fits(
     assert all(torch.equal(weights[key], expected[key]) for key in expected)  # the trial leaves no trace
     assert history == expected_history
     message = " ".join(capsys.readouterr().err.split())
-    assert "a batch of 32 does not fit: computing it in 4 parts" in message
+    assert "a batch of 32 does not fit: using 4 micro-batches" in message
 
 
 def test_auto_keeps_a_batch_that_fits_in_one_piece(recipe: Recipe, session: Session) -> None:

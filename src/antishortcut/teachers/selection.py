@@ -33,7 +33,7 @@ def scaled(values: list[float]) -> list[float]:
 
 
 def label_information(embedding: Tensor, label: Tensor, classes: int) -> float:
-    """H(Y) − cross-entropy, in nats, of a linear classifier fitted on one half of (N, D) and asked on the other."""
+    """H(Y) − cross-entropy, in nats, of a linear classifier fitted on one half of (N, D), scored on the other."""
     half = len(label) // 2
     mean, spread = embedding[:half].mean(dim=0), embedding[:half].std(dim=0) + 1e-6
     rows = (embedding - mean) / spread  # (N, D)
@@ -55,7 +55,7 @@ def label_information(embedding: Tensor, label: Tensor, classes: int) -> float:
 
 
 def image_information(maps: Tensor, image: Tensor) -> float:
-    """−MSE of images (N, 3, S, S) rebuilt from maps (N, c, h, w), fitted on one half and asked on the other."""
+    """−MSE of images (N, 3, S, S) rebuilt from maps (N, c, h, w), fitted on one half, scored on the other."""
     half = len(maps) // 2
     maps = (maps - maps[:half].mean()) / (maps[:half].std() + 1e-6)
     decoder = Decoder(maps.shape[1], maps.shape[2], image.shape[2])
@@ -102,14 +102,14 @@ def _unknown(trajectory: Trajectory) -> bool:
 def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], None]) -> None:
     states = trajectory.candidates
     run, _ = trajectory.folder.read()
-    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    network = build_model(blank, len(sets.classes), sets.image_size).eval()
+    network = build_model(run.model.without_weights(), len(sets.classes), sets.image_size).eval()
     result = []
     for entry in states:
         trajectory.fill(network, entry["labels"][0])
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # every state is asked alike, and again the same tomorrow
-            result.append(_information(network, sets))
+            torch.default_generator.manual_seed(0)  # the same draws for every state
+            maps, embedding, image, label = _features(network, sets)
+            result.append((image_information(maps, image), label_information(embedding, label, len(sets.classes))))
     totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*result, strict=True)), strict=True)]
     for entry, (image, label), total in zip(states, result, totals, strict=True):
         entry["information"] = {"image": image, "label": label, "total": total}
@@ -121,7 +121,8 @@ def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], Non
 
 
 @torch.no_grad()
-def _seen(network: Network, sets: DataSplits) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _features(network: Network, sets: DataSplits) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Last maps (N, c, h, w), embeddings (N, D), small images (N, 3, S, S) and labels (N,) of training images."""
     images = limited(sets.train, IMAGES, 0)
     loader = Loader(images, batch=BATCH, seed=0, image_size=sets.image_size, augment="none")  # shuffled: halves alike
     rows = []
@@ -132,8 +133,3 @@ def _seen(network: Network, sets: DataSplits) -> tuple[Tensor, Tensor, Tensor, T
         rows.append((last, outputs.embedding, small, batch.label))
     maps, embedding, image, label = (torch.cat(column) for column in zip(*rows, strict=True))
     return maps, embedding, image, label
-
-
-def _information(network: Network, sets: DataSplits) -> tuple[float, float]:
-    maps, embedding, image, label = _seen(network, sets)
-    return image_information(maps, image), label_information(embedding, label, len(sets.classes))

@@ -70,7 +70,7 @@ def find_micro_batches(
             f"not even {images()} images at a time fit into memory; use a smaller model or a larger device"
         )
     count = max(counts)
-    return count, f"a batch of {size} does not fit: computing it in {optim.accumulate * count} parts" * (count > 1)
+    return count, f"a batch of {size} does not fit: using {optim.accumulate * count} micro-batches" * (count > 1)
 
 
 def _fits(
@@ -88,9 +88,9 @@ def _fits(
         twin = copy.deepcopy(step).to(device).train()
         optimizer = build_optimizer(optim, twin)
         index = torch.arange(images) % len(batch.index)
-        part = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
+        micro = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
         with autocast():
-            losses = twin(part, teachers(part), LATE)
+            losses = twin(micro, teachers(micro), LATE)
         torch.autograd.backward(torch.stack(list(losses.values())).sum())
         optimizer.step()
         return True

@@ -1,7 +1,7 @@
 """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019): every image is mixed with another one, and so are the labels.
 
-How is a function of (seed, step). A batch is mixed whole, row i with row B − 1 − i over all processes, before it is cut
-into parts: neither the number of processes nor that of parts matters. Teachers see the mixed images.
+The mix is a function of (seed, step). Row i is mixed with row B − 1 − i of the whole batch over all processes, before
+it is split into micro-batches, so neither their number nor that of processes matters. Teachers see the mixed images.
 """
 # B batch, b rows of it here, H × W pixels
 
@@ -20,7 +20,7 @@ from antishortcut.distributed import all_gather_int, gather, own_slice
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, Method, NoMixup, Task
 
-STREAM = 8  # the draws of `data.draws` that are ours; part of every recorded result
+STREAM = 8  # our stream of random numbers in `data.rng`; part of every recorded result
 SWITCH, SHARE, ROW, COLUMN = range(4)
 
 
@@ -54,7 +54,7 @@ def _span(centre: float, share: float, length: int) -> tuple[int, int]:
 
 @torch.no_grad()
 def mix_batch(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch:
-    """The rows (b, …) of a step's batch, mixed with their partners, wherever those lie."""
+    """A step's rows (b, …), each mixed with its partner, which may lie in another process."""
     if not optim.mixes:
         return batch
     height, width = batch.image.shape[2:]
@@ -87,9 +87,9 @@ def check_mixup(optim: OptimSettings, task: Task, method: Method, name: str) -> 
 
 
 def split_microbatches(batch: Batch, count: int) -> list[Batch]:
-    """A batch cut into at most `count` parts for gradient accumulation; as many parts in every process."""
+    """Split a batch into at most `count` micro-batches, equally many in every process."""
     fewest = min(all_gather_int(len(batch.label)))
     here = batch.index if batch.index_cpu is None else batch.index_cpu
     tensors = {"index_cpu": here} | {name: value for name, value in vars(batch).items() if value is not None}
     pieces = {name: tensor.tensor_split(min(count, fewest)) for name, tensor in tensors.items()}
-    return [Batch(**dict(zip(pieces, part, strict=True))) for part in zip(*pieces.values(), strict=True)]
+    return [Batch(**dict(zip(pieces, micro, strict=True))) for micro in zip(*pieces.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""The optimiser of a training, and which of its parameters decay."""
+"""Optimizer, learning rate schedule and averaged weights of a training."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def build_optimizer(optim: OptimSettings, module: nn.Module) -> torch.optim.Opti
 
 
 def parameter_groups(optim: OptimSettings, module: nn.Module) -> list[dict[str, Any]]:
-    """All parameters as one group, or those that are spared from decay as a second one, as timm has it."""
+    """All parameters in one group, or those without weight decay in a second one, as timm does."""
     named = list(module.named_parameters())
     if optim.decay == "all":
         return [{"params": [parameter for _, parameter in named]}]
-    spare = no_decay_names(module)
+    exempt = no_decay_names(module)
     groups: list[dict[str, Any]] = [
-        {"params": [p for name, p in named if name not in spare]},
-        {"params": [p for name, p in named if name in spare], "weight_decay": 0.0},
+        {"params": [p for name, p in named if name not in exempt]},
+        {"params": [p for name, p in named if name in exempt], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -41,9 +41,9 @@ def no_decay_names(module: nn.Module) -> set[str]:
     names = {name: parameter.ndim for name, parameter in module.named_parameters()}
     patterns = [
         f"{path}.{pattern}" if path else pattern
-        for path, part in module.named_modules()
-        if callable(wish := getattr(part, "no_weight_decay", None))
-        for pattern in wish()
+        for path, submodule in module.named_modules()
+        if callable(list_names := getattr(submodule, "no_weight_decay", None))
+        for pattern in list_names()
     ]
     vectors = {name for name, dimensions in names.items() if dimensions <= 1 or name.endswith(".bias")}
     return vectors | {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
@@ -53,7 +53,7 @@ def no_decay_names(module: nn.Module) -> set[str]:
 
 
 def lr_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> float:
-    """Rate of step 0 … total − 1: linear warm-up, then cosine to 0, steps of a tenth, poly 0.9, or constant."""
+    """Learning rate of steps 0 … total − 1: linear warm-up, then cosine to 0, steps of 0.1, poly 0.9, or constant."""
     warmup = optim.warmup * steps_per_epoch
     if step < warmup:
         return optim.lr * (step + 1) / (warmup + 1)
@@ -71,7 +71,7 @@ def lr_at(optim: OptimSettings, step: int, steps_per_epoch: int, total: int) -> 
 
 
 def decay_at(decay: float, step: int) -> float:
-    """The decay of step 0, 1, …: (1 + t) / (10 + t) until the wanted one is reached.
+    """The decay of step 0, 1, …: (1 + t) / (10 + t) until `decay` is reached.
 
     So the first weights are soon forgotten: the mean after t steps is that of weights about t / 10 steps old, never of
     older ones, and later of weights 1 / (1 − decay) steps old.
