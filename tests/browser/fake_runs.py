@@ -137,7 +137,7 @@ def directions(teacher: Path, classes: list[str], key: str = "a1b2", early: str 
         },
         "spectrum": {
             "uncentred": [4.79 * 0.8**at for at in range(32)], "centred": [3.1 * 0.82**at for at in range(32)],
-            "eigengap": {"uncentred": {"absolute": 0.059, "relative": 0.012}, "centred": 0.04},
+            "eigengap": {"uncentred": {"absolute": 0.059, "relative": 0.012}, "centred": {"absolute": 0.04, "relative": 0.013}},
         },
         "bootstrap": {"mean": 32.6, "std": 1.6, "pairs": 45, "parts": 10, "random": 75.2},
         "batches": [{"batch": 64 * 2**at, "to_whole": 63 - at * 8, "between": 75 - at * 8} for at in range(4)],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antishortcut.report.table import ResultTable
     from antishortcut.report.text import TextTable
 
-EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # packages of antishortcut[report]
+EXTRA = ("altair", "jinja2", "markupsafe", "polars", "vl_convert")  # packages of antishortcut[report]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def render(audit: Audit, figures: Mapping[str, Figure], folder: Path) -> str:
         audit=audit,
         figures=figures,
         findings=findings,
-        pictures={name: parse_picture((folder / name).read_bytes(), "PNG") for name in names},
+        pictures={name: parse_picture((folder / name).read_bytes()) for name in names},
         kinds=DIRECTION_KINDS,
         ends=ENDS,
     )
