@@ -30,17 +30,7 @@ from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, re
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
 from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import (
-    Difference,
-    ResultTable,
-    arrow,
-    difference_texts,
-    interval,
-    signed,
-    split_column,
-    view_of,
-    words,
-)
+from antishortcut.report.table import Difference, ResultTable, arrow, interval, signed, split_column, view_of, words
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -94,9 +84,9 @@ def render(table: ResultTable, drawn: Figures) -> str:
     different, same = notes.settings(runs)
     sets = table.sets()
     comparisons = paper_comparison.compare_with_paper(table)
-    differences: dict[str, dict[str, Difference]] = {}  # by title and column
+    differences: dict[str, dict[str, Difference]] = {}  # by method and column
     for one in table.differences:
-        differences.setdefault(one.title, {})[one.column] = one
+        differences.setdefault(one.method, {})[one.column] = one
     return render_page(
         "template.html",
         filters={
@@ -114,7 +104,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         style=style(runs.methods),
         baseline=BASELINE,
         differences=differences,
-        differences_explanation=difference_texts(table.differences)[2],
+        seeds_needed=Difference.NOTE,
         comparisons=comparisons,
         printed_head=paper_comparison.HEAD,
         printed_explanation=paper_comparison.explanation(comparisons),

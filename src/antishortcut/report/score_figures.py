@@ -26,11 +26,9 @@ def column_title(table: ResultTable, column: str) -> str:
 def difference_figure(table: ResultTable) -> Figure:
     """Paired differences with their intervals: of every set its first score."""
     methods, panels = table.runs.methods, []
-    differences = [one for one in table.differences if one.reference == BASELINE]
-    columns = [column for column in table.compared() if column in {one.column for one in differences}]
-    firsts = {split_column(column)[0]: column for column in reversed(columns)}
+    firsts = {split_column(column)[0]: column for column in reversed(table.compared())}
     for index, column in enumerate(reversed(firsts.values())):
-        values = {one.method: one.value for one in differences if one.column == column}
+        values = {one.method: one.value for one in table.differences if one.column == column}
         rows: Rows = [
             {"method": method, "difference": value.difference, "pairs": value.count}
             | ({} if value.low is None else {"low": value.low, "high": value.high})
@@ -47,7 +45,7 @@ def difference_figure(table: ResultTable) -> Figure:
         layers = (charts.upright(0.0), *([whisker] if wide else []), dot)
         title = f"{column_title(table, column)}: {'right' if better(column) > 0 else 'left'} is better"
         text = ", ".join(f"{row['method']} {row['difference']:+.3f}" for row in rows)
-        height = BAR * len(table.pairs[BASELINE])
+        height = BAR * len(table.pairs)
         panels.append(Panel(title, height, layers, {f"difference{index}": rows} | ONE, alt=text))
     note = (
         f"Mean difference to {BASELINE} seed by seed, and its 95 % interval where there are two pairs or more; of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import NamedTuple
 from antishortcut.errors import printable
 from antishortcut.fileio import atomic_write
 from antishortcut.report import paper_comparison
+from antishortcut.report.collect import BASELINE
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, ResultTable, arrow, difference_texts, heading, split_column, words
+from antishortcut.report.table import HEADLINE, Difference, ResultTable, arrow, heading, split_column, words
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -58,11 +58,10 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
     comparisons = paper_comparison.compare_with_paper(table)
     if table.differences:
-        title = f"difference to {table.references}, seed by seed"
-        head, rows, notes = difference_texts(table.differences)
+        title, rows = f"difference to {BASELINE}, seed by seed", [one.texts() for one in table.differences]
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
-        yield TextTable(title, head, rows, notes)
+        yield TextTable(title, Difference.HEAD, rows, [Difference.NOTE])
     for each in comparisons:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
         below = each.footnotes() + [paper_comparison.explanation(comparisons)] * last
@@ -98,25 +97,22 @@ def terminal_tables(table: ResultTable, width: int | None = None) -> Iterator[Te
 
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
-    """A score per line and a method per column if that is narrow enough; else a method per line, in several tables."""
-    columns = [list(column) for column in zip(head, *rows, strict=True)]
-    if not rows or 1 + sum(_wide(line) + BORDER for line in (head, *rows)) <= width:
-        return [(columns[0], columns[1:])]
-    tables: list[list[list[str]]] = []
-    left = 0
-    for column in columns[1:]:
-        if not tables or _wide(column) + BORDER > left:
+    """A score per line and a method per column, or the other way round where that takes fewer tables."""
+    stacked = [[title.replace(" ", "\n"), *cells] for title, *cells in zip(head, *rows, strict=True)]
+    return min(_split([head, *rows], width), _split(stacked, width), key=len)
+
+
+def _split(columns: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
+    """Head and rows of tables that are narrow enough, each with the first column."""
+    wide = [max(len(line) for cell in column for line in cell.split("\n")) + BORDER for column in columns]
+    tables, left = [[columns[0]]], width - 1 - wide[0]
+    for column, needs in zip(columns[1:], wide[1:], strict=True):
+        if needs > left and len(tables[-1]) > 1:
             tables.append([columns[0]])
-            left = width - 1 - _wide(columns[0]) - BORDER
-        left -= _wide(column) + BORDER
-        title = "\n".join(textwrap.wrap(column[0], _wide(column), break_long_words=False))
-        tables[-1].append([title, *column[1:]])
-    return [(lines[0], lines[1:]) for each in tables for lines in [[list(line) for line in zip(*each, strict=True)]]]
-
-
-def _wide(column: Sequence[str]) -> int:
-    """Characters a column needs: a cell in one line, its title in a line per word if necessary."""
-    return max(len(text) for text in (*column[0].split(), *column[1:], " "))
+            left = width - 1 - wide[0]
+        tables[-1].append(column)
+        left -= needs
+    return [(head, rows) for table in tables for head, *rows in [[list(line) for line in zip(*table, strict=True)]]]
 
 
 # --- files ---
