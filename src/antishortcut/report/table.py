@@ -277,8 +277,9 @@ class ResultTable:
     runs: Collected
     selected: tuple[str, ...] = ()  # columns chosen by a person, if any
 
-    def select(self, text: str) -> ResultTable:
-        return replace(self, selected=tuple(select_columns(text, self.every)))
+    def select(self, text: str | None) -> ResultTable:
+        """With the columns that --columns names, if it names any."""
+        return self if text is None else replace(self, selected=tuple(select_columns(text, self.every)))
 
     @cached_property
     def every(self) -> list[str]:

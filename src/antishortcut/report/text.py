@@ -1,12 +1,15 @@
-"""The tables as text: table.md, table.tex, classes.md, sweep.md, scatter.md, and what a terminal shows."""
+"""The report in words: table.md, table.tex, classes.md, sweep.md, scatter.md, what a terminal shows, and --json."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from rich.console import Console
 
 from antishortcut.errors import printable
 from antishortcut.fileio import atomic_write
@@ -81,19 +84,45 @@ def _notes(table: ResultTable) -> list[str]:
     return [*random, *sources, *teacher_notes(table.runs)]
 
 
-def terminal_tables(table: ResultTable, width: int | None = None) -> Iterator[TextTable]:
-    """For a terminal of that width, by default the current one."""
-    if width is None:
-        from rich.console import Console
+@dataclass(frozen=True)
+class Report:
+    """The runs in a table, and their figures."""
 
-        width = Console().width
-    metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
-    notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
-    *first, last = fit(*_results(table), width)
-    title = str(table.runs.folder)
-    yield from (TextTable(title, head, rows, []) for head, rows in first)
-    yield TextTable(title, *last, notes)
-    yield from _more(table, brief=True)
+    table: ResultTable
+    drawn: Figures
+
+    def tables(self, columns: str | None, width: int | None = None) -> Iterator[TextTable]:
+        """For a terminal, by default the current one: means and marks, differences, the paper, size and latency."""
+        table = self.table.select(columns)
+        metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
+        notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
+        *first, last = fit(*_results(table), width or Console().width)
+        title = str(table.runs.folder)
+        yield from (TextTable(title, head, rows, []) for head, rows in first)
+        yield TextTable(title, *last, notes)
+        yield from _more(table, brief=True)
+
+    def summary(self, columns: str | None) -> dict[str, Any]:
+        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
+
+        Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
+        """
+        table, runs, sizes = self.table.select(columns), self.table.runs, size_table(self.table.runs)
+        unfinished = [(each.path, each.state) for each in runs.progress]
+        unfinished += [(each.run, each.state) for each in runs.aside]
+        more: dict[str, Any] = {"classes": [each.flat() for each in class_tables(runs)]}
+        more |= {"sizes": [row.flat() for row in sizes.rows]} if sizes else {}
+        for key, drawn in (("sweep", self.drawn.sweep), ("scatter", self.drawn.scatter)):
+            more |= {key: analysis.flat() for analysis, _ in drawn}
+        return {key: value for key, value in more.items() if value} | {
+            "rows": table.rows(),
+            "differences": [one.flat() for one in table.differences],
+            "printed": [each.flat() for each in paper_comparison.compare_with_paper(table)],
+            "page": str(runs.folder / "report.html"),
+            "runs": len(runs.students),
+            "unfinished": [{"run": run, "state": state} for run, state in unfinished],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*runs.notes, *self.drawn.notes)],
+        }
 
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
