@@ -131,12 +131,13 @@ def collect(folder: Path) -> Collected:
             continue
         home = student.place.resolve().parent.parent / "teachers" / run.teacher
         early = run.roles.get("early", run.early)  # the state that the student was compared with
-        if (home, early) not in directions:
-            directions[home, early] = reader.read_directions(home, early, notes)
         if home.name not in teacher_runs and os.path.isfile(home / "run.json"):
             teacher = _open(RunDir(home), f"teachers/{home.name}", Notes())
             if isinstance(teacher, Student):
                 teacher_runs[home.name] = teacher
+        if (home, early) not in directions:
+            title = teacher_runs[home.name].run.model.name if home.name in teacher_runs else "teacher"
+            directions[home, early] = reader.read_directions(home, early, title, notes)
     return Collected(
         folder=folder,
         students=tuple(ordered),

@@ -3,15 +3,14 @@ moved from one to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import altair as alt
 
 from antishortcut.report import charts
 from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, tooltips, upright
-from antishortcut.report.collect import BASELINE, FIRST, Collected, Student
-from antishortcut.report.reader import MECHANISM, Directions, Embedding, Histogram, Notes, read_embedding
+from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.reader import MECHANISM, Directions, Embedding, Notes, read_embedding
 from antishortcut.report.score_figures import bar_panels
 from antishortcut.report.stats import summary
 from antishortcut.report.table import VIEWS, ResultTable, split_column, view_of, words
@@ -62,8 +61,14 @@ def _projections(table: ResultTable) -> Figure:
 def _histograms(runs: Collected, view: str, index: int) -> Figure:
     panels: list[Panel] = []
     for measure, title in HISTOGRAMS.items():
-        each = [(s.method, s.histograms[view][measure]) for s in runs.students if measure in s.histograms.get(view, {})]
-        if rows := _shares(each):
+        rows = charts.means(
+            [
+                {"method": s.method, "cosine": centre, "value": share}
+                for s in runs.students
+                for centre, share in s.histograms.get(view, {}).get(measure, {}).items()
+            ]
+        )
+        if rows:
             marks = (upright(THRESHOLD),) if measure == "signed_cosine" else ()
             centres: dict[str, float] = {}
             for row in rows:
@@ -79,23 +84,8 @@ def _histograms(runs: Collected, view: str, index: int) -> Figure:
     return Figure(name, f"Alignment, {view} features", note, panels, folded=index > 0)
 
 
-def _shares(histograms: Sequence[tuple[str, Histogram]]) -> Rows:
-    """Mean share per bin and method; runs with other bins than the first are left out."""
-    return charts.means(
-        [
-            {"method": method, "cosine": round((low + high) / 2, 6), "value": share}
-            for method, histogram in histograms
-            if histogram.edges == histograms[0][1].edges
-            for low, high, share in zip(histogram.edges, histogram.edges[1:], histogram.shares, strict=False)
-        ]
-    )
-
-
 def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
-    """Teacher beside student, for the first seed of each method that has an embedding; one of them unfolded.
-
-    Of locations in images those of kd and asd are, which S-Figure 1 shows.
-    """
+    """Teacher beside student, for the first seed of each method that has an embedding."""
     figures = []
     for index, students in enumerate(runs.groups.values()):
         for student in students:
@@ -103,9 +93,7 @@ def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
             if embedding is not None:
                 figures.append(_planes(student, embedding, f"embedding-{index}"))
                 break
-    plain = {s.method for s in runs.students if s.run.name in FIRST}
-    first = next((figure for figure in figures if figure.method not in plain), figures[0] if figures else None)
-    return [replace(figure, opened=figure.opened or figure is first) for figure in figures]
+    return figures
 
 
 def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
@@ -135,7 +123,7 @@ def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
         f"{embedding.method} of the features of the same {things}, seed {student.run.seed}. What lies close together "
         "was close before; distances between far groups mean little."
     )
-    opened = bool(embedding.colours) and student.run.name in (BASELINE, "asd")
+    opened = student.run.name in (BASELINE, "asd")  # which S-Figure 1 shows
     title = f"Teacher beside {student.method}"
     return Figure(name, title, note, panels, key, student.method, folded=True, opened=opened, columns=2)
 

@@ -31,6 +31,7 @@ UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 Json = dict[str, Any]
 Explained = dict[str, dict[str, float]]  # state → cue → share of variance
+Histogram = dict[float, float]  # centre of a bin → share of the samples in it
 
 
 @dataclass(frozen=True)
@@ -211,14 +212,6 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
 
 
 @dataclass(frozen=True)
-class Histogram:
-    """Shares of the samples between edges; one edge more than shares."""
-
-    edges: tuple[float, ...]
-    shares: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Embedding:
     """The same samples in two planes."""
 
@@ -242,7 +235,8 @@ def read_histograms(place: Path, name: str, notes: Notes) -> dict[str, dict[str,
 
 def _histogram(raw: Json) -> Histogram:
     edges, counts = numbers(raw["edges"]), numbers(raw["counts"])
-    return Histogram(edges, tuple(count / sum(counts) for count in counts))
+    bins = zip(edges, edges[1:], counts, strict=False)
+    return {round((low + high) / 2, 6): count / sum(counts) for low, high, count in bins}
 
 
 def read_embedding(place: Path, name: str, notes: Notes) -> Embedding | None:
@@ -351,37 +345,25 @@ class Directions:
     each: tuple[Direction, ...] = ()
 
 
-def read_directions(home: Path, early: str, notes: Notes) -> Directions | None:
+def read_directions(home: Path, early: str, title: str, notes: Notes) -> Directions | None:
     """Of a teacher's files for this early state, the one written last."""
-    saved: list[tuple[int, Path, Json]] = []
-    for path in sorted((home / "artifacts").glob("directions-*.json")):
-        with notes.reading(_artifact_name(path)):
+    files = (home / "artifacts").glob("directions-*.json")
+    for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True):
+        name = f"teachers/{home.name}/artifacts/{path.name}"
+        with notes.reading(name):
             data = read_object(path)
             if data["early"] == early:
-                saved.append((path.stat().st_mtime_ns, path, data))
-    if not saved:
-        return None
-    *older, (_, newest, data) = sorted(saved, key=lambda each: each[:2])
-    for _, path, _ in older:
-        notes.add(_artifact_name(path), f"left out: {newest.name} is newer and of the same early state")
-    title = "teacher"
-    with notes.reading(f"teachers/{home.name}/run.json"):
-        title = str(read_object(home / "run.json")["run"]["model"]["name"])
-    with notes.reading(_artifact_name(newest)):
-        kinds = data.get("directions") or {}
-        each = [_direction(newest, kind, raw, notes) for kind in DIRECTION_KINDS for raw in kinds.get(kind, ())]
-        return parse_directions(data, home.name, title, tuple(each))
+                kinds = data.get("directions") or {}
+                raw = [(kind, one) for kind in DIRECTION_KINDS for one in kinds.get(kind, ())]
+                each = tuple(_direction(path, name, kind, one, notes) for kind, one in raw)
+                return parse_directions(data, home.name, title, each)
     return None
 
 
-def _artifact_name(path: Path) -> str:
-    return f"teachers/{path.parent.parent.name}/artifacts/{path.name}"
-
-
-def _direction(path: Path, kind: str, raw: Json, notes: Notes) -> Direction:
+def _direction(path: Path, name: str, kind: str, raw: Json, notes: Notes) -> Direction:
     ends = {}
     for end in ("high", "low"):
-        with notes.reading(f"{_artifact_name(path)}, {kind} {raw['number']}"):
+        with notes.reading(f"{name}, {kind} {raw['number']}"):
             if raw.get(end):
                 ends[end] = open_picture(path.parent / raw[end], notes), list(map(str, raw[f"classes_{end}"]))
     energy = {state: raw.get(f"energy_{state}") for state in ("early", "final")}
