@@ -100,7 +100,6 @@ def render(table: ResultTable, drawn: Figures) -> str:
         runs=runs,
         table=table,
         figures=drawn,
-        number={method: index for index, method in enumerate(runs.methods)},
         style=style(runs.methods),
         baseline=BASELINE,
         differences=differences,

@@ -80,19 +80,17 @@ def _sets(table: ResultTable) -> list[Figure]:
         return Figure(name, f"{heading(score)} by test set", note, bar_panels(table.runs, "scores", titles, score))
 
     columns = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
-    dense = {split_column(name)[0] for name in columns["miou"]}
-    pixels = bool(dense) and {split_column(name)[0] for name in columns["accuracy"]} <= dense
     figures = []
     for score, names in columns.items():
         titles = {name: table.titled(split_column(name)[0]) for name in names}
-        label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        label = "pixel accuracy" if columns["miou"] and score == "accuracy" else words(score)
         figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, titles)] if titles else []
     return figures or [figure("scores", table.primary_metric, {"last": eval_splits(table.runs.students)})]
 
 
 def _decisions(table: ResultTable) -> Figure:
     """Images whose shape is of one class and whose texture of another: which one decides."""
-    methods, panels, dense = table.runs.methods, list[Panel](), set[bool]()
+    methods, panels = table.runs.methods, list[Panel]()
     order = "indexof(['shape', 'texture', 'neither'], datum['decided by'])"
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
     for group in dict.fromkeys(split_column(name)[0] for name in table.every):
@@ -105,23 +103,20 @@ def _decisions(table: ResultTable) -> Figure:
                 shares["neither"] = max(0.0, 1 - sum(shares.values()))
                 rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in shares.items()]
         if rows:
-            masks = f"{group} miou" in table.every
-            dense.add(masks)
-            title, scale = f"share of {'pixels' if masks else 'images'}", alt.Scale(domain=[0, 1])
+            title = f"share of {'pixels' if f'{group} miou' in table.every else 'images'}"
             name = f"decisions{len(panels)}"
             chart = base(name).mark_bar(size=17).transform_calculate(order=order).encode(
                 y=alt.Y("method:N", sort=methods, title=None),
-                x=alt.X("share:Q", stack="zero", title=title, scale=scale, axis=axis),
+                x=alt.X("share:Q", stack="zero", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis),
                 color=charts.colour(charts.CUES, "decided by"),
                 order=alt.Order("order:Q"),
                 tooltip=tooltips("method:N", "decided by:N", share=".3f"),
             )  # fmt: skip
             text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
             panels.append(Panel(table.titled(group), BAR * len(methods), (chart,), {name: rows}, alt=text))
-    things = "Images, and pixels of masks," if len(dense) == 2 else "Pixels" if True in dense else "Images"
     note = (
-        f"{things} whose shape belongs to one class and whose texture to another: the share that was called by its "
-        "shape, by its texture, and by neither; mean over seeds."
+        "Images, or pixels of masks, whose shape belongs to one class and whose texture to another: the share that was "
+        "called by its shape, by its texture, and by neither; mean over seeds."
     )
     return Figure("decisions", "Shape or texture", note, panels, charts.CUES)
 

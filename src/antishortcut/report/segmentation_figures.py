@@ -106,10 +106,7 @@ class Gallery:
     @property
     def seeds(self) -> str:
         """Which seed is shown, in words."""
-        students = [column for column in self.columns if column.method]
-        if len({column.seed for column in students}) == 1:
-            return f"seed {students[0].seed}"
-        return "seeds: " + ", ".join(f"{column.title} {column.seed}" for column in students)
+        return "seeds: " + ", ".join(f"{column.title} {column.seed}" for column in self.columns if column.method)
 
     def key(self, scenes: Sequence[int], columns: Sequence[SceneColumn]) -> dict[str, str]:
         """Class → colour: those that occur in these pictures, all when they are few; what has no label last."""

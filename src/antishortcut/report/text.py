@@ -113,7 +113,7 @@ class Report:
         more: dict[str, Any] = {"classes": [each.flat() for each in class_tables(runs)]}
         more |= {"sizes": [row.flat() for row in sizes.rows]} if sizes else {}
         for key, drawn in (("sweep", self.drawn.sweep), ("scatter", self.drawn.scatter)):
-            more |= {key: analysis.flat() for analysis, _ in drawn}
+            more[key] = drawn[0][0].flat() if drawn else None
         return {key: value for key, value in more.items() if value} | {
             "rows": table.rows(),
             "differences": [one.flat() for one in table.differences],
