@@ -13,7 +13,7 @@ from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.reader import MECHANISM, Directions, Embedding, Notes, read_embedding
 from antishortcut.report.score_figures import bar_panels
 from antishortcut.report.stats import summary
-from antishortcut.report.table import VIEWS, ResultTable, split_column, view_of, words
+from antishortcut.report.table import VIEWS, ResultTable, split_column, words
 
 HISTOGRAMS = {
     "cos_final": "cosine to T_final",
@@ -39,7 +39,7 @@ def mechanism_figures(table: ResultTable) -> list[Figure]:
 
 def _projections(table: ResultTable) -> Figure:
     """In the view of the first table; the other views have their tables."""
-    view = view_of(table.every)
+    view = table.view
     panels: list[Panel] = []
     for score in ("projection", "robust_projection"):
         column = f"{MECHANISM} {view} {score}"

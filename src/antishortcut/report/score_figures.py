@@ -69,7 +69,8 @@ def bar_panels(runs: Collected, name: str, titles: Mapping[str, str], score: str
 
 def leaning_figures(table: ResultTable) -> list[Figure]:
     """What students lean on."""
-    return [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+    own = [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+    return [*own, _corruption_kinds(table), _severities(table.runs), _each_corruption(table.runs)]
 
 
 def _sets(table: ResultTable) -> list[Figure]:
@@ -160,7 +161,7 @@ def _attack(runs: Collected) -> Figure:
 # --- corruptions: by kind, by severity, one by one ---
 
 
-def corruption_figures(table: ResultTable) -> list[Figure]:
+def _corruption_kinds(table: ResultTable) -> Figure:
     titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"} | {
         f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS
     }
@@ -169,8 +170,7 @@ def corruption_figures(table: ResultTable) -> list[Figure]:
         "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
     )
     title = f"Error on {table.titled(CORRUPTIONS, 'corrupted images')}, by kind"
-    kinds = Figure("corruptions", title, note, bar_panels(table.runs, "kinds", titles, "error"))
-    return [kinds, _severities(table.runs), _each_corruption(table.runs)]
+    return Figure("corruptions", title, note, bar_panels(table.runs, "kinds", titles, "error"))
 
 
 def _severities(runs: Collected) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, ClassVar
 
 from antishortcut.errors import UserError, suggest
@@ -114,6 +115,11 @@ def ordered(names: Iterable[str]) -> list[str]:
         return ORDER.index(_evaluation(group)), rank, group, score != "miou"
 
     return sorted(dict.fromkeys(names), key=place)
+
+
+def by_set(columns: Iterable[str]) -> list[tuple[str, int]]:
+    """Columns that follow each other under one set: its name, and how many they are."""
+    return [(name, len(list(each))) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
 
 
 def view_of(names: Iterable[str]) -> str | None:
@@ -290,6 +296,11 @@ class ResultTable:
     def columns(self) -> list[str]:
         """Those of the first table."""
         return list(self.selected) or first_columns([n for n in self.every if split_column(n)[1] not in CHANCE])
+
+    @cached_property
+    def view(self) -> str | None:
+        """Of the mechanism, the one that the first table shows."""
+        return view_of(self.every)
 
     @cached_property
     def cells(self) -> dict[str, dict[str, Summary]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, Difference, ResultTable, arrow, heading, split_column, words
+from antishortcut.report.table import HEADLINE, Difference, ResultTable, arrow, by_set, heading, split_column, words
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -211,8 +210,7 @@ def plain(text: str) -> str:
 def write_latex(table: ResultTable, path: Path) -> None:
     """The first table for a paper: booktabs, columns under the set they belong to, the best in bold."""
     heads, rules, at = ["", ""], [], 3
-    for group, columns in groupby(table.columns, key=lambda name: split_column(name)[0]):
-        count = len(list(columns))
+    for group, count in by_set(table.columns):
         metric = table.primary_metric if group == "training" and table.primary_metric != "accuracy" else ""
         title = f"{group} ({metric})" if metric else table.titled(group)
         heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(title)}}}")
