@@ -83,6 +83,11 @@ class Collected:
         return groups
 
     @cached_property
+    def suites(self) -> dict[str, str]:
+        """The suite of every method."""
+        return {method: students[0].run.suite for method, students in self.groups.items()}
+
+    @cached_property
     def methods(self) -> list[str]:
         return list(self.groups)
 
@@ -91,10 +96,9 @@ class Collected:
         """The same with the first methods only, in whole suites: as many as charts can tell apart."""
         if len(self.groups) <= DRAWN:
             return self
-        suites = {method: students[0].run.suite for method, students in self.groups.items()}
         first = self.methods[:DRAWN]
-        cut = suites[self.methods[DRAWN]]
-        whole = [method for method in first if suites[method] != cut] or first
+        cut = self.suites[self.methods[DRAWN]]
+        whole = [method for method in first if self.suites[method] != cut] or first
         return replace(self, students=tuple(s for s in self.students if s.method in whole))
 
 

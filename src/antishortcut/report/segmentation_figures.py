@@ -285,7 +285,6 @@ def class_tables(runs: Collected) -> list[ClassTable]:
             tables.setdefault((name, tuple(student.classes[name])), {}).setdefault(student.method, []).append(student)
     result = []
     for (name, classes), groups in tables.items():
-        suites = {method: students[0].run.suite for method, students in groups.items()}
         rows: list[ClassRow] = []
         for title in ("mIoU", *classes):
             means = {}
@@ -293,7 +292,7 @@ def class_tables(runs: Collected) -> list[ClassTable]:
                 values = [s.classes[name][title] if rows else s.values.get(f"{name} miou") for s in students]
                 if known := [value for value in values if value is not None]:
                     means[method] = summary(known).mean
-            rows.append(ClassRow(title, means, best_of_suites(means, suites)))
-        of = f" of {', '.join(dict.fromkeys(suites.values()))}" if len(tables) > 1 else ""
+            rows.append(ClassRow(title, means, best_of_suites(means, runs.suites)))
+        of = f" of {', '.join(dict.fromkeys(runs.suites[method] for method in groups))}" if len(tables) > 1 else ""
         result.append(ClassTable(f"{name} set{of}", list(groups), rows))
     return result

@@ -117,9 +117,9 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=place)
 
 
-def by_set(columns: Iterable[str]) -> list[tuple[str, int]]:
-    """Columns that follow each other under one set: its name, and how many they are."""
-    return [(name, len(list(each))) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
+def by_set(columns: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Columns that follow each other under one set, or one view of the mechanism."""
+    return [(name, list(each)) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
 
 
 def view_of(names: Iterable[str]) -> str | None:
@@ -131,11 +131,8 @@ def view_of(names: Iterable[str]) -> str | None:
 def first_columns(names: Sequence[str]) -> list[str]:
     """The columns of the first table: a few of every set; all others are further down the page."""
     view = view_of(names)
-    sets: dict[str, list[str]] = {}
-    for name in names:
-        sets.setdefault(split_column(name)[0], []).append(name)
     result: list[str] = []
-    for group, columns in sets.items():
+    for group, columns in by_set(names):
         name = _evaluation(group)
         usual = [column for column in columns if split_column(column)[1] in SHOWN.get(name, ())]
         if name != MECHANISM:
@@ -293,9 +290,14 @@ class ResultTable:
         return ordered(name for student in self.runs.students for name in student.values)
 
     @cached_property
+    def measured(self) -> list[str]:
+        """The same without the values of random directions."""
+        return [name for name in self.every if split_column(name)[1] not in CHANCE]
+
+    @cached_property
     def columns(self) -> list[str]:
         """Those of the first table."""
-        return list(self.selected) or first_columns([n for n in self.every if split_column(n)[1] not in CHANCE])
+        return list(self.selected) or first_columns(self.measured)
 
     @cached_property
     def view(self) -> str | None:
@@ -313,10 +315,6 @@ class ResultTable:
     @cached_property
     def seeds(self) -> dict[str, int]:
         return {method: len(students) for method, students in self.runs.groups.items()}
-
-    @cached_property
-    def suites(self) -> dict[str, str]:
-        return {method: students[0].run.suite for method, students in self.runs.groups.items()}
 
     @cached_property
     def random(self) -> dict[str, float]:
@@ -354,23 +352,16 @@ class ResultTable:
         return f"{title or group} ({source})" if source else title or group
 
     def sets(self) -> dict[str, list[str]]:
-        """All columns by the set or view they belong to, without the training and the random values."""
-        sets: dict[str, list[str]] = {}
-        for name in self.every:
-            group, score = split_column(name)
-            if group != "training" and score not in CHANCE:
-                sets.setdefault(group, []).append(name)
-        return sets
+        """All columns by the set or view they belong to, without those of the training."""
+        return {group: columns for group, columns in by_set(self.measured) if group != "training"}
 
     @cached_property
     def pairs(self) -> dict[str, tuple[list[Student], list[Student]]]:
         """Method → its runs, and those of the baseline in its suite, where there are any."""
-        baselines = {group[0].run.suite: group for group in self.runs.groups.values() if group[0].run.name == BASELINE}
-        return {
-            method: (group, baselines[group[0].run.suite])
-            for method, group in self.runs.groups.items()
-            if group[0].run.suite in baselines and group[0].run.name != BASELINE
-        }
+        groups, suites = self.runs.groups, self.runs.suites
+        baselines = {suites[method]: group for method, group in groups.items() if group[0].run.name == BASELINE}
+        pairs = {method: (group, baselines.get(suites[method], [])) for method, group in groups.items()}
+        return {method: (group, base) for method, (group, base) in pairs.items() if base and base is not group}
 
     def difference(self, method: str, column: str) -> Paired | None:
         """Over the seeds in common, in a column in which one way is better; `best` was selected on the same data."""
@@ -392,7 +383,7 @@ class ResultTable:
         """The methods with their suite's best mean, where one way is better at all."""
         way = better(column)
         means = {method: way * cells[column].mean for method, cells in self.cells.items() if column in cells and way}
-        return best_of_suites(means, self.suites)
+        return best_of_suites(means, self.runs.suites)
 
     def marks(self, column: str) -> dict[str, Mark]:
         """Of every method: whether it is the best, and how it compares with the baseline."""
@@ -431,7 +422,7 @@ class ResultTable:
 
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
-        text = f"{best}: best of the column" + " in its suite" * (len(set(self.suites.values())) > 1)
+        text = f"{best}: best of the column" + " in its suite" * (len(set(self.runs.suites.values())) > 1)
         if not self.differences:
             return f"{text}."
         return (

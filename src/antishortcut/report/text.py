@@ -210,12 +210,12 @@ def plain(text: str) -> str:
 def write_latex(table: ResultTable, path: Path) -> None:
     """The first table for a paper: booktabs, columns under the set they belong to, the best in bold."""
     heads, rules, at = ["", ""], [], 3
-    for group, count in by_set(table.columns):
+    for group, columns in by_set(table.columns):
         metric = table.primary_metric if group == "training" and table.primary_metric != "accuracy" else ""
         title = f"{group} ({metric})" if metric else table.titled(group)
-        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(title)}}}")
-        rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
-        at += count
+        heads.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{tex(title)}}}")
+        rules.append(rf"\cmidrule(lr){{{at}-{at + len(columns) - 1}}}")
+        at += len(columns)
     names = ["method", "seeds", *(f"{words(split_column(name)[1])} {arrow(name)}".strip() for name in table.columns)]
     best = {name: table.best(name) for name in table.columns}
     body = []
