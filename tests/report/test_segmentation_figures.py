@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.config.recipe import DataSettings, ModelSettings
 from antishortcut.experiments.paper import PAIRS
 from antishortcut.report import build
 from antishortcut.report.collect import collect
@@ -31,7 +31,7 @@ from antishortcut.report.segmentation_figures import (
 from antishortcut.report.table import ResultTable
 from antishortcut.report.text import Report
 from antishortcut.run_dir import RunDir, write_json
-from tests.browser.fake_runs import SCRIPT, score
+from tests.browser.fake_runs import SCRIPT, begun, score
 
 CLASSES = ("background", "A", SCRIPT, "K")
 COLOURS = ("#f28585", "#3e60b2", "#528013", "#a9b23e")
@@ -42,11 +42,9 @@ WIDE, HIGH = 12, 8
 
 def dense(place: Path, name: str, seed: int, miou: float, **more: Any) -> RunDir:
     """A finished student of 24 iterations, which are three epochs."""
-    given: dict[str, Any] = {"suite": "cues-seg", "data": DataSettings(name="cues-seg"), "fingerprint": "f"}
-    given |= {"optim": OptimSettings(), "model": ModelSettings(name="dense-4-16"), "iterations": 24}
-    given |= {"teacher": "0" * 16, "method": "kd"}
-    folder = RunDir(place)
-    folder.begin(Run(kind="distill", name=name, seed=seed, epochs=0, **(given | more)), {}, {})
+    settings = {"suite": "cues-seg", "data": DataSettings(name="cues-seg"), "model": ModelSettings(name="dense-4-16")}
+    length = {"epochs": 0, "iterations": 24, "teacher": "0" * 16, "method": "kd"}
+    folder = begun(place, name, seed, **(settings | length | more))
     for step in (8, 16, 24):
         scores = {"accuracy": 0.8, "miou": miou * step / 24, "images": 40}
         folder.log({"step": step, "epoch": step / 8, "lr": 0.1, "loss": 1.0, "terms": {"task": 24 / step}})
