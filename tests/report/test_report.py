@@ -224,16 +224,17 @@ def test_a_terminal_shows_methods_beside_each_other(suite: tuple[Path, dict[str,
     assert [each.title for each in more] == ["difference to kd, seed by seed"]
 
 
-def test_a_narrow_terminal_shows_methods_below_each_other_in_several_tables() -> None:
-    titles = [f"a set {at} of scores" for at in range(9)]
-    rows = [[f"method-{at}", *["0.510 ± 0.014"] * 9] for at in range(4)]
-    tables = fit(["method", *titles], rows, 80)
-    for head, lines in tables:
-        columns = list(zip(head, *lines, strict=True))
-        wide = [max(len(part) for cell in column for part in cell.split("\n")) for column in columns]
-        assert sum(wide) + 3 * len(wide) + 1 <= 80  # with rich's borders
-        assert [line[0] for line in lines] == [row[0] for row in rows]
-    assert [" ".join(title.split("\n")) for head, _ in tables for title in head[1:]] == titles
+@pytest.mark.parametrize(("methods", "sets", "count"), [(4, 9, 2), (20, 2, 1), (1, 1, 1)])
+def test_a_narrow_terminal_gets_tables_that_fit(methods: int, sets: int, count: int) -> None:
+    head = ["method", *(f"a set {at} of scores" for at in range(sets))]
+    rows = [[f"method-{at}", *(f"0.{at:02d}{column} ± 0.014" for column in range(sets))] for at in range(methods)]
+    tables = fit(head, rows, 60)
+    for title, lines in tables:
+        wide = [max(len(part) for cell in c for part in cell.split("\n")) for c in zip(title, *lines, strict=True)]
+        assert sum(wide) + 3 * len(wide) + 1 <= 60  # with rich's borders
+    cells = {cell.replace("\n", " ") for title, lines in tables for line in (title, *lines) for cell in line}
+    assert cells == {cell for line in (head, *rows) for cell in line}
+    assert len(tables) == count  # 4 methods stand beside each other, 20 below
 
 
 def test_many_methods(tmp_path: Path) -> None:

@@ -2,67 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.report.page import Figures
-    from antishortcut.report.table import ResultTable
-    from antishortcut.report.text import TextTable
+    from antishortcut.report.text import Report
 
-EXTRA = ("altair", "jinja2", "markupsafe", "orjson", "polars", "vl_convert")  # packages of antishortcut[report]
-
-
-@dataclass(frozen=True)
-class Report:
-    """The runs in a table, and their figures."""
-
-    table: ResultTable
-    drawn: Figures
-
-    def summary(self, columns: str | None) -> dict[str, Any]:
-        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
-
-        Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
-        """
-        from antishortcut.report.model_cost import size_table
-        from antishortcut.report.paper_comparison import compare_with_paper
-        from antishortcut.report.segmentation_figures import class_tables
-
-        table, runs = self._selected(columns), self.table.runs
-        unfinished = [(each.path, each.state) for each in runs.progress] + [
-            (each.run, each.state) for each in runs.aside
-        ]
-        more: dict[str, Any] = {}
-        for key, drawn in (("sweep", self.drawn.sweep), ("scatter", self.drawn.scatter)):
-            more |= {key: drawn[0][0].flat()} if drawn else {}
-        if classes := class_tables(runs):
-            more["classes"] = [each.flat() for each in classes]
-        if sizes := size_table(runs):
-            more["sizes"] = [row.flat() for row in sizes.rows]
-        return more | {
-            "rows": table.rows(),
-            "differences": [one.flat() for one in table.differences],
-            "printed": [each.flat() for each in compare_with_paper(table)],
-            "page": str(runs.folder / "report.html"),
-            "runs": len(runs.students),
-            "unfinished": [{"run": run, "state": state} for run, state in unfinished],
-            "skipped": [{"file": note.run, "why": note.state} for note in (*runs.notes, *self.drawn.notes)],
-        }
-
-    def tables(self, columns: str | None, width: int | None = None) -> Iterator[TextTable]:
-        """For a terminal: means and marks, differences, comparison with the paper, size and latency."""
-        from antishortcut.report.text import terminal_tables
-
-        return terminal_tables(self._selected(columns), width)
-
-    def _selected(self, columns: str | None) -> ResultTable:
-        return self.table if columns is None else self.table.select(columns)
+EXTRA = ("altair", "jinja2", "markupsafe", "polars", "vl_convert")  # packages of antishortcut[report]
 
 
 def make_report(
@@ -87,7 +35,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         from antishortcut.report.segmentation_figures import draw_scenes
         from antishortcut.report.sweep import Sweep, sweep_columns, sweep_figure
         from antishortcut.report.table import ResultTable
-        from antishortcut.report.text import write_texts
+        from antishortcut.report.text import Report, write_texts
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -96,14 +44,8 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         ) from None
 
     runs = collect(folder)
-    try:  # before anything is drawn
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise UserError(f"cannot write to {folder} ({why}); make it writable, or report on a copy of it") from None
     table = ResultTable(runs)
-    selected = table if columns is None else table.select(columns)
+    selected = table.select(columns)
     drawn = make_figures(table if runs.drawn is runs else ResultTable(runs.drawn))
     if sweep is not None:
         swept = Sweep(runs, sweep, sweep_columns(table) if columns is None else selected.columns)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from antishortcut.fileio import atomic_write
 from antishortcut.report import charts
 from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, draw_all, tooltips
-from antishortcut.report.mechanism_figures import bar_chart, direction_figures, first_to_last, line_chart, used
+from antishortcut.report.mechanism_figures import direction_figures
 from antishortcut.report.page import render_page
 from antishortcut.report.reader import DIRECTION_KINDS, parse_directions, parse_picture, readable
 
@@ -58,7 +58,7 @@ def render(audit: Audit, figures: Mapping[str, Figure], folder: Path) -> str:
         audit=audit,
         figures=figures,
         findings=findings,
-        pictures={name: parse_picture((folder / name).read_bytes(), "PNG") for name in names},
+        pictures={name: parse_picture((folder / name).read_bytes()) for name in names},
         kinds=DIRECTION_KINDS,
         ends=ENDS,
     )
@@ -73,21 +73,17 @@ def _course(audit: Audit) -> Figure:
         for key, (word, _) in COURSE.items()
         if row[key] is not None
     ]
-    key = used(dict(COURSE.values()), rows)
     axis = alt.Axis(labelAngle=0, labelLimit=110)
     x = alt.X("state:N", sort=states, title="state", axis=axis)
     share = alt.Axis(format="~%", tickCount=5)
     y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]), axis=share)
-    tips = tooltips("state:N", "what:N", value=".1%")
-    random = audit["energy_random"]
     note = (
         f"Mean share of an image’s energy in the directions of T_early = {audit['early']}, in every state given. They "
         "were chosen for this state, so a peak there is no surprise; the candidates below are judged on other images. "
-        f"Red line: random directions ({_share(random)})."
+        f"Red line: random directions ({_share(audit['energy_random'])})."
     )
-    layers = line_chart("course", x, y, key, tips, random)
-    panel = Panel("energy", 240, layers, {"course": rows} | ONE, alt=first_to_last(rows, key, digits=3))
-    return Figure("course", "Energy along the states", note, [panel] if rows else [], key, wide=True)
+    figure = Figure("course", "Energy along the states", note)
+    return charts.line_figure(figure, rows, x, y, dict(COURSE.values()), audit["energy_random"], digits=3)
 
 
 def _each(audit: Audit) -> Figure:
@@ -112,7 +108,7 @@ def _each(audit: Audit) -> Figure:
         across = alt.X("share:Q", title="share of the energy", scale=room, axis=alt.Axis(format="~%", tickCount=4))
         paint, form = colour(dict(STATES.values()), "state"), ".1%" if most > 0.1 else ".2%"
         tips = tooltips("direction:N", "state:N", share=".2%")
-        layers = bar_chart(start, across, paint, tips, size=13, font=10, dx=4, form=form)
+        layers = charts.labelled_bars(start, across, paint, tips, form, size=13)
         layers += (charts.upright(directions[0]["energy_random"], RANDOM),)
         text = "; ".join(f"direction {row['direction']}, {row['state']}: {row['share']:.1%}" for row in rows)
         title = f"{kind} directions"
@@ -138,7 +134,7 @@ def _student(audit: Audit) -> Figure:
     tips = tooltips("who:N", projection=".3f", random=".3f")
     axis = alt.Axis(tickCount=5, format="~g")
     across = alt.X("projection:Q", title="mean projection", scale=alt.Scale(domain=[0, 1]), axis=axis)
-    bars = bar_chart(start, across, colour(key, "where"), tips, size=15, font=11, dx=6, form=".2f")
+    bars = charts.labelled_bars(start, across, colour(key, "where"), tips, ".2f")
     tick = start.mark_tick(thickness=3, size=22, color=RANDOM, opacity=1).encode(x="random:Q", tooltip=tips)
     text = "; ".join(f"{row['who']} {row['projection']:.2f}, random {row['random']:.2f}" for row in rows)
     note = (

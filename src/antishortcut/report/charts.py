@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Figure:
     name: str  # of its files
     title: str
     note: str
-    panels: Sequence[Panel]
+    panels: Sequence[Panel] = ()
     key: Mapping[str, str] = field(default_factory=dict)  # word → colour, where colours do not mean methods
     method: str | None = None  # the only one it is about
     folded: bool = False  # behind a line that opens it
@@ -133,12 +133,14 @@ def _whole(figure: Figure) -> dict[str, Any]:
 
 
 def means(points: Rows) -> Rows:
-    """One row for those that differ in their value alone: its mean over seeds, and how many they are."""
+    """One row for those that differ in their value alone: mean over seeds, deviation, and how many they are."""
     if not points:
         return []
-    frame = pl.DataFrame(points)
+    frame, value = pl.DataFrame(points), pl.col("value")
     groups = frame.group_by([name for name in frame.columns if name != "value"], maintain_order=True)
-    return groups.agg(pl.col("value").mean().round(5), pl.len().alias("seeds")).to_dicts()
+    mean, std = value.mean().round_sig_figs(5), value.std().round_sig_figs(3).alias("std")
+    rows = groups.agg(mean, std, pl.len().alias("seeds")).to_dicts()
+    return [{key: x for key, x in row.items() if x is not None} for row in rows]  # one seed has no deviation
 
 
 def mean_texts(rows: Rows) -> str:
@@ -176,27 +178,50 @@ def axes(data: str, x: str, title: str, *, zero: bool = False) -> Any:
     return base(data).encode(x=across, y=up)
 
 
-def lines(
-    methods: Sequence[str], data: str, rows: Rows, x: str, title: str, *, zero: bool = False, step: bool = False
-) -> tuple[alt.Chart, alt.Chart]:
-    """A line per method over the field x, and its numbers where a pointer is near. Rows have method, x and value."""
-    start = axes(data, x, title, zero=zero).encode(color=method_colour(methods))
+def add_lines(
+    panel: Panel, methods: Sequence[str], x: str, label: str, *, zero: bool = False, step: bool = False
+) -> Panel:
+    """The panel with a line per method over the field x, and its numbers where a pointer is near.
+
+    The first rows of its data have method, x and value.
+    """
+    name, rows = next(iter(panel.data.items()))
+    start = axes(name, x, label, zero=zero).encode(color=method_colour(methods))
     dashes = alt.Scale(domain=list(methods), range=[dash for _, dash in style(methods).values()])
     single = len({row[x] for row in rows}) == 1  # no line goes through one point
-    drawn = start.mark_line(strokeWidth=2.2, point=single, interpolate="step" if step else "linear").encode(
+    line = start.mark_line(strokeWidth=2.2, point=single, interpolate="step" if step else "linear").encode(
         strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None)
     )
     near = alt.selection_point(
-        name=f"near_{data}", on="pointerover", clear="pointerout", nearest=True, empty=False, fields=["method", x]
+        name=f"near_{name}", on="pointerover", clear="pointerout", nearest=True, empty=False, fields=["method", x]
     )
     # the whole row as tooltip: a chosen field that is a word says "undefined" near a point (vega-lite#9707)
     dots = start.mark_point(size=50, filled=True, tooltip=alt.TooltipContent("data")).encode(
         fillOpacity=alt.when(near).then(alt.value(1)).otherwise(alt.value(0))
     )
-    return drawn, dots.add_params(near)
+    return replace(panel, layers=(*panel.layers, line), hover=(dots.add_params(near),))
 
 
-def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> Layers:
+def line_figure(
+    figure: Figure, rows: Rows, x: alt.X, y: alt.Y, colours: Mapping[str, str], random: float | None, digits: int
+) -> Figure:
+    """The figure with a line for each word of `colours` that the field `what` has, and a red one for random directions.
+
+    Rows have what, value, and the field of x.
+    """
+    ends = {what: [row["value"] for row in rows if row["what"] == what] for what in colours}
+    text = "; ".join(f"{what} from {e[0]:.{digits}f} to {e[-1]:.{digits}f}" for what, e in ends.items() if e)
+    key = {what: paint for what, paint in colours.items() if ends[what]}
+    tips = tooltips("what:N", str(x.shorthand), value=f".{digits}f")
+    line = base(figure.name).mark_line(point=True, strokeWidth=2.2)
+    layers: Layers = (line.encode(x=x, y=y, color=colour(key, "what"), tooltip=tips),)
+    if random is not None:
+        layers += (rule(RANDOM).encode(y=alt.YDatum(random)),)
+    panel = Panel(figure.title, 230, layers, {figure.name: rows} | ONE, alt=text)
+    return replace(figure, panels=[panel] if rows else [], key=key, wide=True)
+
+
+def bar_panel(title: str, methods: Sequence[str], data: str, rows: Rows, label: str) -> Panel:
     """A bar per method from zero to 1, its mean in figures, and a dot per seed, or their deviation when they are many.
 
     Rows have method, seed and value. Marks are clipped: a score of 1e9 would make a picture as wide as that.
@@ -204,7 +229,7 @@ def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> Layers:
     start = base(data).encode(y=alt.Y("method:N", sort=list(methods), title=None))
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~g")
     scale = alt.Scale(domain=[0, 1.2])  # room for figures
-    mean = alt.X("mean(value):Q", title=title, scale=scale, axis=axis)
+    mean = alt.X("mean(value):Q", title=label, scale=scale, axis=axis)
     count = [alt.Tooltip("mean(value):Q", title="mean", format=".3f"), alt.Tooltip("count():Q", title="seeds")]
     paint = method_colour(methods).legend(None)  # the axis names them
     bar = start.mark_bar(size=17, clip=True).encode(x=mean, color=paint, tooltip=[alt.Tooltip("method:N"), *count])
@@ -212,10 +237,21 @@ def bars(methods: Sequence[str], data: str, rows: Rows, title: str) -> Layers:
     text = start.mark_text(align="left", dx=8, fontSize=11, clip=True).encode(x=alt.X("max(value):Q"), text=figure)
     if len(rows) > SINGLE:
         spread = start.mark_errorbar(extent="stdev", color="#666", thickness=1.5, clip=True)
-        return bar, text, spread.encode(x=alt.X("value:Q", title=title))
-    dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1, clip=True)
-    tips = [*tooltips("method:N", "seed:N"), alt.Tooltip("value:Q", title=title, format=".3f")]
-    return bar, text, dots.encode(x=alt.X("value:Q"), tooltip=tips)
+        seeds = spread.encode(x=alt.X("value:Q", title=label))
+    else:
+        dots = start.mark_point(size=22, filled=True, fill="white", stroke="#222", strokeWidth=1, opacity=1, clip=True)
+        tips = [*tooltips("method:N", "seed:N"), alt.Tooltip("value:Q", title=label, format=".3f")]
+        seeds = dots.encode(x=alt.X("value:Q"), tooltip=tips)
+    return Panel(title, BAR * len(methods), (bar, text, seeds), {data: rows}, alt=mean_texts(rows))
+
+
+def labelled_bars(
+    start: alt.Chart, x: alt.X, paint: alt.Color, tips: list[alt.Tooltip], form: str, size: int = 15
+) -> Layers:
+    """Bars with their values in figures behind them."""
+    value = str(x.shorthand)
+    text = start.mark_text(align="left", dx=4, fontSize=11).encode(x=alt.X(value), text=alt.Text(value, format=form))
+    return start.mark_bar(size=size).encode(x=x, color=paint, tooltip=tips), text
 
 
 def dots(methods: Sequence[str], data: str, field: str, order: list[str], title: str) -> Any:
@@ -227,11 +263,11 @@ def dots(methods: Sequence[str], data: str, field: str, order: list[str], title:
     return start.encode(y=y, x=x, color=method_colour(methods), tooltip=tips)
 
 
+def rule(paint: str = GREY) -> Any:
+    """A dashed line; its panel has ONE among its data."""
+    return base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4)
+
+
 def upright(value: float, paint: str = GREY) -> Any:
-    """A dashed line at one value of x. Its panel has ONE among its data."""
-    return base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4).encode(x=alt.XDatum(value))
-
-
-def level(value: float, paint: str = RANDOM) -> Any:
-    """A dashed line at one value of y. Its panel has ONE among its data."""
-    return base("one").mark_rule(strokeDash=[4, 3], color=paint, strokeWidth=1.4).encode(y=alt.YDatum(value))
+    """A dashed line at one value of x."""
+    return rule(paint).encode(x=alt.XDatum(value))

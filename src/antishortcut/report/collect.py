@@ -14,13 +14,12 @@ from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
 from antishortcut.fileio import near_folder
 from antishortcut.report import reader
-from antishortcut.report.reader import WORD, Notes, Scores, Skipped, number, readable
+from antishortcut.report.reader import Notes, Scores, Skipped, number, readable
 from antishortcut.run_dir import RunDir, read_json
 
 BASELINE = "kd"  # the run that all others are compared with
 FIRST = ("ce", BASELINE)  # come first, the others by name
 DRAWN = 21  # methods in charts: seven colours, three dashes
-HASH = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a teacher's name becomes part of a path
 Curve = tuple[tuple[float, float], ...]
 
 
@@ -84,6 +83,11 @@ class Collected:
         return groups
 
     @cached_property
+    def suites(self) -> dict[str, str]:
+        """The suite of every method."""
+        return {method: students[0].run.suite for method, students in self.groups.items()}
+
+    @cached_property
     def methods(self) -> list[str]:
         return list(self.groups)
 
@@ -92,10 +96,9 @@ class Collected:
         """The same with the first methods only, in whole suites: as many as charts can tell apart."""
         if len(self.groups) <= DRAWN:
             return self
-        suites = {method: students[0].run.suite for method, students in self.groups.items()}
         first = self.methods[:DRAWN]
-        cut = suites[self.methods[DRAWN]]
-        whole = [method for method in first if suites[method] != cut] or first
+        cut = self.suites[self.methods[DRAWN]]
+        whole = [method for method in first if self.suites[method] != cut] or first
         return replace(self, students=tuple(s for s in self.students if s.method in whole))
 
 
@@ -128,19 +131,27 @@ def collect(folder: Path) -> Collected:
     directions: dict[tuple[Path, str], reader.Directions | None] = {}
     for student in ordered:
         run = student.run
-        if run.teacher is None or not HASH.fullmatch(run.teacher):
+        if run.teacher is None:
             continue
         home = student.place.resolve().parent.parent / "teachers" / run.teacher
         early = run.roles.get("early", run.early)  # the state that the student was compared with
-        if (home, early) not in directions:
-            directions[home, early] = reader.read_directions(home, early, notes)
         if home.name not in teacher_runs and os.path.isfile(home / "run.json"):
             teacher = _open(RunDir(home), f"teachers/{home.name}", Notes())
             if isinstance(teacher, Student):
                 teacher_runs[home.name] = teacher
-    known = tuple(each for each in directions.values() if each is not None)
-    skipped = tuple(aside), tuple(notes.skipped)
-    return Collected(folder, tuple(ordered), tuple(teachers), tuple(progress), *skipped, known, teacher_runs)
+        if (home, early) not in directions:
+            title = teacher_runs[home.name].run.model.name if home.name in teacher_runs else "teacher"
+            directions[home, early] = reader.read_directions(home, early, title, notes)
+    return Collected(
+        folder=folder,
+        students=tuple(ordered),
+        teachers=tuple(teachers),
+        progress=tuple(progress),
+        aside=tuple(aside),
+        notes=tuple(notes.skipped),
+        directions=tuple(each for each in directions.values() if each is not None),
+        teacher_runs=teacher_runs,
+    )
 
 
 def _ordered(students: list[Student]) -> list[Student]:
@@ -173,9 +184,7 @@ def _add_changes(students: Iterable[Student]) -> None:
 def _open(folder: RunDir, name: str, notes: Notes) -> Student | UnfinishedRun | Skipped:
     try:
         run, execution = folder.read()
-        dumped = run.model_dump_json()
-        if not dumped.isprintable() or "\\" in dumped:
-            run = Run.model_validate(readable(run.model_dump(mode="json")))
+        run = Run.model_validate(readable(run.model_dump(mode="json")))
         return _student(folder, name, run, execution, notes) if folder.finished else _unfinished_run(folder, name, run)
     except reader.UNREADABLE as error:  # a UserError among them
         message = str(error) if isinstance(error, UserError | OSError) else reader.error_text(error)
@@ -185,7 +194,7 @@ def _open(folder: RunDir, name: str, notes: Notes) -> Student | UnfinishedRun | 
 def _unfinished_run(folder: RunDir, name: str, run: Run) -> UnfinishedRun:
     rows = reader.history(folder.metrics)
     evaluated = next((row for row in reversed(rows) if "set" in row), {})
-    primary_metric = readable(str(evaluated.get("primary_metric", "accuracy")))[:WORD]
+    primary_metric = readable(evaluated.get("primary_metric", "accuracy"))
     return UnfinishedRun(
         path=name,
         unit="epoch" if run.epochs else "iteration",
@@ -201,12 +210,10 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
     result = readable(folder.result())
     rows = reader.history(folder.metrics)
     scores = reader.read_scores(folder.path, name, notes)
-    primary_metric = str(result.get("primary_metric", "accuracy"))[:WORD]
-    for kind in ("last", "best"):
-        value = number(result[kind][primary_metric])
-        if value is None:
-            raise UserError(f"result.json: {kind} {primary_metric} is {result[kind][primary_metric]!r}, not a number")
-        scores.values[kind] = value
+    primary_metric = str(result.get("primary_metric", "accuracy"))
+    scores.values["last"], scores.values["best"] = reader.numbers(
+        result[kind][primary_metric] for kind in ("last", "best")
+    )
     return Student(
         path=name,
         place=folder.path,

@@ -3,18 +3,17 @@ moved from one to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import altair as alt
 
 from antishortcut.report import charts
 from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, tooltips, upright
-from antishortcut.report.collect import BASELINE, FIRST, Collected, Student
-from antishortcut.report.reader import MECHANISM, Directions, Embedding, Histogram, Notes, read_embedding
+from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.reader import MECHANISM, Directions, Embedding, Notes, read_embedding
 from antishortcut.report.score_figures import bar_panels
 from antishortcut.report.stats import summary
-from antishortcut.report.table import VIEWS, ResultTable, split_column, view_of, words
+from antishortcut.report.table import VIEWS, ResultTable, split_column, words
 
 HISTOGRAMS = {
     "cos_final": "cosine to T_final",
@@ -22,12 +21,6 @@ HISTOGRAMS = {
     "signed_cosine": "signed cosine to the displacement",
 }
 THRESHOLD = -0.1  # of the signed cosine, ε_diag of the paper
-VIEW_NOTES = {
-    "aligned": "Student features after a linear map onto the teacher’s, fitted on training images: one ruler for all "
-    "methods and widths.",
-    "raw": "Student features as they are; only possible where student and teacher are equally wide.",
-    "projector": "Student features through the method’s own projector; only methods that have one.",
-}
 CLASS_COLOURS = (
     "#4E79A7", "#F28E2B", "#E15759", "#76B7B2", "#59A14F", "#EDC948", "#B07AA1", "#FF9DA7", "#9C755F", "#BAB0AC",
 )  # fmt: skip
@@ -46,7 +39,7 @@ def mechanism_figures(table: ResultTable) -> list[Figure]:
 
 def _projections(table: ResultTable) -> Figure:
     """In the view of the first table; the other views have their tables."""
-    view = view_of(table.every)
+    view = table.view
     panels: list[Panel] = []
     for score in ("projection", "robust_projection"):
         column = f"{MECHANISM} {view} {score}"
@@ -68,43 +61,31 @@ def _projections(table: ResultTable) -> Figure:
 def _histograms(runs: Collected, view: str, index: int) -> Figure:
     panels: list[Panel] = []
     for measure, title in HISTOGRAMS.items():
-        each = [(s.method, s.histograms[view][measure]) for s in runs.students if measure in s.histograms.get(view, {})]
-        if rows := _shares(each):
-            name = f"histogram{len(panels)}"
-            line, hover = charts.lines(runs.methods, name, rows, "cosine", "share of images", zero=True, step=True)
+        rows = charts.means(
+            [
+                {"method": s.method, "cosine": centre, "value": share}
+                for s in runs.students
+                for centre, share in s.histograms.get(view, {}).get(measure, {}).items()
+            ]
+        )
+        if rows:
             marks = (upright(THRESHOLD),) if measure == "signed_cosine" else ()
             centres: dict[str, float] = {}
             for row in rows:
                 centres[row["method"]] = centres.get(row["method"], 0.0) + row["cosine"] * row["value"]
             text = "Mean: " + ", ".join(f"{method} {value:.2f}" for method, value in centres.items())
-            panels.append(Panel(title, 180, (*marks, line), {name: rows} | ONE, (hover,), text))
+            panel = Panel(title, 180, marks, {f"histogram{len(panels)}": rows} | ONE, alt=text)
+            panels.append(charts.add_lines(panel, runs.methods, "cosine", "share of images", zero=True, step=True))
     note = (
-        f"{VIEW_NOTES.get(view, f'Student features in the view {view}.')} Each line is a method, mean over seeds. The "
-        "signed cosine asks whether a student’s feature points the way the teacher came from (positive) or away from "
-        "it (negative); the grey line is the paper’s −0.1."
+        "Each line is a method, mean over seeds. The signed cosine asks whether a student’s feature points the way the "
+        "teacher came from (positive) or away from it (negative); the grey line is the paper’s −0.1."
     )
     name = f"alignment-{view if view in VIEWS else index}"
     return Figure(name, f"Alignment, {view} features", note, panels, folded=index > 0)
 
 
-def _shares(histograms: Sequence[tuple[str, Histogram]]) -> Rows:
-    """Mean share per bin and method; runs with other bins than the first are left out."""
-    points: dict[tuple[str, float], list[float]] = {}
-    for method, histogram in histograms:
-        if histogram.edges == histograms[0][1].edges:
-            for low, high, share in zip(histogram.edges, histogram.edges[1:], histogram.shares, strict=False):
-                points.setdefault((method, round((low + high) / 2, 6)), []).append(share)
-    return [
-        {"method": method, "cosine": centre, "value": round(summary(x).mean, 6), "seeds": len(x)}
-        for (method, centre), x in points.items()
-    ]
-
-
 def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
-    """Teacher beside student, for the first seed of each method that has an embedding; one of them unfolded.
-
-    Of locations in images those of kd and asd are, which S-Figure 1 shows.
-    """
+    """Teacher beside student, for the first seed of each method that has an embedding."""
     figures = []
     for index, students in enumerate(runs.groups.values()):
         for student in students:
@@ -112,9 +93,7 @@ def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
             if embedding is not None:
                 figures.append(_planes(student, embedding, f"embedding-{index}"))
                 break
-    plain = {s.method for s in runs.students if s.run.name in FIRST}
-    first = next((figure for figure in figures if figure.method not in plain), figures[0] if figures else None)
-    return [replace(figure, opened=figure.opened or figure is first) for figure in figures]
+    return figures
 
 
 def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
@@ -144,7 +123,7 @@ def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
         f"{embedding.method} of the features of the same {things}, seed {student.run.seed}. What lies close together "
         "was close before; distances between far groups mean little."
     )
-    opened = bool(embedding.colours) and student.run.name in (BASELINE, "asd")
+    opened = student.run.name in (BASELINE, "asd")  # which S-Figure 1 shows
     title = f"Teacher beside {student.method}"
     return Figure(name, title, note, panels, key, student.method, folded=True, opened=opened, columns=2)
 
@@ -157,34 +136,6 @@ def direction_figures(directions: Directions, index: int = 0) -> list[Figure]:
     drawn = [draw(directions) for draw in (_explained, _energy, _angles, _spectrum, _steadiness)]
     suffix = "" if index == 0 else f"-{index + 1}"
     return [replace(figure, name=figure.name + suffix) for figure in drawn if figure.panels]
-
-
-def line_chart(
-    data: str, x: alt.X, y: alt.Y, key: Mapping[str, str], tips: list[alt.Tooltip], random: float | None
-) -> charts.Layers:
-    """A line for every word of `key` in the field `what`, and a red one where random directions stand."""
-    lines = base(data).mark_line(point=True, strokeWidth=2.2).encode(x=x, y=y, color=colour(key, "what"), tooltip=tips)
-    return (lines,) if random is None else (lines, charts.level(random))
-
-
-def bar_chart(
-    start: alt.Chart, x: alt.X, paint: alt.Color, tips: list[alt.Tooltip], size: int, font: int, dx: int, form: str
-) -> charts.Layers:
-    """Bars with their values in figures behind them."""
-    value = str(x.shorthand)
-    text = start.mark_text(align="left", dx=dx, fontSize=font).encode(x=alt.X(value), text=alt.Text(value, format=form))
-    return start.mark_bar(size=size).encode(x=x, color=paint, tooltip=tips), text
-
-
-def used(key: Mapping[str, str], rows: Rows) -> dict[str, str]:
-    """Of a legend, the words that there are rows of."""
-    return {what: paint for what, paint in key.items() if any(row["what"] == what for row in rows)}
-
-
-def first_to_last(rows: Rows, key: Iterable[str], digits: int) -> str:
-    """Every line in words."""
-    ends = {what: [row["value"] for row in rows if row["what"] == what] for what in key}
-    return "; ".join(f"{what} from {e[0]:.{digits}f} to {e[-1]:.{digits}f}" for what, e in ends.items())
 
 
 def _angles(directions: Directions) -> Figure:
@@ -242,45 +193,40 @@ def _spectrum(directions: Directions) -> Figure:
 
 
 def _energy(directions: Directions) -> Figure:
-    names = {"shortcut": PALETTE[3], "robust": PALETTE[0], "accuracy": GREY}
+    names, random = {"shortcut": PALETTE[3], "robust": PALETTE[0], "accuracy": GREY}, directions.energy_random
     rows: Rows = [
         {"epoch": row["epoch"], "what": what, "value": round(row[what], 5)}
         for row in directions.energy
         for what in names
         if what in row
     ]
-    key, random = used(names, rows), directions.energy_random
     x = alt.X("epoch:Q", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickCount=6))
     y = alt.Y("value:Q", title="share", scale=alt.Scale(domain=[0, 1]))
-    layers = line_chart("energy", x, y, key, tooltips("what:N", "epoch:Q", value=".3f"), random)
     chance = "" if random is None else f" Red line: random directions ({random:.3f})."
     note = (
         "Share of the teacher’s features that lies in the shortcut directions and in the robust ones as it trains, "
         f"and its accuracy where it was measured.{chance}"
     )
-    text = first_to_last(rows, key, digits=2)
-    panel = Panel("energy over the trajectory", 220, layers, {"energy": rows} | ONE, alt=text)
-    return Figure("energy", "Energy as the teacher trains", note, [panel] if rows else [], key, wide=True)
+    return charts.line_figure(
+        Figure("energy", "Energy as the teacher trains", note), rows, x, y, names, random, digits=3
+    )
 
 
 def _steadiness(directions: Directions) -> Figure:
-    names = {
-        "to_whole": "to those of all images",
-        "between": "between two batches",
-        "reference": "1/√batch from the first",
+    names = {  # key of the JSON → word, colour
+        "to_whole": ("to those of all images", PALETTE[0]),
+        "between": ("between two batches", PALETTE[1]),
+        "reference": ("1/√batch from the first", GREY),
     }
     rows: Rows = [
-        {"batch": row["batch"], "what": what, "angle": round(row[key], 2)}
+        {"batch": row["batch"], "what": what, "value": round(row[key], 2)}
         for row in directions.batches
-        for key, what in names.items()
+        for key, (what, _) in names.items()
         if key in row
     ]
-    colours = used(dict(zip(names.values(), (PALETTE[0], PALETTE[1], GREY), strict=True)), rows)
     ticks = alt.Axis(grid=False, values=sorted({row["batch"] for row in rows}), format="~d")
     x = alt.X("batch:Q", title="images in a batch", scale=alt.Scale(type="log", base=2), axis=ticks)
-    y = alt.Y("angle:Q", title="mean angle, degrees", scale=alt.Scale(domain=[0, 90]))
-    tips = tooltips("what:N", "batch:Q", "angle:Q")
-    layers = line_chart("batches", x, y, colours, tips, directions.batches_random)
+    y = alt.Y("value:Q", title="mean angle, degrees", scale=alt.Scale(domain=[0, 90]))
     note = "How far the directions of a batch lie from those of all images and of another batch."
     boot = directions.bootstrap
     if "mean" in boot:
@@ -289,8 +235,8 @@ def _steadiness(directions: Directions) -> Figure:
         pairs = f" over {boot['pairs']:.0f} pairs" if "pairs" in boot else ""
         chance = f"; random directions: {boot['random']:.1f}°" if "random" in boot else ""
         note += f" Between directions{sets}: {boot['mean']:.1f}°{spread}{pairs}{chance}."
-    panel = Panel("steadiness", 220, layers, {"batches": rows} | ONE, alt="The note has the numbers.")
-    return Figure("steadiness", "How steady the directions are", note, [panel] if rows else [], colours, wide=True)
+    figure = Figure("steadiness", "How steady the directions are", note)
+    return charts.line_figure(figure, rows, x, y, dict(names.values()), directions.batches_random, digits=1)
 
 
 def _explained(directions: Directions) -> Figure:
@@ -308,7 +254,7 @@ def _explained(directions: Directions) -> Figure:
         axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="~%")
         across = alt.X("share:Q", title="share of variance", scale=alt.Scale(domain=[0, 1.15]), axis=axis)
         tips = tooltips("state:N", "cue:N", share=".1%")
-        layers = bar_chart(start, across, colour(key, "cue"), tips, size=17, font=11, dx=4, form=".0%")
+        layers = charts.labelled_bars(start, across, colour(key, "cue"), tips, ".0%", size=17)
         text = ", ".join(f"{row['state']} {row['cue']} {row['share']:.0%}" for row in rows)
         panels.append(Panel(f"{kind} directions", 110, layers, {name: rows}, alt=text))
     note = (

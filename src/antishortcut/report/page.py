@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,17 +29,7 @@ from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, re
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
 from antishortcut.report.sweep import Sweep
-from antishortcut.report.table import (
-    Difference,
-    ResultTable,
-    arrow,
-    difference_texts,
-    interval,
-    signed,
-    split_column,
-    view_of,
-    words,
-)
+from antishortcut.report.table import Difference, ResultTable, arrow, by_set, interval, signed, split_column, words
 
 SPARK = (120, 28)  # pixels of a curve in a line of text
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -52,7 +41,6 @@ class Figures:
 
     differences: list[Figure]
     leaning: list[Figure]
-    corrupted: list[Figure]
     scenes: list[Gallery]
     mechanism: list[Figure]
     embeddings: list[Figure]
@@ -66,7 +54,7 @@ class Figures:
         """In the order of the page."""
         teachers = [figure for _, figures in self.teachers for figure in figures]
         requested = [figure for _, figure in (*self.sweep, *self.scatter)]
-        students = [self.differences, requested, self.leaning, self.corrupted, self.mechanism, self.embeddings]
+        students = [self.differences, requested, self.leaning, self.mechanism, self.embeddings]
         return [figure for figures in (*students, teachers, self.training) for figure in figures]
 
 
@@ -78,7 +66,6 @@ def make_figures(table: ResultTable) -> Figures:
     return Figures(
         differences=filled([score_figures.difference_figure(table)]),
         leaning=filled(score_figures.leaning_figures(table)),
-        corrupted=filled(score_figures.corruption_figures(table)),
         scenes=galleries(table, skipped),
         mechanism=filled(mechanism_figures(table)),
         embeddings=embedding_figures(table.runs, skipped),
@@ -94,13 +81,13 @@ def render(table: ResultTable, drawn: Figures) -> str:
     different, same = notes.settings(runs)
     sets = table.sets()
     comparisons = paper_comparison.compare_with_paper(table)
-    differences: dict[str, dict[str, Difference]] = {}  # by title and column
+    differences: dict[str, dict[str, Difference]] = {}  # by method and column
     for one in table.differences:
-        differences.setdefault(one.title, {})[one.column] = one
+        differences.setdefault(one.method, {})[one.column] = one
     return render_page(
         "template.html",
         filters={
-            "interval": interval, "signed": signed, "words": words, "arrow": arrow,
+            "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
             "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
         },
         drawn=drawn.all(),
@@ -110,19 +97,16 @@ def render(table: ResultTable, drawn: Figures) -> str:
         runs=runs,
         table=table,
         figures=drawn,
-        number={method: index for index, method in enumerate(runs.methods)},
         style=style(runs.methods),
         baseline=BASELINE,
         differences=differences,
-        differences_explanation=difference_texts(table.differences)[2],
+        seeds_needed=Difference.NOTE,
         comparisons=comparisons,
         printed_head=paper_comparison.HEAD,
         printed_explanation=paper_comparison.explanation(comparisons),
-        heads=lambda columns: _heads(table, columns),
         picks=PICKS,
         sets={name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         views={name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
-        view=view_of(table.every),
         classes=class_tables(runs),
         progress_metric=" / ".join(dict.fromkeys(words(one.primary_metric) for one in runs.progress)),
         errors=score_figures.corruption_table(runs),
@@ -191,12 +175,6 @@ def libraries() -> str:
     except OSError:
         pass  # without a cache every report bundles again
     return bundle
-
-
-def _heads(table: ResultTable, columns: list[str]) -> list[tuple[str, str, int]]:
-    """Columns that follow each other under one set: its name, where its images come from, how many."""
-    grouped = [(name, len(list(each))) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
-    return [(name, table.sources.get(name, ""), count) for name, count in grouped]
 
 
 def _sections(main: Markup) -> list[tuple[str, Markup]]:

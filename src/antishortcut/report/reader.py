@@ -5,41 +5,33 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import orjson
 from PIL import Image
 
 from antishortcut.errors import printable
 from antishortcut.fileio import content
-from antishortcut.run_dir import LOG, shallow
+from antishortcut.run_dir import LOG
 
-LARGEST = 32 * 2**20  # bytes of a JSON file
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
 HUGE = 1e150  # the squares of larger numbers overflow
 BINS = 120  # points of a loss curve
-MOST = 2_000  # entries of a list
-WORD = 60  # characters of a name shown
 CORRUPTIONS, GROUPS, MECHANISM, SCENES, COST = "corruptions", "groups", "mechanism", "scenes", "cost"
 SEVERITIES = 5
-CLASSES = 1_000  # of a table of classes
-MASKED = 255  # classes of a mask, which has one byte per pixel
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 DIRECTION_KINDS = ("displaced", "abandoned")
 PICTURE, PICTURES = 2**20, 32 * 2**20  # bytes of one picture, and of all pictures of a page
-SIDE = 8_192  # pixels
 UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
-T = TypeVar("T")
 Json = dict[str, Any]
 Explained = dict[str, dict[str, float]]  # state → cue → share of variance
+Histogram = dict[float, float]  # centre of a bin → share of the samples in it
 
 
 @dataclass(frozen=True)
@@ -62,15 +54,15 @@ class Notes:
         if note not in self.skipped:  # a file may be read for two purposes
             self.skipped.append(note)
 
-    def attempt(self, name: str, read: Callable[[], T], otherwise: T) -> T:
-        """The result of `read`; if it fails `otherwise`, with a note. A missing file needs no note."""
+    @contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """Whatever is wrong with the file that the block reads becomes a note. A missing file needs none."""
         try:
-            return read()
+            yield
         except FileNotFoundError:
-            return otherwise
+            pass
         except UNREADABLE as error:
             self.add(name, f"skipped: {error_text(error)}")
-            return otherwise
 
 
 def error_text(error: BaseException) -> str:
@@ -87,36 +79,25 @@ def number(value: Any) -> float | None:
     return float(value) if plain and -HUGE <= value <= HUGE else None
 
 
-def numbers(value: Any, most: int = MOST) -> tuple[float, ...]:
-    """A list of finite numbers."""
-    result = tuple(x for raw in value if (x := number(raw)) is not None)
-    if not isinstance(value, list | tuple) or len(result) != len(value) or len(value) > most:
-        raise ValueError(f"expected a list of at most {most} finite numbers")
-    return result
+def numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    """The same numbers; a ValueError if one of them is not finite."""
+    result = [number(value) for value in values]
+    if None in result:
+        raise ValueError("expected finite numbers")
+    return tuple(value for value in result if value is not None)
 
 
-def finite(values: Any, keys: Iterable[str]) -> dict[str, float]:
-    """Of a JSON object, those keys that hold a finite number."""
-    return {key: value for key in keys if (value := number(values.get(key))) is not None}
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """Of a JSON object, the keys that hold a finite number."""
+    return {key: value for key, raw in values.items() if (value := number(raw)) is not None}
 
 
 def read_object(path: Path) -> Json:
     """The JSON object in a file."""
-    result = parse(content(path, LARGEST))
+    result = json.loads(content(path))
     if not isinstance(result, dict):
         raise ValueError("not a JSON object")
-    return dict(readable(shallow(result)))
-
-
-def parse(data: bytes) -> Any:
-    """JSON, also with the NaN and Infinity of Python's own writer."""
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            raise ValueError("not JSON; restore or remove it") from None
+    return dict(readable(result))
 
 
 def readable(value: Any) -> Any:
@@ -142,19 +123,16 @@ def history(path: Path) -> list[Json]:
     for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
         if left % every == 0 or b'"scores"' in line:
             try:
-                row = parse(line)
-            except ValueError:
+                rows.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
                 break
-            rows += [row] if isinstance(row, dict) else []
     return rows
 
 
 def curve(rows: list[Json], split: Any, score: str = "accuracy") -> tuple[tuple[float, float], ...]:
     """(epoch, score) on the set that was scored during training."""
-    points = []
-    for row in rows:
-        if "set" in row and row["set"] == split and isinstance(row.get("scores"), dict):
-            points.append((number(row.get("epoch")), number(row["scores"].get(score))))
+    scored = [row for row in rows if "scores" in row and row["set"] == split]
+    points = [(number(row["epoch"]), number(row["scores"].get(score))) for row in scored]
     return tuple((epoch, value) for epoch, value in points if epoch is not None and value is not None)
 
 
@@ -167,12 +145,10 @@ def terms(rows: list[Json], epochs: float) -> tuple[tuple[float, str, float], ..
     """(epoch, term, mean): the loss terms over at most BINS equal parts of the training, each at its end."""
     sums: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        logged, epoch = row.get("terms"), number(row.get("epoch"))
-        if isinstance(logged, dict) and epoch is not None:
-            bin_ = math.ceil(epoch / epochs * BINS)
-            for term, raw in logged.items():
-                if (value := number(raw)) is not None:
-                    sums.setdefault((readable(term), bin_), []).append(value)
+        if "terms" in row:
+            bin_ = math.ceil(row["epoch"] / epochs * BINS)
+            for term, value in finite(row["terms"]).items():
+                sums.setdefault((readable(term), bin_), []).append(value)
     return tuple((bin_ * epochs / BINS, term, math.fsum(values) / len(values)) for (term, bin_), values in sums.items())
 
 
@@ -198,56 +174,41 @@ def read_scores(place: Path, name: str, notes: Notes) -> Scores:
     """All of scores/<set>.json; a file that cannot be read is noted under the run's name."""
     scores = Scores()
     for path in sorted((place / "scores").glob("*.json")):
-        notes.attempt(f"{name}/scores/{path.name}", partial(_read_set, scores, path), None)
+        with notes.reading(f"{name}/scores/{path.name}"):
+            _add_scores(scores, readable(path.stem), read_object(path))
     return scores
 
 
-def _read_set(scores: Scores, path: Path) -> None:
-    name, saved = readable(path.stem), read_object(path)
-    values = dict(_flat_values(name, saved["values"]))
+def _add_scores(scores: Scores, name: str, saved: Json) -> None:
+    if name == MECHANISM:
+        views = {view: finite(measures) for view, measures in saved["values"].items()}
+        values = {f"{view} {measure}": x for view, measures in views.items() for measure, x in measures.items()}
+    else:
+        values = finite(saved["values"])
     if not values:
         raise ValueError("no finite number among its values")
     if name.partition("@")[0] == COST:
         if name == COST:
-            scores.cost = {key.partition(" ")[2]: value for key, value in values.items()}
-            scores.machine = str(saved.get("machine", ""))[: 2 * WORD]
+            scores.cost, scores.machine = values, str(saved.get("machine", ""))
         return
-    scores.values |= values
+    scores.values |= {f"{name} {key}": value for key, value in values.items()}
     for target, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
-        if isinstance(saved.get(key), str):
-            target[name] = saved[key][:WORD]
-    if isinstance(saved.get("reference"), dict):
-        scores.references[name] = str(saved["reference"].get("run", "?"))[-WORD:]
-    if name == CORRUPTIONS and "errors" in saved:
-        errors = {str(key): numbers(each) for key, each in saved["errors"].items()}
+        if saved.get(key):
+            target[name] = str(saved[key])
+    if saved.get("reference"):
+        scores.references[name] = str(saved["reference"]["run"])
+    if name == CORRUPTIONS:
+        errors = {key: numbers(each) for key, each in saved.get("errors", {}).items()}
         scores.errors = {key: each for key, each in errors.items() if len(each) == SEVERITIES}
-    if name == GROUPS and "groups" in saved:
-        groups = {f"{key} ({one.get('count', '?')})": number(one["accuracy"]) for key, one in saved["groups"].items()}
-        scores.groups = {key: value for key, value in groups.items() if value is not None}
-    if isinstance(saved.get("classes"), dict) and len(saved["classes"]) <= CLASSES:
-        classes = {str(key)[:WORD]: number(value) for key, value in saved["classes"].items()}
-        if any(value is not None for value in classes.values()):
-            scores.classes[name] = classes
-
-
-def _flat_values(name: str, values: Json) -> Iterator[tuple[str, float]]:
-    """ "<set> <score>" of a plain file, "mechanism <view> <measure>" of one that has views."""
-    for key, raw in values.items():
-        if name == MECHANISM and isinstance(raw, dict):
-            yield from ((f"{name} {key} {measure}", value) for measure, value in finite(raw, raw).items())
-        elif name != MECHANISM and (value := number(raw)) is not None:
-            yield f"{name} {key}", value
+    if name == GROUPS:
+        groups = {f"{key} ({one['count']})": one["accuracy"] for key, one in saved.get("groups", {}).items()}
+        scores.groups = finite(groups)
+    classes = {key: number(value) for key, value in (saved.get("classes") or {}).items()}
+    if any(value is not None for value in classes.values()):
+        scores.classes[name] = classes
 
 
 # --- artifacts/ of a student ---
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Shares of the samples between edges; one edge more than shares."""
-
-    edges: tuple[float, ...]
-    shares: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -256,61 +217,49 @@ class Embedding:
 
     method: str
     label: tuple[str, ...]
-    teacher: tuple[tuple[float, ...], ...]
-    student: tuple[tuple[float, ...], ...]
+    teacher: tuple[tuple[float, float], ...]
+    student: tuple[tuple[float, float], ...]
     colours: dict[str, str] = field(default_factory=dict)  # class → its colour in masks, where samples are locations
 
 
 def read_histograms(place: Path, name: str, notes: Notes) -> dict[str, dict[str, Histogram]]:
     """View → measure → histogram."""
-
-    def read() -> dict[str, dict[str, Histogram]]:
-        views = read_object(place / "artifacts" / "mechanism.json").get("views", {})
+    with notes.reading(f"{name}/artifacts/{MECHANISM}.json"):
+        views = read_object(place / "artifacts" / f"{MECHANISM}.json").get("views", {})
         return {
-            str(view): {str(measure): _histogram(raw) for measure, raw in saved["histograms"].items()}
+            view: {measure: _histogram(raw) for measure, raw in saved["histograms"].items()}
             for view, saved in views.items()
         }
-
-    return notes.attempt(f"{name}/artifacts/mechanism.json", read, {})
+    return {}
 
 
 def _histogram(raw: Json) -> Histogram:
     edges, counts = numbers(raw["edges"]), numbers(raw["counts"])
-    if len(edges) != len(counts) + 1 or sum(counts) <= 0:
-        raise ValueError("a histogram's edges and counts do not match")
-    return Histogram(edges, tuple(count / sum(counts) for count in counts))
+    bins = zip(edges, edges[1:], counts, strict=False)
+    return {round((low + high) / 2, 6): count / sum(counts) for low, high, count in bins}
 
 
 def read_embedding(place: Path, name: str, notes: Notes) -> Embedding | None:
     """Teacher and student features in the plane, of images or of locations; read only for the runs that are drawn."""
-
-    def read(kind: str) -> Embedding | None:
-        saved = read_object(place / "artifacts" / f"{kind}.json")
-        colours = dict(zip(*class_colours(saved), strict=True)) if kind == SCENES else {}
-        raw = saved.get("embedding")
-        if raw is None:
-            return None
-        classes = [str(each)[:WORD] for each in raw["classes"]]
-        teacher, student = (tuple(numbers(each, 2) for each in raw[key]) for key in ("teacher", "student"))
-        label = tuple(classes[int(index)] for index in raw["label"])
-        pairs = all(len(point) == 2 for point in (*teacher, *student))
-        if not pairs or not 0 < len(label) == len(teacher) == len(student) <= MOST:
-            raise ValueError(f"an embedding needs as many labels as points, at most {MOST}")
-        return Embedding(str(raw.get("method", "t-SNE"))[:WORD], label, teacher, student, colours)
-
     for kind in (MECHANISM, SCENES):
-        embedding = notes.attempt(f"{name}/artifacts/{kind}.json", partial(read, kind), None)
-        if embedding is not None:
-            return embedding
+        with notes.reading(f"{name}/artifacts/{kind}.json"):
+            saved = read_object(place / "artifacts" / f"{kind}.json")
+            if raw := saved.get("embedding"):
+                colours = class_colours(saved) if kind == SCENES else {}
+                label = tuple(str(raw["classes"][index]) for index in raw["label"])
+                teacher, student = (tuple((x, y) for x, y in map(numbers, raw[key])) for key in ("teacher", "student"))
+                if not len(label) == len(teacher) == len(student):
+                    raise ValueError("an embedding needs as many labels as points")
+                return Embedding(str(raw.get("method", "t-SNE")), label, teacher, student, colours)
     return None
 
 
-def class_colours(saved: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The classes of masks and their colours, which the page writes into its styles."""
-    classes, colours = (tuple(str(each)[:WORD] for each in list(saved[key])) for key in ("classes", "colours"))
-    if not 0 < len(classes) == len(colours) <= MASKED or not all(COLOUR.fullmatch(colour) for colour in colours):
-        raise ValueError(f"masks need a colour #rrggbb for each class, at most {MASKED}")
-    return classes, tuple(colour.lower() for colour in colours)
+def class_colours(saved: Json) -> dict[str, str]:
+    """Class → its colour in masks, which the page writes into its styles."""
+    colours = dict(zip(saved["classes"], saved["colours"], strict=True))
+    if not all(COLOUR.fullmatch(colour) for colour in colours.values()):
+        raise ValueError("masks need a colour #rrggbb for each class")
+    return {name: colour.lower() for name, colour in colours.items()}
 
 
 # --- pictures ---
@@ -331,35 +280,26 @@ class Picture:
         return f"data:image/{self.kind.lower()};base64,{base64.b64encode(self.data).decode()}"
 
     def image(self) -> Image.Image:
-        return Image.open(BytesIO(self.data), formats=[self.kind])
+        return Image.open(BytesIO(self.data))
 
 
-def open_picture(artifacts: Path, name: str, notes: Notes) -> Picture:
-    """A picture that can be read to its end; nothing large, nothing from another folder."""
-    path = artifacts / name
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(artifacts)):
-        raise ValueError("a picture outside its artifacts folder is not shown")
-    size = path.stat().st_size
-    if not path.is_file():
-        raise ValueError("not a file")
-    if size > min(PICTURE, notes.bytes_left):
-        raise ValueError(f"a picture of {size >> 10} kB is too large to be embedded")
-    picture = parse_picture(path.read_bytes(), "JPEG" if path.suffix == ".jpg" else "PNG")
-    notes.bytes_left -= size
+def open_picture(path: Path, notes: Notes) -> Picture:
+    """A picture that can be read to its end, and that the page has room for."""
+    data = content(path, PICTURE)
+    if len(data) > notes.bytes_left:
+        raise ValueError(f"the pictures of a page may have {PICTURES >> 20} MB together")
+    picture = parse_picture(data)
+    notes.bytes_left -= len(data)
     return picture
 
 
-def parse_picture(data: bytes, kind: str) -> Picture:
+def parse_picture(data: bytes) -> Picture:
     try:
-        with Image.open(BytesIO(data), formats=[kind]) as image:
-            if max(image.size) > SIDE:
-                raise ValueError(f"more than {SIDE} pixels wide or high")
+        with Image.open(BytesIO(data), formats=["JPEG", "PNG"]) as image:
             image.load()
-            return Picture(kind, data, *image.size, _areas(image) if image.mode == "P" else ())
-    except ValueError:
-        raise
-    except Exception as error:  # whatever a decoder makes of bytes from outside
-        raise ValueError(f"no {kind}, or damaged ({type(error).__name__})") from None
+            return Picture(image.format or "", data, *image.size, _areas(image) if image.mode == "P" else ())
+    except Exception as error:  # whatever a decoder makes of damaged bytes
+        raise ValueError(f"no JPEG or PNG, or damaged ({type(error).__name__})") from None
 
 
 def _areas(mask: Image.Image) -> tuple[str, ...]:
@@ -381,7 +321,7 @@ class Direction:
     number: int
     energy: dict[str, float]  # state → share of the features' energy
     explained: Explained
-    ends: dict[str, tuple[Picture, tuple[str, ...]]]  # high, low → strip and the classes in it
+    ends: dict[str, tuple[Picture, list[str]]]  # high, low → strip and the classes in it
 
 
 @dataclass(frozen=True)
@@ -397,85 +337,62 @@ class Directions:
     spectrum: dict[str, tuple[float, ...]]  # centred, uncentred → eigenvalues, largest first
     gaps: dict[str, float]  # centred, uncentred → λ_K − λ_{K+1}
     bootstrap: dict[str, float]  # mean, std, pairs, parts, random; angles in degrees
-    batches: tuple[dict[str, float], ...]  # batch, to_whole, between, reference
+    batches: list[dict[str, float]]  # batch, to_whole, between, reference
     batches_random: float | None
-    energy: tuple[dict[str, float], ...]  # epoch, shortcut, robust, accuracy
+    energy: list[dict[str, float]]  # epoch, shortcut, robust, accuracy
     energy_random: float | None
     pooled: dict[str, Explained]  # displaced, abandoned → over all their directions
     each: tuple[Direction, ...] = ()
 
 
-def read_directions(home: Path, early: str, notes: Notes) -> Directions | None:
+def read_directions(home: Path, early: str, title: str, notes: Notes) -> Directions | None:
     """Of a teacher's files for this early state, the one written last."""
-    saved: list[tuple[int, Path, Json]] = []
-    for path in sorted((home / "artifacts").glob("directions-*.json")):
-        data: Json = notes.attempt(_artifact_name(path), partial(read_object, path), Json())
-        if data.get("early") == early:
-            saved.append((path.stat().st_mtime_ns, path, data))
-    if not saved:
-        return None
-    *older, (_, newest, data) = sorted(saved, key=lambda each: each[:2])
-    for _, path, _ in older:
-        notes.add(_artifact_name(path), f"left out: {newest.name} is newer and of the same early state")
-    return notes.attempt(_artifact_name(newest), partial(_read_directions, home, newest, data, notes), None)
+    files = (home / "artifacts").glob("directions-*.json")
+    for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True):
+        name = f"teachers/{home.name}/artifacts/{path.name}"
+        with notes.reading(name):
+            data = read_object(path)
+            if data["early"] == early:
+                kinds = data.get("directions") or {}
+                raw = [(kind, one) for kind in DIRECTION_KINDS for one in kinds.get(kind, ())]
+                each = tuple(_direction(path, name, kind, one, notes) for kind, one in raw)
+                return parse_directions(data, home.name, title, each)
+    return None
 
 
-def _artifact_name(path: Path) -> str:
-    return f"teachers/{path.parent.parent.name}/artifacts/{path.name}"
+def _direction(path: Path, name: str, kind: str, raw: Json, notes: Notes) -> Direction:
+    ends = {}
+    for end in ("high", "low"):
+        with notes.reading(f"{name}, {kind} {raw['number']}"):
+            if raw.get(end):
+                ends[end] = open_picture(path.parent / raw[end], notes), list(map(str, raw[f"classes_{end}"]))
+    energy = {state: raw.get(f"energy_{state}") for state in ("early", "final")}
+    return Direction(kind, int(raw["number"]), finite(energy), _explained(raw.get("explained")), ends)
 
 
-def _read_directions(home: Path, path: Path, data: Json, notes: Notes) -> Directions:
-    def name() -> str:
-        return str(read_object(home / "run.json")["run"]["model"]["name"])[:WORD]
-
-    title = notes.attempt(f"teachers/{home.name}/run.json", name, "teacher")
-    each = [
-        _direction(path, kind, raw, notes)
-        for kind in DIRECTION_KINDS
-        for raw in list((data.get("directions") or {}).get(kind) or ())
-    ]
-    return parse_directions(data, home.name, title, tuple(each))
+def _explained(saved: Json | None) -> Explained:
+    shares = {state: finite(each) for state, each in (saved or {}).items()}
+    return {state: each for state, each in shares.items() if each}
 
 
 def parse_directions(data: Mapping[str, Any], teacher: str, title: str, each: tuple[Direction, ...] = ()) -> Directions:
     """From the JSON that analysis/directions and an audit write."""
     angles, spectrum, explained = (data.get(key) or {} for key in ("angles", "spectrum", "explained"))
-    gaps = spectrum.get("eigengap") or {}
-    gaps = {kind: gap["absolute"] if isinstance(gap, dict) else gap for kind, gap in gaps.items()}
-    pairs = {str(pair): numbers(value["each"]) for pair, value in angles.items() if pair != "random"}
-    batches = [finite(row, ("batch", "to_whole", "between", "reference")) for row in data.get("batches") or ()]
-    energy = [finite(row, ("epoch", "shortcut", "robust", "accuracy")) for row in data.get("energy") or ()]
-    pooled = {kind: _explained(explained.get(kind)) for kind in DIRECTION_KINDS}
+    batches, energy = ([finite(row) for row in data.get(key) or ()] for key in ("batches", "energy"))
     return Directions(
         teacher=teacher,
         early=data["early"],
         title=title,
-        facts=finite(data, ("count", "width", "K")),
-        angles={pair: degrees for pair, degrees in pairs.items() if degrees},
+        facts=finite(data),
+        angles={pair: numbers(value["each"]) for pair, value in angles.items() if pair != "random" and value["each"]},
         angle_random=number(angles.get("random")),
         spectrum={kind: numbers(spectrum[kind]) for kind in ("uncentred", "centred") if any(spectrum.get(kind) or ())},
-        gaps=finite(gaps, gaps),
-        bootstrap=finite(data.get("bootstrap") or {}, ("mean", "std", "pairs", "parts", "random")),
-        batches=tuple(row for row in batches if row.get("batch", 0) > 0),
+        gaps=finite({kind: gap["absolute"] for kind, gap in spectrum.get("eigengap", {}).items()}),
+        bootstrap=finite(data.get("bootstrap") or {}),
+        batches=[row for row in batches if row.get("batch", 0) > 0],
         batches_random=number(data.get("batches_random")),
-        energy=tuple(sorted((row for row in energy if "epoch" in row), key=lambda row: row["epoch"])),
+        energy=sorted((row for row in energy if "epoch" in row), key=lambda row: row["epoch"]),
         energy_random=number(data.get("energy_random")),
-        pooled={kind: states for kind, states in pooled.items() if states},
+        pooled={kind: states for kind, saved in explained.items() if (states := _explained(saved))},
         each=each,
     )
-
-
-def _explained(saved: Any) -> Explained:
-    states = {state: finite((saved or {}).get(state) or {}, ("texture", "shape")) for state in ("early", "final")}
-    return {state: shares for state, shares in states.items() if shares}
-
-
-def _direction(path: Path, kind: str, raw: Json, notes: Notes) -> Direction:
-    ends = {}
-    for end in ("high", "low"):
-        read = partial(open_picture, path.parent, str(raw.get(end)), notes)
-        picture = notes.attempt(f"{_artifact_name(path)}, {kind} {raw['number']}", read, None) if raw.get(end) else None
-        if picture is not None:
-            ends[end] = picture, tuple(str(name)[:WORD] for name in raw.get(f"classes_{end}") or ())
-    energy = {state: raw.get(f"energy_{state}") for state in ("early", "final")}
-    return Direction(kind, int(raw["number"]), finite(energy, energy), _explained(raw.get("explained")), ends)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import altair as alt
-import polars as pl
 
 from antishortcut.report import charts
-from antishortcut.report.charts import BAR, ONE, Figure, Panel, Rows, base, mean_texts, means, tooltips
+from antishortcut.report.charts import BAR, ONE, Figure, Panel, Rows, add_lines, base, mean_texts, means, tooltips
 from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.reader import CORRUPTIONS, SEVERITIES
 from antishortcut.report.table import CORRUPTION_KINDS, ResultTable, better, heading, split_column, words
@@ -26,11 +25,9 @@ def column_title(table: ResultTable, column: str) -> str:
 def difference_figure(table: ResultTable) -> Figure:
     """Paired differences with their intervals: of every set its first score."""
     methods, panels = table.runs.methods, []
-    differences = [one for one in table.differences if one.reference == BASELINE]
-    columns = [column for column in table.compared() if column in {one.column for one in differences}]
-    firsts = {split_column(column)[0]: column for column in reversed(columns)}
+    firsts = {split_column(column)[0]: column for column in reversed(table.compared())}
     for index, column in enumerate(reversed(firsts.values())):
-        values = {one.method: one.value for one in differences if one.column == column}
+        values = {one.method: one.value for one in table.differences if one.column == column}
         rows: Rows = [
             {"method": method, "difference": value.difference, "pairs": value.count}
             | ({} if value.low is None else {"low": value.low, "high": value.high})
@@ -47,7 +44,7 @@ def difference_figure(table: ResultTable) -> Figure:
         layers = (charts.upright(0.0), *([whisker] if wide else []), dot)
         title = f"{column_title(table, column)}: {'right' if better(column) > 0 else 'left'} is better"
         text = ", ".join(f"{row['method']} {row['difference']:+.3f}" for row in rows)
-        height = BAR * len(table.pairs[BASELINE])
+        height = BAR * len(table.pairs)
         panels.append(Panel(title, height, layers, {f"difference{index}": rows} | ONE, alt=text))
     note = (
         f"Mean difference to {BASELINE} seed by seed, and its 95 % interval where there are two pairs or more; of "
@@ -66,15 +63,14 @@ def bar_panels(runs: Collected, name: str, titles: Mapping[str, str], score: str
             if column in s.values
         ]
         if rows:
-            data = f"{name}{len(panels)}"
-            layers = charts.bars(runs.methods, data, rows, score)
-            panels.append(Panel(title, BAR * len(runs.methods), layers, {data: rows}, alt=mean_texts(rows)))
+            panels.append(charts.bar_panel(title, runs.methods, f"{name}{len(panels)}", rows, score))
     return panels
 
 
 def leaning_figures(table: ResultTable) -> list[Figure]:
     """What students lean on."""
-    return [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+    own = [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+    return [*own, _corruption_kinds(table), _severities(table.runs), _each_corruption(table.runs)]
 
 
 def _sets(table: ResultTable) -> list[Figure]:
@@ -85,19 +81,17 @@ def _sets(table: ResultTable) -> list[Figure]:
         return Figure(name, f"{heading(score)} by test set", note, bar_panels(table.runs, "scores", titles, score))
 
     columns = {score: [name for name in table.every if name.endswith(f" {score}")] for score in ("miou", "accuracy")}
-    dense = {split_column(name)[0] for name in columns["miou"]}
-    pixels = bool(dense) and {split_column(name)[0] for name in columns["accuracy"]} <= dense
     figures = []
     for score, names in columns.items():
         titles = {name: table.titled(split_column(name)[0]) for name in names}
-        label = "pixel accuracy" if pixels and score == "accuracy" else words(score)
+        label = "pixel accuracy" if columns["miou"] and score == "accuracy" else words(score)
         figures += [figure("scores" if score == "accuracy" else f"scores-{score}", label, titles)] if titles else []
     return figures or [figure("scores", table.primary_metric, {"last": eval_splits(table.runs.students)})]
 
 
 def _decisions(table: ResultTable) -> Figure:
     """Images whose shape is of one class and whose texture of another: which one decides."""
-    methods, panels, dense = table.runs.methods, list[Panel](), set[bool]()
+    methods, panels = table.runs.methods, list[Panel]()
     order = "indexof(['shape', 'texture', 'neither'], datum['decided by'])"
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".0%")
     for group in dict.fromkeys(split_column(name)[0] for name in table.every):
@@ -110,23 +104,20 @@ def _decisions(table: ResultTable) -> Figure:
                 shares["neither"] = max(0.0, 1 - sum(shares.values()))
                 rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in shares.items()]
         if rows:
-            masks = f"{group} miou" in table.every
-            dense.add(masks)
-            title, scale = f"share of {'pixels' if masks else 'images'}", alt.Scale(domain=[0, 1])
+            title = f"share of {'pixels' if f'{group} miou' in table.every else 'images'}"
             name = f"decisions{len(panels)}"
             chart = base(name).mark_bar(size=17).transform_calculate(order=order).encode(
                 y=alt.Y("method:N", sort=methods, title=None),
-                x=alt.X("share:Q", stack="zero", title=title, scale=scale, axis=axis),
+                x=alt.X("share:Q", stack="zero", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis),
                 color=charts.colour(charts.CUES, "decided by"),
                 order=alt.Order("order:Q"),
                 tooltip=tooltips("method:N", "decided by:N", share=".3f"),
             )  # fmt: skip
             text = ", ".join(f"{row['method']} by {row['decided by']} {row['share']:.2f}" for row in rows)
             panels.append(Panel(table.titled(group), BAR * len(methods), (chart,), {name: rows}, alt=text))
-    things = "Images, and pixels of masks," if len(dense) == 2 else "Pixels" if True in dense else "Images"
     note = (
-        f"{things} whose shape belongs to one class and whose texture to another: the share that was called by its "
-        "shape, by its texture, and by neither; mean over seeds."
+        "Images, or pixels of masks, whose shape belongs to one class and whose texture to another: the share that was "
+        "called by its shape, by its texture, and by neither; mean over seeds."
     )
     return Figure("decisions", "Shape or texture", note, panels, charts.CUES)
 
@@ -163,15 +154,14 @@ def _attack(runs: Collected) -> Figure:
         "Accuracy when every pixel may be moved by up to radius/255 against the model (projected gradient descent), "
         "mean over seeds. The method does not aim at this: it shows where its claim ends."
     )
-    line, hover = charts.lines(runs.methods, "attack", rows, "radius", "accuracy", zero=True)
-    panel = Panel("attack", 200, (line,), {"attack": rows}, (hover,))
+    panel = add_lines(Panel("attack", 200, (), {"attack": rows}), runs.methods, "radius", "accuracy", zero=True)
     return Figure("attack", "Under attack", note, [panel] if rows else [], wide=True)
 
 
 # --- corruptions: by kind, by severity, one by one ---
 
 
-def corruption_figures(table: ResultTable) -> list[Figure]:
+def _corruption_kinds(table: ResultTable) -> Figure:
     titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"} | {
         f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS
     }
@@ -180,8 +170,7 @@ def corruption_figures(table: ResultTable) -> list[Figure]:
         "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
     )
     title = f"Error on {table.titled(CORRUPTIONS, 'corrupted images')}, by kind"
-    kinds = Figure("corruptions", title, note, bar_panels(table.runs, "kinds", titles, "error"))
-    return [kinds, _severities(table.runs), _each_corruption(table.runs)]
+    return Figure("corruptions", title, note, bar_panels(table.runs, "kinds", titles, "error"))
 
 
 def _severities(runs: Collected) -> Figure:
@@ -201,10 +190,9 @@ def _severities(runs: Collected) -> Figure:
                     for severity, each in enumerate(zip(*errors, strict=True), start=1)
                 ]
         if rows := means(points):
-            name = f"severity{len(panels)}"
-            line, hover = charts.lines(runs.methods, name, rows, "severity", "error", zero=True)
-            ends = mean_texts([row for row in rows if row["severity"] == SEVERITIES])
-            panels.append(Panel(kind, 180, (line,), {name: rows}, (hover,), f"At severity {SEVERITIES}: {ends}"))
+            text = f"At severity {SEVERITIES}: {mean_texts([row for row in rows if row['severity'] == SEVERITIES])}"
+            panel = Panel(kind, 180, (), {f"severity{len(panels)}": rows}, alt=text)
+            panels.append(add_lines(panel, runs.methods, "severity", "error", zero=True))
     note = (
         "Mean error over the corruptions of a kind as they get stronger, mean over seeds; severity 0 is the clean set."
     )
@@ -265,42 +253,40 @@ def eval_splits(students: Sequence[Student]) -> str:
 
 
 def _curves(students: Sequence[Student], score: str, methods: list[str]) -> Figure:
-    points = [(s.method, str(s.run.seed), epoch, value) for s in students for epoch, value in s.curve]
-    panels: list[Panel] = []
-    many, label, split = len(students) > charts.SINGLE, words(score), eval_splits(students)
-    if points:
-        seeds = pl.DataFrame(points, schema=["method", "seed", "epoch", "value"], orient="row")
-        data = {"mean": _means(seeds)}
-        bold, hover = charts.lines(methods, "mean", data["mean"], "epoch", label)
-        paint = charts.method_colour(methods)
-        if many:
-            data["band"] = [
-                {"method": row["method"], "epoch": row["epoch"]}
-                | {"low": round(row["value"] - row["std"], 5), "high": round(row["value"] + row["std"], 5)}
-                for row in data["mean"]
-                if "std" in row
-            ]
-            area = base("band").mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2=alt.Y2("high"))
-            behind = area.encode(x=alt.X("epoch:Q"), color=paint)
-        else:
-            data["seeds"] = seeds.with_columns(pl.col("value").round_sig_figs(5)).to_dicts()
-            thin = charts.axes("seeds", "epoch", label).mark_line(strokeWidth=1, strokeOpacity=0.5)
-            behind = thin.encode(detail=alt.Detail("seed:N"), color=paint)
-        panels = [Panel(f"{split} set", 300, (behind, bold), data, (hover,), _ends(data["mean"]))]
-    around = "the band is ± one standard deviation" if many else "thin: single seeds"
+    seeds: Rows = [
+        {"method": s.method, "seed": str(s.run.seed), "epoch": epoch, "value": float(f"{value:.5g}")}
+        for s in students
+        for epoch, value in s.curve
+    ]
+    data = {"mean": means([{key: row[key] for key in ("method", "epoch", "value")} for row in seeds])}
+    label, split = words(score), eval_splits(students)
+    if len(students) > charts.SINGLE:
+        around = "the band is ± one standard deviation"
+        band = {"low": "datum.value - datum.std", "high": "datum.value + datum.std"}
+        area = base("mean").transform_calculate(**band).mark_area(opacity=0.15)
+        behind = area.encode(x=alt.X("epoch:Q"), y=alt.Y("low:Q"), y2=alt.Y2("high"))
+    else:
+        around, data["seeds"] = "thin: single seeds", seeds
+        thin = charts.axes("seeds", "epoch", label).mark_line(strokeWidth=1, strokeOpacity=0.5)
+        behind = thin.encode(detail=alt.Detail("seed:N"))
+    layers = (behind.encode(color=charts.method_colour(methods)),)
+    panel = add_lines(Panel(f"{split} set", 300, layers, data, alt=_ends(data["mean"])), methods, "epoch", label)
     note = f"Bold: mean over seeds; {around}. Point at a line for its numbers."
     name = score if score in ("accuracy", "miou") else "score"  # of its files
-    return Figure(name, f"{heading(label)} on the {split} set during training", note, panels, wide=True)
+    title = f"{heading(label)} on the {split} set during training"
+    return Figure(name, title, note, [panel] if seeds else [], wide=True)
 
 
 def _losses(runs: Collected) -> Figure:
-    points = [(s.method, term, epoch, value) for s in runs.students for epoch, term, value in s.terms]
-    schema = {"method": pl.String, "term": pl.String, "epoch": pl.Float64, "value": pl.Float64}
-    panels: list[Panel] = []
-    for (term,), frame in pl.DataFrame(points, schema=schema, orient="row").group_by("term", maintain_order=True):
-        name, rows = f"term{len(panels)}", _means(frame)
-        line, hover = charts.lines(runs.methods, name, rows, "epoch", "loss")
-        panels.append(Panel(str(term), 160, (line,), {name: rows}, (hover,), _ends(rows)))
+    terms: dict[str, Rows] = {}
+    for s in runs.students:
+        for epoch, term, value in s.terms:
+            terms.setdefault(term, []).append({"method": s.method, "epoch": epoch, "value": value})
+    panels = []
+    for number, (term, points) in enumerate(terms.items()):
+        rows = means(points)
+        panel = Panel(term, 160, (), {f"term{number}": rows}, alt=_ends(rows))
+        panels.append(add_lines(panel, runs.methods, "epoch", "loss"))
     note = (
         "The weighted terms that are summed, mean over seeds and over the steps since the point before; of runs "
         "with very many logged steps, over an even part of them. A method shows where it has the term."
@@ -308,14 +294,7 @@ def _losses(runs: Collected) -> Figure:
     return Figure("losses", "Loss terms over time", note, panels)
 
 
-def _means(seeds: pl.DataFrame) -> Rows:
-    value = pl.col("value")
-    means = seeds.group_by("method", "epoch").agg(value.mean(), value.std().alias("std"), pl.len().alias("seeds"))
-    rows = means.with_columns(value.round_sig_figs(5), pl.col("std").round_sig_figs(3)).sort("method", "epoch")
-    return [{key: x for key, x in row.items() if x is not None} for row in rows.iter_rows(named=True)]
-
-
 def _ends(rows: Rows) -> str:
-    """Where each line ends, in words; rows are sorted by epoch."""
+    """Where each line ends, in words; the rows of a method are sorted by epoch."""
     last = {row["method"]: row["value"] for row in rows}
     return "At the end: " + ", ".join(f"{method} {value:.3g}" for method, value in last.items())

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from antishortcut.fileio import atomic_write
-from antishortcut.report import reader
 from antishortcut.report.collect import BASELINE, Collected, Student
-from antishortcut.report.reader import SCENES, Notes, Picture
+from antishortcut.report.reader import SCENES, Notes, Picture, class_colours, open_picture, read_object
 from antishortcut.report.stats import summary
 from antishortcut.report.table import HEADLINE, ResultTable, best_of_suites
 
@@ -56,9 +55,8 @@ class SceneSet:
     """What scenes.json says of its pictures."""
 
     set: str
-    classes: tuple[str, ...]
-    colours: tuple[str, ...]
-    scenes: int
+    colours: tuple[tuple[str, str], ...]  # class, colour
+    scenes: int  # how many of them are shown
     kind: str  # one of KINDS: the folder of the pictures
 
 
@@ -98,7 +96,7 @@ class Gallery:
     @property
     def few(self) -> bool:
         """Whether one legend has room for all its classes."""
-        return len(self.scene_set.classes) <= KEY
+        return len(self.scene_set.colours) <= KEY
 
     @property
     def across(self) -> int:
@@ -108,56 +106,29 @@ class Gallery:
     @property
     def seeds(self) -> str:
         """Which seed is shown, in words."""
-        students = [column for column in self.columns if column.method]
-        if len({column.seed for column in students}) == 1:
-            return f"seed {students[0].seed}"
-        return "seeds: " + ", ".join(f"{column.title} {column.seed}" for column in students)
+        return "seeds: " + ", ".join(f"{column.title} {column.seed}" for column in self.columns if column.method)
 
     def key(self, scenes: Sequence[int], columns: Sequence[SceneColumn]) -> dict[str, str]:
         """Class → colour: those that occur in these pictures, all when they are few; what has no label last."""
-        classes, colours = self.scene_set.classes, self.scene_set.colours
         there = {paint for at in scenes for c in columns if at in c.shots for paint in c.shots[at].colours}
-        key = {name: paint for name, paint in zip(classes, colours, strict=True) if self.few or paint in there}
-        return key | ({"no label": VOID} if VOID in there and VOID not in colours else {})
+        key = {name: paint for name, paint in self.scene_set.colours if self.few or paint in there}
+        unlabelled = VOID in there and VOID not in dict(self.scene_set.colours).values()
+        return key | ({"no label": VOID} if unlabelled else {})
 
     def alt(self, scene: int, column: SceneColumn) -> str:
         """A picture in words: what is on it, the largest first."""
-        names = dict(zip(self.scene_set.colours, self.scene_set.classes, strict=True))
+        names = {colour: name for name, colour in self.scene_set.colours}
         there = [names[colour] for colour in column.shots[scene].colours if colour in names]
         text = ", ".join(there[:5]) + ", …" * (len(there) > 5)
         return f"Scene {scene + 1}, {column.title}" + (f": {text}" if text else "")
 
 
-class _SceneReader:
-    """Reads pictures, and notes all of a run with the same fault in one line."""
-
-    def __init__(self, notes: Notes) -> None:
-        self.notes = notes
-        self.faults: dict[tuple[str, str], list[str]] = {}  # folder, why → files
-
-    def shots(self, student: Student, scenes: SceneSet, role: str) -> Shots:
-        shots = {}
-        for at in range(min(scenes.scenes, MOST)):
-            name = f"{at:02d}-{role}.{'jpg' if role == 'input' else 'png'}"
-            try:
-                shots[at] = reader.open_picture(student.place / "artifacts", f"{scenes.kind}/{name}", self.notes)
-            except reader.UNREADABLE as error:
-                why = "not there" if isinstance(error, FileNotFoundError) else reader.error_text(error)
-                self.faults.setdefault((f"{student.path}/artifacts/{scenes.kind}", why), []).append(name)
-        return shots
-
-    def note(self) -> None:
-        for (folder, why), (first, *rest) in self.faults.items():
-            self.notes.add(f"{folder}/{first}" + (f" and {len(rest)} more" if rest else ""), f"skipped: {why}")
-
-
 def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
     """Of each method the first seed that has scenes; other test sets, suites and teachers are other galleries."""
-    pictures = _SceneReader(notes)
     groups: dict[tuple[str, str, str], dict[SceneSet, dict[str, tuple[Student, Shots]]]] = {}
     for kind, students in product(KINDS, table.runs.groups.values()):
         for student, scenes in _scene_sets(students, kind, notes):
-            if shots := pictures.shots(student, scenes, "student"):
+            if shots := _shots(student, scenes, "student", notes):
                 run = student.run
                 sets = groups.setdefault((run.suite, run.teacher or "", run.fingerprint), {})
                 sets.setdefault(scenes, {})[student.method] = student, shots
@@ -169,29 +140,35 @@ def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
             for role in SHARED:
                 shots = {}
                 for student, _ in methods.values():  # from the first student that has it whole
-                    if len(shots) < min(scenes.scenes, MOST):
-                        shots = pictures.shots(student, scenes, role) | shots
+                    if len(shots) < scenes.scenes:
+                        shots = _shots(student, scenes, role, notes) | shots
                 columns.append(SceneColumn(role, shots))
             for method, more in _method_order(methods, table):
                 student, shots = methods[method]
                 columns.append(SceneColumn(method, shots, method, student.run.seed, more))
             result.append(Gallery(suite, teacher, scenes, columns))
-    pictures.note()
     return result
 
 
 def _scene_sets(students: Iterable[Student], kind: str, notes: Notes) -> Iterator[tuple[Student, SceneSet]]:
-    def read(student: Student) -> SceneSet | None:
-        saved = reader.read_object(student.place / "artifacts" / f"{kind}.json")
-        count = reader.number(saved["scenes"])
-        if count is None or count < 1:
-            raise ValueError("it has no scenes")
-        return SceneSet(str(saved["set"])[: reader.WORD], *reader.class_colours(saved), int(count), kind)
-
     for student in students:
-        scenes = notes.attempt(f"{student.path}/artifacts/{kind}.json", partial(read, student), None)
+        scenes = None
+        with notes.reading(f"{student.path}/artifacts/{kind}.json"):
+            saved = read_object(student.place / "artifacts" / f"{kind}.json")
+            colours = tuple(class_colours(saved).items())
+            scenes = SceneSet(str(saved["set"]), colours, min(int(saved["scenes"]), MOST), kind)
         if scenes is not None:
             yield student, scenes
+
+
+def _shots(student: Student, scenes: SceneSet, role: str, notes: Notes) -> Shots:
+    """The pictures of one kind; one that is not there is left out."""
+    shots = {}
+    for at in range(scenes.scenes):
+        name = f"{scenes.kind}/{at:02d}-{role}.{'jpg' if role == 'input' else 'png'}"
+        with notes.reading(f"{student.path}/artifacts/{name}"):
+            shots[at] = open_picture(student.place / "artifacts" / name, notes)
+    return shots
 
 
 def _method_order(methods: dict[str, tuple[Student, Shots]], table: ResultTable) -> list[tuple[str, bool]]:
@@ -220,30 +197,27 @@ def draw_page(gallery: Gallery, scenes: Sequence[int]) -> Image.Image:
     """The set, a row per scene, a column per kind of picture, a legend below."""
     columns, own = gallery.first, gallery.width
     side = own * max(1, round(WIDE / own)) if own <= WIDE else WIDE  # small ones a whole number of times
-    shots = {at: [column.shots[at] for column in columns if at in column.shots] for at in scenes}
-    ratios = {at: max((shot.height / shot.width for shot in each), default=1.0) for at, each in shots.items()}
-    heights = [round(side * min(ratios[at], TALL)) for at in scenes]
-    left = MARGIN + LINE  # room for a scene's number
+    height = round(side * min(max(s.height / s.width for c in columns for s in c.shots.values()), TALL))
+    left, top = MARGIN + LINE, MARGIN + 2 * LINE  # room for the scenes' numbers, and for two lines of titles
     width = left + MARGIN + len(columns) * (side + GAP) - GAP
     key = gallery.key(scenes, columns)
     per_line = max(1, (width - 2 * MARGIN) // KEY_WIDTH)
-    below = MARGIN + 2 * LINE + sum(heights) + GAP * len(heights)
-    page = Image.new("RGB", (width, below + GAP + LINE * -(-len(key) // per_line) + MARGIN), "white")
+    below = top + len(scenes) * (height + GAP) + GAP
+    page = Image.new("RGB", (width, below + LINE * -(-len(key) // per_line) + MARGIN), "white")
     _write(page, gallery.title, MARGIN, MARGIN, width - 2 * MARGIN)
-    top = MARGIN + 2 * LINE
+    for row, at in enumerate(scenes):
+        _write(page, str(at + 1), MARGIN, top + row * (height + GAP) + height // 2 - LINE // 2, LINE)
     for index, column in enumerate(columns):
-        _write(page, column.title, left + index * (side + GAP), MARGIN + LINE, side)
-    for at, height in zip(scenes, heights, strict=True):
-        _write(page, str(at + 1), MARGIN, top + height // 2 - LINE // 2, LINE)
-        for index, column in enumerate(columns):
-            place = Image.new("RGB", (side, height), EMPTY)
+        x = left + index * (side + GAP)
+        _write(page, column.title, x, MARGIN + LINE, side)
+        for row, at in enumerate(scenes):
+            tile = Image.new("RGB", (side, height), EMPTY)
             if at in column.shots:
-                picture = _scaled(column.shots[at], side, height)
-                place.paste(picture, ((side - picture.width) // 2, (height - picture.height) // 2))
-            page.paste(place, (left + index * (side + GAP), top))
-        top += height + GAP
+                way = Image.Resampling.NEAREST if column.shots[at].kind == "PNG" else Image.Resampling.BICUBIC
+                tile = ImageOps.pad(column.shots[at].image().convert("RGB"), tile.size, way, EMPTY)
+            page.paste(tile, (x, top + row * (height + GAP)))
     for index, (word, paint) in enumerate(key.items()):
-        x, y = MARGIN + index % per_line * KEY_WIDTH, below + GAP + index // per_line * LINE
+        x, y = MARGIN + index % per_line * KEY_WIDTH, below + index // per_line * LINE
         page.paste(paint, (x, y + 3, x + 13, y + 16))
         _write(page, word, x + 20, y, KEY_WIDTH - 24)
     return page
@@ -255,13 +229,6 @@ def _write(page: Image.Image, text: str, left: int, top: int, width: int) -> Non
     line = Image.new("RGB", (width, LINE), "white")
     ImageDraw.Draw(line).text((0, 0), text, INK, ImageFont.load_default(15))
     page.paste(line, (left, top))
-
-
-def _scaled(shot: Picture, side: int, height: int) -> Image.Image:
-    scale = min(side / shot.width, height / shot.height)
-    size = max(1, round(shot.width * scale)), max(1, round(shot.height * scale))
-    way = Image.Resampling.NEAREST if shot.kind == "PNG" else Image.Resampling.BICUBIC
-    return shot.image().convert("RGB").resize(size, way)
 
 
 # --- IoU of every class ---
@@ -318,7 +285,6 @@ def class_tables(runs: Collected) -> list[ClassTable]:
             tables.setdefault((name, tuple(student.classes[name])), {}).setdefault(student.method, []).append(student)
     result = []
     for (name, classes), groups in tables.items():
-        suites = {method: students[0].run.suite for method, students in groups.items()}
         rows: list[ClassRow] = []
         for title in ("mIoU", *classes):
             means = {}
@@ -326,7 +292,7 @@ def class_tables(runs: Collected) -> list[ClassTable]:
                 values = [s.classes[name][title] if rows else s.values.get(f"{name} miou") for s in students]
                 if known := [value for value in values if value is not None]:
                     means[method] = summary(known).mean
-            rows.append(ClassRow(title, means, best_of_suites(means, suites)))
-        of = f" of {', '.join(dict.fromkeys(suites.values()))}" if len(tables) > 1 else ""
+            rows.append(ClassRow(title, means, best_of_suites(means, runs.suites)))
+        of = f" of {', '.join(dict.fromkeys(runs.suites[method] for method in groups))}" if len(tables) > 1 else ""
         result.append(ClassTable(f"{name} set{of}", list(groups), rows))
     return result

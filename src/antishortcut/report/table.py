@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
+from itertools import groupby
+from typing import Any, ClassVar
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.evaluation import EVALUATIONS, Metric
-from antishortcut.experiments.printed import find
 from antishortcut.report.collect import BASELINE, Collected, Student
-from antishortcut.report.paper_pairs import pair_of, row_labels, suite_labels
+from antishortcut.report.paper_pairs import row_labels, suite_labels
 from antishortcut.report.reader import CORRUPTIONS, GROUPS, MECHANISM, SCENES
-from antishortcut.report.stats import Paired, Summary, paired, seeds_needed, sign_test, summary
+from antishortcut.report.stats import Paired, Summary, paired, seeds_needed, summary
 
 HEADLINE = "last"  # the accuracy or mIoU after the last epoch (decisions.md)
-RIVAL, CHALLENGER = "crd+kd", "asd"  # which methods the paper compares seed by seed,
-RIVALS = "P12"  # and on which pair (S-Table 9)
 CORRUPTION_KINDS = {  # in the paper's words (S-Sec. A.3)
     "texture": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -119,6 +117,11 @@ def ordered(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=place)
 
 
+def by_set(columns: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Columns that follow each other under one set, or one view of the mechanism."""
+    return [(name, list(each)) for name, each in groupby(columns, key=lambda column: split_column(column)[0])]
+
+
 def view_of(names: Iterable[str]) -> str | None:
     """The view of the mechanism that the first table shows, the same for all methods."""
     views = {split_column(name)[0].partition(" ")[2] for name in names if name.startswith(f"{MECHANISM} ")} - {""}
@@ -128,11 +131,8 @@ def view_of(names: Iterable[str]) -> str | None:
 def first_columns(names: Sequence[str]) -> list[str]:
     """The columns of the first table: a few of every set; all others are further down the page."""
     view = view_of(names)
-    sets: dict[str, list[str]] = {}
-    for name in names:
-        sets.setdefault(split_column(name)[0], []).append(name)
     result: list[str] = []
-    for group, columns in sets.items():
+    for group, columns in by_set(names):
         name = _evaluation(group)
         usual = [column for column in columns if split_column(column)[1] in SHOWN.get(name, ())]
         if name != MECHANISM:
@@ -148,10 +148,8 @@ def select_columns(text: str, names: Sequence[str], flag: str = "--columns") -> 
     for word in (word for piece in text.split(",") if (word := " ".join(piece.split()))):
         matches = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
         if not matches:
-            ends = suggest(word, dict.fromkeys(split_column(name)[1] for name in names))
-            hint = suggest(word, names)
-            hint = ends if ends.startswith("; did") and not hint.startswith("; did") else hint
-            raise UserError(f"{flag}: no column {word!r} here{hint}")
+            ends = [split_column(name)[1] for name in names]
+            raise UserError(f"{flag}: no column {word!r} here{suggest(word, dict.fromkeys([*names, *ends]))}")
         if len(matches) > 1:
             raise UserError(f"{flag}: {word!r} may be {' or '.join(repr(name) for name in matches)}; write it out")
         result[matches[0]] = None
@@ -236,63 +234,40 @@ class Mark:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a method to the baseline of its suite, or to CRD, in one column."""
+    """Of a method to the baseline of its suite, in one column."""
 
+    HEAD: ClassVar = ("method", "score", "difference", "95 % interval", "effect d_z", "pairs", "seeds needed")
+    NOTE: ClassVar = (
+        f"Seeds needed: to show a true difference and spread like those seen here, with a power of {POWER} at the "
+        "5 % level (two-sided paired t test); – where it has no spread to go by."
+    )
     method: str
     column: str
     value: Paired
-    p: float | None = None  # of the paper's sign test, where it has one
-    reference: str = BASELINE
 
-    @property
-    def title(self) -> str:
-        return self.method if self.reference == BASELINE else f"{self.method} against {self.reference}"
-
-    @property
+    @cached_property
     def needed(self) -> int | None:
-        return None if self.value.effect is None else _seeds_needed(abs(self.value.effect))
+        """How many seeds would show it; none do where it is zero."""
+        effect = abs(self.value.effect or 0.0)
+        return seeds_needed(effect, 1.0, POWER) if effect else None
 
     @property
     def seeds(self) -> str:
-        """How many seeds it would need, as text."""
-        needed = self.needed
-        return "–" if needed is None else f">{MOST}" if needed > MOST else str(needed)
+        """The same as text."""
+        return "–" if self.needed is None else f">{MOST}" if self.needed > MOST else str(self.needed)
 
-    def texts(self, tested: bool) -> list[str]:
+    def texts(self) -> list[str]:
         value = self.value
         cells = [signed(value.difference), interval(value), signed(value.effect, 2), str(value.count), self.seeds]
-        return [self.title, self.column, *cells, *(["–" if self.p is None else f"{self.p:.3f}"] if tested else [])]
+        return [self.method, self.column, *cells]
 
     def flat(self) -> dict[str, Any]:
         value = self.value
         return {
-            "method": self.method, "reference": self.reference, "score": self.column, "difference": value.difference,
+            "method": self.method, "reference": BASELINE, "score": self.column, "difference": value.difference,
             "low": value.low, "high": value.high, "effect": value.effect, "pairs": value.count,
             "seeds_needed": self.needed,
-        } | ({} if self.p is None else {"sign_test": self.p})  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _seeds_needed(effect: float) -> int | None:
-    """It depends on d_z alone; no number of seeds shows a difference of zero."""
-    return seeds_needed(effect, 1.0, POWER) if effect > 0 else None
-
-
-def difference_texts(differences: Sequence[Difference]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Head, rows and explanation of a table of differences."""
-    tested = any(one.p is not None for one in differences)
-    head = ["method", "score", "difference", "95 % interval", "effect d_z", "pairs", "seeds needed"]
-    notes = [
-        f"Seeds needed: to show a true difference and spread like those seen here, with a power of {POWER} at the "
-        "5 % level (two-sided paired t test); – where it has no spread to go by."
-    ]
-    if tested:
-        printed = find("S-Sec. A.6", CHALLENGER, RIVALS, "p of the one-sided sign test").mean
-        notes.append(
-            f"Sign test: the paper’s own (S-Sec. A.6, which has {printed:g}), one-sided p of being better than "
-            f"{RIVAL} by signs alone. Three seeds cannot give less than 0.125; the interval says more."
-        )
-    return head + ["sign test p"] * tested, [one.texts(tested) for one in differences], notes
+        }  # fmt: skip
 
 
 # --- the table ---
@@ -305,8 +280,9 @@ class ResultTable:
     runs: Collected
     selected: tuple[str, ...] = ()  # columns chosen by a person, if any
 
-    def select(self, text: str) -> ResultTable:
-        return replace(self, selected=tuple(select_columns(text, self.every)))
+    def select(self, text: str | None) -> ResultTable:
+        """With the columns that --columns names, if it names any."""
+        return self if text is None else replace(self, selected=tuple(select_columns(text, self.every)))
 
     @cached_property
     def every(self) -> list[str]:
@@ -314,9 +290,19 @@ class ResultTable:
         return ordered(name for student in self.runs.students for name in student.values)
 
     @cached_property
+    def measured(self) -> list[str]:
+        """The same without the values of random directions."""
+        return [name for name in self.every if split_column(name)[1] not in CHANCE]
+
+    @cached_property
     def columns(self) -> list[str]:
         """Those of the first table."""
-        return list(self.selected) or first_columns([n for n in self.every if split_column(n)[1] not in CHANCE])
+        return list(self.selected) or first_columns(self.measured)
+
+    @cached_property
+    def view(self) -> str | None:
+        """Of the mechanism, the one that the first table shows."""
+        return view_of(self.every)
 
     @cached_property
     def cells(self) -> dict[str, dict[str, Summary]]:
@@ -329,10 +315,6 @@ class ResultTable:
     @cached_property
     def seeds(self) -> dict[str, int]:
         return {method: len(students) for method, students in self.runs.groups.items()}
-
-    @cached_property
-    def suites(self) -> dict[str, str]:
-        return {method: students[0].run.suite for method, students in self.runs.groups.items()}
 
     @cached_property
     def random(self) -> dict[str, float]:
@@ -370,55 +352,27 @@ class ResultTable:
         return f"{title or group} ({source})" if source else title or group
 
     def sets(self) -> dict[str, list[str]]:
-        """All columns by the set or view they belong to, without the training and the random values."""
-        sets: dict[str, list[str]] = {}
-        for name in self.every:
-            group, score = split_column(name)
-            if group != "training" and score not in CHANCE:
-                sets.setdefault(group, []).append(name)
-        return sets
+        """All columns by the set or view they belong to, without those of the training."""
+        return {group: columns for group, columns in by_set(self.measured) if group != "training"}
 
     @cached_property
-    def pairs(self) -> dict[str, dict[str, tuple[list[Student], list[Student]]]]:
-        """Reference → method → its runs, and those of the reference in its suite.
+    def pairs(self) -> dict[str, tuple[list[Student], list[Student]]]:
+        """Method → its runs, and those of the baseline in its suite, where there are any."""
+        groups, suites = self.runs.groups, self.runs.suites
+        baselines = {suites[method]: group for method, group in groups.items() if group[0].run.name == BASELINE}
+        pairs = {method: (group, baselines.get(suites[method], [])) for method, group in groups.items()}
+        return {method: (group, base) for method, (group, base) in pairs.items() if base and base is not group}
 
-        References are the baseline and, as in S-Table 9, CRD for ASD: on P12, or where there is no baseline.
-        """
-        names = {(group[0].run.suite, group[0].run.name): group for group in self.runs.groups.values()}
-        pairs: dict[str, dict[str, tuple[list[Student], list[Student]]]] = {BASELINE: {}, RIVAL: {}}
-        for method, group in self.runs.groups.items():
-            run = group[0].run
-            baseline, rival = (names.get((run.suite, name)) for name in (BASELINE, RIVAL))
-            if baseline and run.name != BASELINE:
-                pairs[BASELINE][method] = group, baseline
-            if rival and run.name == CHALLENGER and (not baseline or pair_of(run) == RIVALS):
-                pairs[RIVAL][method] = group, rival
-        return pairs
-
-    def difference(self, method: str, column: str, reference: str = BASELINE) -> Paired | None:
+    def difference(self, method: str, column: str) -> Paired | None:
         """Over the seeds in common, in a column in which one way is better; `best` was selected on the same data."""
-        pair = self.pairs[reference].get(method)
-        return against(*pair, column) if pair and better(column) and column != "best" else None
+        comparable = method in self.pairs and better(column) and column != "best"
+        return against(*self.pairs[method], column) if comparable else None
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Of the shown columns, to the baseline and to CRD."""
-        each = []
-        for reference, methods in self.pairs.items():
-            for method, pair in methods.items():
-                for column in self.columns:
-                    if value := self.difference(method, column, reference):
-                        tested = reference == RIVAL and pair_of(pair[0][0].run) == RIVALS
-                        ours, other = ([better(column) * x for x in side] for side in in_pairs(*pair, column))
-                        each.append(
-                            Difference(method, column, value, sign_test(ours, other) if tested else None, reference)
-                        )
-        return each
-
-    @property
-    def references(self) -> str:
-        """With which methods others are compared."""
-        return " and ".join(dict.fromkeys(one.reference for one in self.differences))
+        """Of the shown columns."""
+        each = [(method, column, self.difference(method, column)) for method in self.pairs for column in self.columns]
+        return [Difference(method, column, value) for method, column, value in each if value]
 
     def compared(self) -> list[str]:
         """Of the shown columns, those with a difference."""
@@ -429,7 +383,7 @@ class ResultTable:
         """The methods with their suite's best mean, where one way is better at all."""
         way = better(column)
         means = {method: way * cells[column].mean for method, cells in self.cells.items() if column in cells and way}
-        return best_of_suites(means, self.suites)
+        return best_of_suites(means, self.runs.suites)
 
     def marks(self, column: str) -> dict[str, Mark]:
         """Of every method: whether it is the best, and how it compares with the baseline."""
@@ -450,7 +404,6 @@ class ResultTable:
         """Flat rows for the command and for JSON."""
         rows = []
         marks = {name: self.marks(name) for name in self.columns}
-        compared = any(one.reference == BASELINE for one in self.differences)
         for method, cells in self.cells.items():
             row: dict[str, Any] = {"method": method, "label": self.labels.get(method, ""), "seeds": self.seeds[method]}
             for name in self.columns:
@@ -459,7 +412,7 @@ class ResultTable:
                 row |= {f"{name} mark": str(marks[name][method])}
                 if name in self.random:
                     row[random_of(name) or name] = self.random[name]
-            if compared and HEADLINE in self.columns:
+            if self.differences and HEADLINE in self.columns:
                 value = self.difference(method, HEADLINE)
                 row[f"vs {BASELINE}"] = value.difference if value else None
                 row[f"vs {BASELINE} low"] = value.low if value else None
@@ -469,8 +422,8 @@ class ResultTable:
 
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
-        text = f"{best}: best of the column" + " in its suite" * (len(set(self.suites.values())) > 1)
-        if not any(one.reference == BASELINE for one in self.differences):
+        text = f"{best}: best of the column" + " in its suite" * (len(set(self.runs.suites.values())) > 1)
+        if not self.differences:
             return f"{text}."
         return (
             f"{text}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "

@@ -1,23 +1,25 @@
-"""The tables as text: table.md, table.tex, classes.md, sweep.md, scatter.md, and what a terminal shows."""
+"""The report in words: table.md, table.tex, classes.md, sweep.md, scatter.md, what a terminal shows, and --json."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from rich.console import Console
 
 from antishortcut.errors import printable
 from antishortcut.fileio import atomic_write
 from antishortcut.report import paper_comparison
+from antishortcut.report.collect import BASELINE
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, ResultTable, arrow, difference_texts, heading, split_column, words
+from antishortcut.report.table import HEADLINE, Difference, ResultTable, arrow, by_set, heading, split_column, words
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -58,11 +60,10 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     """Differences to the baseline; the paper's pairs beside print; size and latency."""
     comparisons = paper_comparison.compare_with_paper(table)
     if table.differences:
-        title = f"difference to {table.references}, seed by seed"
-        head, rows, notes = difference_texts(table.differences)
+        title, rows = f"difference to {BASELINE}, seed by seed", [one.texts() for one in table.differences]
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
-        yield TextTable(title, head, rows, notes)
+        yield TextTable(title, Difference.HEAD, rows, [Difference.NOTE])
     for each in comparisons:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
         below = each.footnotes() + [paper_comparison.explanation(comparisons)] * last
@@ -82,41 +83,64 @@ def _notes(table: ResultTable) -> list[str]:
     return [*random, *sources, *teacher_notes(table.runs)]
 
 
-def terminal_tables(table: ResultTable, width: int | None = None) -> Iterator[TextTable]:
-    """For a terminal of that width, by default the current one."""
-    if width is None:
-        from rich.console import Console
+@dataclass(frozen=True)
+class Report:
+    """The runs in a table, and their figures."""
 
-        width = Console().width
-    metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
-    notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
-    *first, last = fit(*_results(table), width)
-    title = str(table.runs.folder)
-    yield from (TextTable(title, head, rows, []) for head, rows in first)
-    yield TextTable(title, *last, notes)
-    yield from _more(table, brief=True)
+    table: ResultTable
+    drawn: Figures
+
+    def tables(self, columns: str | None, width: int | None = None) -> Iterator[TextTable]:
+        """For a terminal, by default the current one: means and marks, differences, the paper, size and latency."""
+        table = self.table.select(columns)
+        metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
+        notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
+        *first, last = fit(*_results(table), width or Console().width)
+        title = str(table.runs.folder)
+        yield from (TextTable(title, head, rows, []) for head, rows in first)
+        yield TextTable(title, *last, notes)
+        yield from _more(table, brief=True)
+
+    def summary(self, columns: str | None) -> dict[str, Any]:
+        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
+
+        Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
+        """
+        table, runs, sizes = self.table.select(columns), self.table.runs, size_table(self.table.runs)
+        unfinished = [(each.path, each.state) for each in runs.progress]
+        unfinished += [(each.run, each.state) for each in runs.aside]
+        more: dict[str, Any] = {"classes": [each.flat() for each in class_tables(runs)]}
+        more |= {"sizes": [row.flat() for row in sizes.rows]} if sizes else {}
+        for key, drawn in (("sweep", self.drawn.sweep), ("scatter", self.drawn.scatter)):
+            more[key] = drawn[0][0].flat() if drawn else None
+        return {key: value for key, value in more.items() if value} | {
+            "rows": table.rows(),
+            "differences": [one.flat() for one in table.differences],
+            "printed": [each.flat() for each in paper_comparison.compare_with_paper(table)],
+            "page": str(runs.folder / "report.html"),
+            "runs": len(runs.students),
+            "unfinished": [{"run": run, "state": state} for run, state in unfinished],
+            "skipped": [{"file": note.run, "why": note.state} for note in (*runs.notes, *self.drawn.notes)],
+        }
 
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
-    """A score per line and a method per column if that is narrow enough; else a method per line, in several tables."""
-    columns = [list(column) for column in zip(head, *rows, strict=True)]
-    if not rows or 1 + sum(_wide(line) + BORDER for line in (head, *rows)) <= width:
-        return [(columns[0], columns[1:])]
-    tables: list[list[list[str]]] = []
-    left = 0
-    for column in columns[1:]:
-        if not tables or _wide(column) + BORDER > left:
+    """A score per line and a method per column, or the other way round where that takes fewer tables."""
+    stacked = [[title.replace(" ", "\n"), *cells] for title, *cells in zip(head, *rows, strict=True)]
+    return min(_split([head, *rows], width), _split(stacked, width), key=len)
+
+
+def _split(columns: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
+    """Head and rows of tables that are narrow enough, each with the first column."""
+    wide = [max(len(line) for cell in column for line in cell.split("\n")) + BORDER for column in columns]
+    tables, left = [[columns[0]]], width - 1 - wide[0]
+    for column, needs in zip(columns[1:], wide[1:], strict=True):
+        if needs > left and len(tables[-1]) > 1:
             tables.append([columns[0]])
-            left = width - 1 - _wide(columns[0]) - BORDER
-        left -= _wide(column) + BORDER
-        title = "\n".join(textwrap.wrap(column[0], _wide(column), break_long_words=False))
-        tables[-1].append([title, *column[1:]])
-    return [(lines[0], lines[1:]) for each in tables for lines in [[list(line) for line in zip(*each, strict=True)]]]
-
-
-def _wide(column: Sequence[str]) -> int:
-    """Characters a column needs: a cell in one line, its title in a line per word if necessary."""
-    return max(len(text) for text in (*column[0].split(), *column[1:], " "))
+            left = width - 1 - wide[0]
+        tables[-1].append(column)
+        left -= needs
+    return [(head, rows) for table in tables for head, *rows in [[list(line) for line in zip(*table, strict=True)]]]
 
 
 # --- files ---
@@ -186,13 +210,12 @@ def plain(text: str) -> str:
 def write_latex(table: ResultTable, path: Path) -> None:
     """The first table for a paper: booktabs, columns under the set they belong to, the best in bold."""
     heads, rules, at = ["", ""], [], 3
-    for group, columns in groupby(table.columns, key=lambda name: split_column(name)[0]):
-        count = len(list(columns))
+    for group, columns in by_set(table.columns):
         metric = table.primary_metric if group == "training" and table.primary_metric != "accuracy" else ""
         title = f"{group} ({metric})" if metric else table.titled(group)
-        heads.append(rf"\multicolumn{{{count}}}{{c}}{{{tex(title)}}}")
-        rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
-        at += count
+        heads.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{tex(title)}}}")
+        rules.append(rf"\cmidrule(lr){{{at}-{at + len(columns) - 1}}}")
+        at += len(columns)
     names = ["method", "seeds", *(f"{words(split_column(name)[1])} {arrow(name)}".strip() for name in table.columns)]
     best = {name: table.best(name) for name in table.columns}
     body = []
