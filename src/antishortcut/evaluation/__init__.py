@@ -6,9 +6,9 @@ The table of evaluations needs no torch: commands and reports read names, help a
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -28,78 +28,19 @@ class Evaluation:
     """What `asd evaluate --on NAME` measures. docs/extend.md shows how to add one."""
 
     help: str
-    run: Callable[[EvalContext], Iterable[Score]]  # opens the images; each Score is one file of scores
+    function: str  # "module.function" below antishortcut.evaluation
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
-    needs_folder: bool = False  # of images, from --at or below the data root
+    folder: str = ""  # of images that it needs, below the data root; {data} is the name of the data set
 
+    def run(self, context: EvalContext) -> Iterable[Score]:
+        """Open the images; each Score is one file of scores. The function needs torch, so it is imported here."""
+        module, _, name = self.function.rpartition(".")
+        scores: Iterable[Score] = getattr(import_module(f"{__name__}.{module}"), name)(context)
+        return scores
 
-# The code of an evaluation imports torch, so it is imported when it runs.
-
-
-def _clean(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.context import clean
-
-    return clean(context)
-
-
-def _corruptions(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.corruption_scores import corruptions
-
-    return corruptions(context)
-
-
-def _stylized(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import stylized
-
-    return stylized(context)
-
-
-def _cue_conflict(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import cue_conflict
-
-    return cue_conflict(context)
-
-
-def _renditions(name: str, context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import renditions
-
-    return renditions(name, context)
-
-
-def _groups(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import groups
-
-    return groups(context)
-
-
-def _attack(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.adversarial import attack
-
-    return attack(context)
-
-
-def _hard(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import hard
-
-    return hard(context)
-
-
-def _mechanism(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.mechanism import mechanism
-
-    return mechanism(context)
-
-
-def _scenes(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.segmentation_scores import scenes
-
-    return scenes(context)
-
-
-def _cost(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.latency import cost
-
-    return cost(context)
+    def folder_of(self, data: str) -> str:
+        """Below the data root, the folder of its images for a data set."""
+        return self.folder.format(data=data.partition(":")[0])
 
 
 _ACCURACY: dict[str, Metric] = {"accuracy": ("accuracy", True)}
@@ -114,12 +55,12 @@ _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
 EVALUATIONS = {
     "clean": Evaluation(
         "every test set of the data, scored as its task defines: accuracy, or mean IoU",
-        _clean,
+        "context.clean",
         {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
     ),
     "corruptions": Evaluation(
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
-        _corruptions,
+        "corruption_scores.corruptions",
         {
             "mce": ("mCE", False),
             "mce_all": ("mCE, all severities", False),
@@ -132,46 +73,46 @@ EVALUATIONS = {
     ),
     "stylized": Evaluation(
         "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
-        _stylized,
+        "shift_scores.stylized",
         {
             **_ACCURACY,
             "clean_accuracy": ("clean accuracy", True),
             "gap": ("gap", False),
             "by_style": ("by style", None),
         },
-        needs_folder=True,
+        folder="{data}-stylized",
     ),
     "cue-conflict": Evaluation(
         "images with the shape of one class and the texture of another: how often each is predicted",
-        _cue_conflict,
+        "shift_scores.cue_conflict",
         {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
-        needs_folder=True,
+        folder="cue-conflict",
     ),
     "imagenet-r": Evaluation(
         "paintings, toys and cartoons of those ImageNet classes that the student has",
-        partial(_renditions, "imagenet-r"),
+        "shift_scores.imagenet_r",
         _RENDITIONS,
-        needs_folder=True,
+        folder="imagenet-r",
     ),
     "imagenet-a": Evaluation(
         "photographs that ImageNet networks get wrong, of the classes that the student has",
-        partial(_renditions, "imagenet-a"),
+        "shift_scores.imagenet_a",
         _RENDITIONS,
-        needs_folder=True,
+        folder="imagenet-a",
     ),
     "groups": Evaluation(
         "accuracy of the worst group, where images have a second attribute besides their class",
-        _groups,
+        "shift_scores.groups",
         {"worst_group": ("worst group", True), "mean_group": ("mean group", True), "adjusted": ("adjusted", True)},
     ),
     "attack": Evaluation(
         "accuracy under a small adversarial change, which no method here is designed for",
-        _attack,
+        "adversarial.attack",
         {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
     ),
     "hard": Evaluation(
         "accuracy on the images that the early teacher gets wrong, and on the rest",
-        _hard,
+        "shift_scores.hard",
         {
             "hard_accuracy": ("hard accuracy", True),
             "easy_accuracy": ("easy accuracy", True),
@@ -181,7 +122,7 @@ EVALUATIONS = {
     ),
     "mechanism": Evaluation(
         "where the student's features lie between the early and the final teacher",
-        _mechanism,
+        "mechanism.mechanism",
         {
             "cos_final": ("cosine to T_final", None),
             "cos_early": ("cosine to T_early", None),
@@ -204,12 +145,12 @@ EVALUATIONS = {
     ),
     "scenes": Evaluation(
         "segmentation examples: images, labels, predictions; agreement of student and teacher",
-        _scenes,
+        "segmentation_scores.scenes",
         {"agreement": ("agreement with the teacher", None)},
     ),
     "cost": Evaluation(
         "parameters, size on disk and milliseconds per image, compared with the teacher",
-        _cost,
+        "latency.cost",
         {
             "ms": ("ms an image", False),
             "parameters": ("parameters", False),
