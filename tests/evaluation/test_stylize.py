@@ -407,7 +407,7 @@ def test_the_training_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["small.toml", "out", "--stylizer", "OWN", "--magnify", "2"], "public weights"),
         (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
         (["small.toml", "out", "--stylizer", "OWN", "--alpha", "2"], "between 0"),
-        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no folder nowhere"),
+        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no pictures in nowhere"),
         (["small.toml", "out", "--stylizer", "OWN", "--styles", "."], "no pictures in"),
         (["small.toml", "out", "--stylizer", "OWN", "--set-name", "conflct"], "did you mean 'conflict'"),
         (["small.toml", "out", "--stylizer", "OWN", "--limit", "0"], "--limit"),

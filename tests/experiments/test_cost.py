@@ -22,13 +22,13 @@ from antishortcut.config.recipe import (
     teach_run,
 )
 from antishortcut.data import DATASETS, open_sets
-from antishortcut.data.datasets import WITH_PATH
+from antishortcut.data.datasets import WITH_PATH, TrainingSize
 from antishortcut.data.loader import _ends
 from antishortcut.data.readers import class_list
 from antishortcut.errors import UserError
 from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
-from antishortcut.experiments.cost import DataSize, StepGroup, known_sizes, measured_cost, size_of, steps_of, trainings
+from antishortcut.experiments.cost import StepGroup, known_sizes, measured_cost, size_of, steps_of, trainings
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.suites import open_suite
 from antishortcut.methods import method_options
@@ -51,10 +51,10 @@ class Fake:
             raise RuntimeError("out of memory\nand much more")
         return 0.001 if group.teacher else 0.01
 
-    def count(self, data: DataSettings) -> DataSize:
+    def count(self, data: DataSettings) -> TrainingSize:
         if not data.name.endswith("there"):
             raise UserError(f"{data.name}: no such folder")
-        return DataSize(images=1000, classes=7, side=224)
+        return TrainingSize(images=1000, classes=7, side=224)
 
 
 # --- Sizes and numbers of steps ---
@@ -72,7 +72,7 @@ def test_sizes_of_embedded_images_are_those_of_the_data(name: str, change: dict[
     data = DataSettings(name=name, options={"count": 41, "test_count": 10}, **change)
     sets = open_sets(name, None, options=data.options, **change)
     size = {"images": len(sets.train), "classes": len(sets.classes), "side": sets.image_size}
-    assert size_of(data, {}) == DataSize(**size, dense=is_dense(sets.train))
+    assert size_of(data, {}) == TrainingSize(**size, dense=is_dense(sets.train))
 
 
 def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +84,10 @@ def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: 
         assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
-    sizes = {"cifar100": DataSize(images=15, classes=3, side=32)}
+    sizes = {"cifar100": TrainingSize(images=15, classes=3, side=32)}
     monkeypatch.setattr("antishortcut.experiments.cost.known_sizes", lambda: sizes)
     result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
-    assert result == DataSize(images=len(sets.train), classes=len(sets.classes), side=32)
+    assert result == TrainingSize(images=len(sets.train), classes=len(sets.classes), side=32)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any, clock: Stopwa
     sets = open_sets(data.name, None, image_size=16)
     size = {"images": len(sets.train), "classes": len(sets.classes), "side": 16, "dense": is_dense(sets.train)}
     assert size_of(data, {}) is None
-    assert size_of(data, {data.name: clock.count(data)}) == DataSize.model_validate(size)
+    assert size_of(data, {data.name: clock.count(data)}) == TrainingSize(**size)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="steps on elsewhere are not measured yet"):
         clock.count(DataSettings(name="elsewhere"))
 
@@ -227,12 +227,12 @@ TINY = {
     "optimizer": "sgd",
     "batch": 4,
     "augment": "none",
-    "size": DataSize(images=50, classes=5, side=16),
+    "size": TrainingSize(images=50, classes=5, side=16),
 }
 DENSE = {
     "network": ModelSettings(name="dense-2"),
     "teacher": ModelSettings(name="dense-4"),
-    "size": DataSize(images=50, classes=5, side=32, dense=True),
+    "size": TrainingSize(images=50, classes=5, side=32, dense=True),
     "task": TaskSettings(samples=20),
 }
 
@@ -244,7 +244,7 @@ DENSE = {
         {"method": "asd", "options": {"subspace": "dataset", "queue": 16}},
         {"method": "contrast", "other": ModelSettings(name="cnn-8-16")},
         {"method": "crd+kd", "accumulate": 2, "augment": "crop-flip"},
-        {"augment": "imagenet", "size": DataSize(images=50, classes=5, side=40)},
+        {"augment": "imagenet", "size": TrainingSize(images=50, classes=5, side=40)},
         DENSE | {"method": "ce", "teacher": None, "optimizer": "adamw", "augment": "crop"},
         DENSE | {"method": "asd", "options": {"subspace": "dataset", "queue": 16}, "augment": "scale-crop-flip"},
         DENSE | {"method": "afdcd"},

@@ -11,8 +11,8 @@ from antishortcut.cli import options
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
+    from antishortcut.data.datasets import TrainingSize
     from antishortcut.experiments.benchmark import Pair
-    from antishortcut.experiments.cost import DataSize
 
 PAIR = "TEACHER:STUDENT on CIFAR-100, or a recipe."
 METHODS = options.last_of(lambda: options.methods(""))
@@ -65,7 +65,7 @@ def bench(
         options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
 
 
-def _networks(pair: str) -> tuple[Pair, DataSize, int]:
+def _networks(pair: str) -> tuple[Pair, TrainingSize, int]:
     """Teacher and student, the size of their data, and the usual batch size."""
     from antishortcut.config.recipe import load_recipe, shipped_recipes
     from antishortcut.experiments.benchmark import CIFAR, pair_of

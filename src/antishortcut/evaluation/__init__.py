@@ -43,119 +43,105 @@ class Evaluation:
         return self.folder.format(data=data.partition(":")[0])
 
 
-_ACCURACY: dict[str, Metric] = {"accuracy": ("accuracy", True)}
-_CUES: dict[str, Metric] = {
-    "by_shape": ("by shape", None),
-    "by_texture": ("by texture", None),
-    "shape_bias": ("shape bias", True),
-}
-_RENDITIONS: dict[str, Metric] = {**_ACCURACY, "accuracy_overlap": ("accuracy overlap", True)}
+def _metrics(higher_is_better: bool | None, *keys: str, **labels: str) -> dict[str, Metric]:
+    """Metrics of one direction: keys whose label is the key in words, then keys with a label of their own."""
+    words = {key: key.replace("_", " ") for key in keys}
+    return {key: (label, higher_is_better) for key, label in {**words, **labels}.items()}
+
+
+_CUES = {**_metrics(None, "by_shape", "by_texture"), **_metrics(True, "shape_bias")}
 _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
 
 EVALUATIONS = {
     "clean": Evaluation(
         "every test set of the data, scored as its task defines: accuracy, or mean IoU",
         "context.clean",
-        {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
+        {**_metrics(True, "accuracy", miou="mIoU"), **_CUES},
     ),
     "corruptions": Evaluation(
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
         "corruption_scores.corruptions",
         {
-            "mce": ("mCE", False),
-            "mce_all": ("mCE, all severities", False),
-            "mce_relative": ("relative mCE", False),
-            "mce_relative_5": ("relative mCE, severity 5", False),
-            "clean_error": ("clean error", False),
-            **{kind: (kind, False) for kind in _KINDS},
-            **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
+            **_metrics(False, mce="mCE", mce_all="mCE, all severities"),
+            **_metrics(False, mce_relative="relative mCE", mce_relative_5="relative mCE, severity 5"),
+            **_metrics(False, "clean_error", *_KINDS, *(f"{kind}_all" for kind in _KINDS)),
         },
     ),
     "stylized": Evaluation(
         "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
         "shift_scores.stylized",
-        {
-            **_ACCURACY,
-            "clean_accuracy": ("clean accuracy", True),
-            "gap": ("gap", False),
-            "by_style": ("by style", None),
-        },
+        {**_metrics(True, "accuracy", "clean_accuracy"), **_metrics(False, "gap"), **_metrics(None, "by_style")},
         folder="{data}-stylized",
     ),
     "cue-conflict": Evaluation(
         "images with the shape of one class and the texture of another: how often each is predicted",
         "shift_scores.cue_conflict",
-        {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
+        {**_CUES, **_metrics(None, "decided", "neither")},
         folder="cue-conflict",
     ),
     "imagenet-r": Evaluation(
         "paintings, toys and cartoons of those ImageNet classes that the student has",
         "shift_scores.imagenet_r",
-        _RENDITIONS,
+        _metrics(True, "accuracy", "accuracy_overlap"),
         folder="imagenet-r",
     ),
     "imagenet-a": Evaluation(
         "photographs that ImageNet networks get wrong, of the classes that the student has",
         "shift_scores.imagenet_a",
-        _RENDITIONS,
+        _metrics(True, "accuracy", "accuracy_overlap"),
         folder="imagenet-a",
     ),
     "groups": Evaluation(
         "accuracy of the worst group, where images have a second attribute besides their class",
         "shift_scores.groups",
-        {"worst_group": ("worst group", True), "mean_group": ("mean group", True), "adjusted": ("adjusted", True)},
+        _metrics(True, "worst_group", "mean_group", "adjusted"),
     ),
     "attack": Evaluation(
         "accuracy under a small adversarial change, which no method here is designed for",
         "adversarial.attack",
-        {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
+        _metrics(True, "clean", "1/255", "2/255", "4/255", "8/255"),
     ),
     "hard": Evaluation(
         "accuracy on the images that the early teacher gets wrong, and on the rest",
         "shift_scores.hard",
-        {
-            "hard_accuracy": ("hard accuracy", True),
-            "easy_accuracy": ("easy accuracy", True),
-            "balanced_accuracy": ("balanced accuracy", True),
-            "hard_share": ("hard share", None),
-        },
+        {**_metrics(True, "hard_accuracy", "easy_accuracy", "balanced_accuracy"), **_metrics(None, "hard_share")},
     ),
     "mechanism": Evaluation(
         "where the student's features lie between the early and the final teacher",
         "mechanism.mechanism",
-        {
-            "cos_final": ("cosine to T_final", None),
-            "cos_early": ("cosine to T_early", None),
-            "closer_final": ("closer to T_final", None),
-            "signed_cosine": ("signed cosine", None),
-            "signed_above": ("above −0.1", None),
-            "projection": ("on shortcut directions", None),
-            "robust_projection": ("on robust directions", None),
-            "projection_final": ("T_final on shortcut directions", None),
-            "projection_early": ("T_early on shortcut directions", None),
-            "hinge_share": ("share above the hinge", None),
-            "hinge_mean": ("mean above the hinge", None),
-            "infonce_binary": ("InfoNCE, binary", None),
-            "infonce_full": ("InfoNCE, full", None),
-            "infonce_ceiling": ("its ceiling", None),
-            "head_share": ("head’s share of shortcut directions", None),
-            "shift_largest": ("largest logit shift", None),
-            "shift_bound": ("its bound", None),
-        },
+        _metrics(
+            None,
+            cos_final="cosine to T_final",
+            cos_early="cosine to T_early",
+            closer_final="closer to T_final",
+            signed_cosine="signed cosine",
+            signed_above="above −0.1",
+            projection="on shortcut directions",
+            robust_projection="on robust directions",
+            projection_final="T_final on shortcut directions",
+            projection_early="T_early on shortcut directions",
+            hinge_share="share above the hinge",
+            hinge_mean="mean above the hinge",
+            infonce_binary="InfoNCE, binary",
+            infonce_full="InfoNCE, full",
+            infonce_ceiling="its ceiling",
+            head_share="head’s share of shortcut directions",
+            shift_largest="largest logit shift",
+            shift_bound="its bound",
+        ),
     ),
     "scenes": Evaluation(
         "segmentation examples: images, labels, predictions; agreement of student and teacher",
         "segmentation_scores.scenes",
-        {"agreement": ("agreement with the teacher", None)},
+        _metrics(None, agreement="agreement with the teacher"),
     ),
     "cost": Evaluation(
         "parameters, size on disk and milliseconds per image, compared with the teacher",
         "latency.cost",
         {
-            "ms": ("ms an image", False),
-            "parameters": ("parameters", False),
-            "bytes": ("bytes", False),
-            "times_faster": ("times faster", True),
+            **_metrics(False, ms="ms an image"),
+            **_metrics(False, "parameters", "bytes"),
+            **_metrics(True, "times_faster"),
         },
     ),
 }

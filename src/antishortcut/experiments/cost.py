@@ -1,4 +1,4 @@
-"""Hours of a suite on this machine: measured seconds of a training step times the steps that are left. No torch.
+"""Hours of a suite on this machine: measured seconds of a training step times the steps that are left.
 
 Evaluation and reading of image files are not counted.
 """
@@ -23,28 +23,19 @@ from antishortcut.config.recipe import (
     rewind_run,
     teach_run,
 )
+from antishortcut.data import DATASETS
+from antishortcut.data.datasets import TrainingSize
 from antishortcut.errors import UserError
-from antishortcut.experiments.jobs import Job, teacher_key
+from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.run_dir import RunDir
 
 Progress = Callable[[int, int, str], None]  # groups measured, of how many, the last one's error
 
 
-class DataSize(Settings):
-    """Of a training set."""
-
-    images: int = Field(ge=1)
-    classes: int = Field(ge=1)
-    side: int = Field(ge=1)  # of the square images, or of the crops
-    dense: bool = False  # every pixel has a class
-
-
-def known_sizes() -> dict[str, DataSize]:
+def known_sizes() -> dict[str, TrainingSize]:
     """Sizes of the data sets that have one, by name."""
-    from antishortcut.data import DATASETS
-
-    return {name: DataSize(**each.size._asdict()) for name, each in DATASETS.items() if each.size is not None}
+    return {name: each.size for name, each in DATASETS.items() if each.size is not None}
 
 
 class StepGroup(Settings):
@@ -59,7 +50,7 @@ class StepGroup(Settings):
     batch: int
     accumulate: int = 1
     augment: str
-    size: DataSize
+    size: TrainingSize
     task: TaskSettings | None = None  # of dense prediction
 
     def __str__(self) -> str:
@@ -72,7 +63,7 @@ class Clock(Protocol):
     machine: str
 
     def seconds(self, group: StepGroup) -> float: ...
-    def count(self, data: DataSettings) -> DataSize: ...  # of a folder of images, before splits and limits
+    def count(self, data: DataSettings) -> TrainingSize: ...  # of a folder of images, before splits and limits
 
 
 class Training(NamedTuple):
@@ -114,7 +105,7 @@ class Cost:
 
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
-    sizes, problems, seconds = dict[str, DataSize](), dict[str, str](), dict[str, float]()
+    sizes, problems, seconds = dict[str, TrainingSize](), dict[str, str](), dict[str, float]()
     data_sets = {job.recipe.data.name: job.recipe.data for job in jobs}
     for data in (data for name, data in data_sets.items() if name not in known_sizes()):
         try:
@@ -145,7 +136,7 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
     return Cost(clock.machine, tuple(rows.values()), tuple(left_out))
 
 
-def size_of(data: DataSettings, counted: Mapping[str, DataSize]) -> DataSize | None:
+def size_of(data: DataSettings, counted: Mapping[str, TrainingSize]) -> TrainingSize | None:
     """The training set after splits and limits; `counted` are sizes of folders, by name."""
     whole = known_sizes().get(data.name) or counted.get(data.name)
     if whole is None:
@@ -153,7 +144,7 @@ def size_of(data: DataSettings, counted: Mapping[str, DataSize]) -> DataSize | N
     drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images
     images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     images = max(min(images, data.train_limit or images), 1)
-    return whole.model_copy(update={"images": images, "side": data.image_size or whole.side})
+    return whole._replace(images=images, side=data.image_size or whole.side)
 
 
 def steps_of(images: int, batch: int) -> int:
@@ -162,38 +153,36 @@ def steps_of(images: int, batch: int) -> int:
     return steps - 1 if steps > 1 and (images - 1) % batch == 0 else steps
 
 
-def trainings(jobs: Iterable[Job], counted: Mapping[str, DataSize], runs: Path) -> list[Training]:
+def trainings(jobs: Iterable[Job], counted: Mapping[str, TrainingSize], runs: Path) -> list[Training]:
     """What is left of a suite: students, and before them each teacher once, with the first that needs it."""
     finished, listed, todo = _finished_teachers(runs), set[str](), list[Training]()
 
-    def add(job: Job, recipe: Recipe, title: str, is_teacher: bool, length: int, **step: Any) -> None:
-        size, optim = size_of(recipe.data, counted), recipe.optim
+    def add(job: Job, source: Run | Recipe, model: ModelSettings, title: str, **student: Any) -> None:
+        size, optim = size_of(source.data, counted), source.optim
         assert size is not None
-        settings = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
-        group = StepGroup(size=size, task=recipe.task if size.dense else None, **settings, **step)
-        steps = length if recipe.iterations else length * steps_of(size.images, group.batch)
-        todo.append(Training(job.suite, title, is_teacher, steps, group))
+        task, augment = job.recipe.task if size.dense else None, source.data.augment
+        settings = {"optimizer": optim.name, "batch": optim.batch, "accumulate": optim.accumulate, "augment": augment}
+        group = StepGroup(network=architecture(model), size=size, task=task, **settings, **student)
+        steps = source.iterations or source.epochs * steps_of(size.images, optim.batch)
+        todo.append(Training(job.suite, title, not student, steps, group))
 
     for job in jobs:
         for recipe in job.teachers:
-            own, key = recipe.teacher, teacher_key(recipe)
-            rewound = f"{key} {own.rewind_epochs} {own.rewind_lr}"
-            title, teacher = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_hash(recipe))
-            step = {"network": architecture(own), "batch": own.batch or recipe.optim.batch}
-            if key not in listed and own.final is None and teacher is None:
-                add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
-            listed.add(key)
-            if own.early == "rewind" and rewound not in listed:
-                listed.add(rewound)
-                run = teacher and rewind_run(teacher, own.rewind_epochs, own.rewind_lr)
-                if run is None or not RunDir(run.folder(runs)).finished:
-                    add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
+            own, teacher = recipe.teacher, teach_run(recipe, "")
+            title, there = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(teacher.hash)
+            if teacher.kind == "teach" and there is None and teacher.hash not in listed:
+                add(job, teacher, own, title)
+            listed.add(teacher.hash)
+            if own.early == "rewind":
+                rewound = rewind_run(there or teacher, own.rewind_epochs, own.rewind_lr)
+                if rewound.hash not in listed and not RunDir(rewound.folder(runs)).finished:
+                    add(job, rewound, own, f"{title}, rewound")
+                listed.add(rewound.hash)
         if state(job, runs) != "finished":
             recipe, network = job.recipe, architecture(job.recipe.teacher)
             other = None if job.other is None or architecture(job.other) == network else architecture(job.other)
-            step = {"network": architecture(recipe.student), "teacher": network, "other": other, "method": job.method}
-            step |= {"options": recipe.methods.get(job.method, {}) | job.options, "batch": recipe.optim.batch}
-            add(job, recipe, job.title, False, recipe.iterations or recipe.epochs, **step)
+            method = {"method": job.method, "options": recipe.methods.get(job.method, {}) | job.options}
+            add(job, recipe, recipe.student, job.title, teacher=network, other=other, **method)
     return todo
 
 
@@ -212,10 +201,3 @@ def _finished_teachers(runs: Path) -> dict[str, Run]:
             continue
         teachers[run.model_copy(update={"fingerprint": ""}).hash] = run
     return teachers
-
-
-def _hash(recipe: Recipe) -> str:
-    try:
-        return teach_run(recipe, "").hash
-    except UserError:  # weights that are not there yet
-        return ""

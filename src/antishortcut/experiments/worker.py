@@ -6,7 +6,6 @@ The parent imports this module too, so torch is imported only where something is
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError, first_line, of_disk, one_line
@@ -46,6 +47,16 @@ class Place:
     execution: Execution = field(default_factory=Execution)
     download: bool = False
 
+    @property
+    def data_root(self) -> Path:
+        return self.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+
+    def with_threads(self, threads: int) -> Place:
+        return replace(self, execution=self.execution.model_copy(update={"threads": threads}))
+
+
+WORK = TypeAdapter(tuple[Place, Item, int])  # what a process is told: the run, and the id of the process that waits
+
 
 # --- In the parent ---
 
@@ -55,8 +66,8 @@ class Command:
 
     def __init__(self, place: Place, item: Item, gpus: str | None = None, directory: Path | None = None) -> None:
         """directory: where to run if it exists, since a recipe may name files relative to it."""
-        self._folder = tempfile.TemporaryDirectory(prefix="asd-")
-        (Path(self._folder.name) / "work.pickle").write_bytes(pickle.dumps((place, item, os.getpid())))
+        self.gpus, self._folder = gpus, tempfile.TemporaryDirectory(prefix="asd-")
+        (Path(self._folder.name) / "work.json").write_bytes(WORK.dump_json((place, item, os.getpid())))
         environ = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
         command = [sys.executable, "-m", "antishortcut.experiments.worker", self._folder.name]
         cwd = directory if directory is not None and directory.is_dir() else None
@@ -116,7 +127,7 @@ def guarded(work: Callable[[], Result]) -> Result:
 
 
 def main(folder: Path) -> None:
-    place, item, parent = pickle.loads((folder / "work.pickle").read_bytes())
+    place, item, parent = WORK.validate_json((folder / "work.json").read_bytes())
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0
     if first:
         threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()

@@ -8,9 +8,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from antishortcut.data import Loader
 from antishortcut.data.contact_sheet import contact_sheet
 from antishortcut.data.derived import as_set, read_images, read_labels
-from antishortcut.data.image_io import fit, pixels, read
+from antishortcut.data.image_io import decode
 from antishortcut.data.readers import images_below
 from antishortcut.data.rng import uniform
 from antishortcut.data.segmentation import wants_labels
@@ -142,24 +141,16 @@ def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, l
             name=lambda index: sets.classes[int(labels[index])],
             facts=facts | {"styles": "train", "style_count": len(labels)},
         )  # fmt: skip
-    if not styles.is_dir():
-        raise UserError(f"no folder {styles}; --styles needs one with pictures")
-    paths = tuple(images_below(styles))
+    paths = tuple(images_below(styles)) if styles.is_dir() else ()
     if not paths:
-        raise UserError(f"no pictures in {styles}; --styles needs JPEG or PNG files")
-    mark = set_mark(FileSet(paths, torch.zeros(len(paths), dtype=torch.int64)))
+        raise UserError(f"no pictures in {styles}; --styles needs a folder with JPEG or PNG files")
+    pictures = FileSet(paths, torch.zeros(len(paths), dtype=torch.int64))
     return StylePlan(
         content, number, any_style(number, len(paths), seed), None,
-        images=lambda chosen: torch.stack([_picture(paths[index], side) for index in chosen]).float() / 255,
+        images=lambda chosen: decode(cast(FileSet, take(pictures, torch.from_numpy(chosen))), side, None).image / 255,
         name=lambda index: paths[index].stem,
-        facts=facts | {"styles": mark, "style_count": len(paths)},
+        facts=facts | {"styles": set_mark(pictures), "style_count": len(paths)},
     )  # fmt: skip
-
-
-@lru_cache(maxsize=500)  # 75 MB at 224 × 224
-def _picture(path: Path, side: int) -> Tensor:
-    """A style from a file, resized and center-cropped. (3, S, S) bytes."""
-    return pixels(fit(read(path, at_least=2 * side), side))
 
 
 def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
