@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from antishortcut.analysis.audit import audit
 from antishortcut.analysis.directions import fate
 from antishortcut.analysis.features import sample
-from antishortcut.analysis.stability import folds
+from antishortcut.analysis.geometry import folds
 from antishortcut.cli import app, main
 from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antishortcut.analysis.geometry import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.analysis.moments import Moments, to_json
-from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.subspace import random_angle
 from tests.analysis.test_moments import three
 from tests.test_subspace import normal, orthonormal, seeds, several, slow_directions, slow_moment
