@@ -265,7 +265,7 @@ def test_which_suites_cache_teacher_outputs(
 
     def run_jobs(jobs: object, place: Place, *more: object) -> Outcome:
         caches.append(place.execution.cache_teachers)
-        return Outcome(0, {}, False)
+        return Outcome(0, {})
 
     monkeypatch.setattr("antishortcut.experiments.launcher.run_jobs", run_jobs)
     monkeypatch.setattr("antishortcut.experiments.launcher.check_images", lambda *words: None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -92,9 +93,6 @@ def measure(
 
 def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The largest λ up to which the targets of one state lose no more than LOST; None if the smallest loses more."""
-    best = None
-    for row in sorted(rows, key=lambda row: float(row["strength"])):
-        if row["target_accuracy"] < (1 - LOST) * row["final_accuracy"]:
-            break
-        best = float(row["strength"])
-    return best
+    rising = sorted(rows, key=lambda row: float(row["strength"]))
+    fit = takewhile(lambda row: row["target_accuracy"] >= (1 - LOST) * row["final_accuracy"], rising)
+    return max((float(row["strength"]) for row in fit), default=None)

@@ -140,7 +140,7 @@ def run(
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
         print("asd: stopped; the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(outcome.code)
+        raise typer.Exit(outcome.stopped)
     if outcome.failed:
         title, error = next(iter(outcome.failed.items()))
         raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {title}: {error}")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from antishortcut import __version__
 from antishortcut.errors import UserError
-from antishortcut.experiments.worker import Command, Item, Place, Result, guarded
+from antishortcut.experiments.worker import Command, Item, Place, Result, data_root, guarded
 from antishortcut.hardware import cores
 
 GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for every GPU, if the driver is there
@@ -168,7 +168,7 @@ def _connect(address: str) -> Any:
 def _absolute(place: Place) -> Place:
     """With paths that do not depend on a process's working directory or environment."""
     at = {name: folder.resolve() for name, folder in place.at.items()}
-    return replace(place, runs=place.runs.resolve(), root=place.data_root.resolve(), at=at)
+    return replace(place, runs=place.runs.resolve(), root=data_root(place.root).resolve(), at=at)
 
 
 def _run_on_node(

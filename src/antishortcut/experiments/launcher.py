@@ -18,7 +18,7 @@ from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.engines import Engine
 from antishortcut.experiments.jobs import Job, teacher_key
-from antishortcut.experiments.worker import Item, Place
+from antishortcut.experiments.worker import Item, Place, data_root
 from antishortcut.run_dir import RunDir, difference
 from antishortcut.training.signals import AGAIN, Ended, handled
 
@@ -27,8 +27,7 @@ from antishortcut.training.signals import AGAIN, Ended, handled
 class Outcome:
     done: int
     failed: dict[str, str]  # run → the error
-    stopped: bool
-    code: int = 130  # exit code if stopped
+    stopped: int = 0  # the exit code if it was stopped
 
 
 def run_jobs(jobs: Sequence[Job], place: Place, engine: Engine, say: Callable[[str], None]) -> Outcome:
@@ -37,13 +36,14 @@ def run_jobs(jobs: Sequence[Job], place: Place, engine: Engine, say: Callable[[s
     for why in failed.values():
         say(f"failed: {why}")
     fit = [job for job in jobs if job.title not in failed]
-    todo = {job.title: job for job in fit if not finished(job, place.runs) or not scored(job, place.runs)}
+    done_before = [job.title for job in fit if RunDir(place.runs / job.title).finished and scored(job, place.runs)]
+    todo = {job.title: job for job in fit if job.title not in done_before}
     teachers = {teacher_key(recipe): recipe for job in todo.values() for recipe in job.teachers}
     waiting = {title: {teacher_key(recipe) for recipe in job.teachers} for title, job in todo.items()}
-    started, done = time.monotonic(), len(fit) - len(todo)
+    started, done = time.monotonic(), len(done_before)
     items: dict[str, Item] = {**teachers, **todo}
     queue, running = list(teachers), set[str]()  # keys of teachers and titles of jobs
-    with _signals() as again, engine:
+    with _signals(engine.stop), engine:
         try:
             while queue or running:
                 while queue and len(running) < engine.slots:
@@ -73,35 +73,28 @@ def run_jobs(jobs: Sequence[Job], place: Place, engine: Engine, say: Callable[[s
                 waiting = {title: need for title, need in waiting.items() if need}
         except KeyboardInterrupt as signal:
             say("stopping: runs save their state")
-            again.append(engine.stop)
             engine.stop()
-            return Outcome(done, failed, True, getattr(signal, "code", 130))
-    return Outcome(done, failed, False)
+            return Outcome(done, failed, getattr(signal, "code", 130))
+    return Outcome(done, failed)
 
 
 @contextmanager
-def _signals() -> Iterator[list[Callable[[], None]]]:
-    """A stop signal is a KeyboardInterrupt the first time; later ones call what is in the list."""
-    first, again = list[float](), list[Callable[[], None]]()
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """A stop signal is a KeyboardInterrupt the first time; later ones call `stop`."""
+    first = list[float]()
 
     def handle(number: int, frame: object) -> None:
         if not first:
             first.append(time.monotonic())
             raise Ended(number)
         if time.monotonic() - first[0] > AGAIN:
-            for call in again:
-                call()
+            stop()
 
     with handled(handle):
-        yield again
+        yield
 
 
 # --- The folders of a suite ---
-
-
-def finished(job: Job, runs: Path) -> bool:
-    """Whether it is trained; it may still be scored."""
-    return (runs / job.title / "result.json").exists()
 
 
 def scored(job: Job, runs: Path) -> bool:
@@ -114,7 +107,7 @@ def state(job: Job, runs: Path) -> str:
     """ "finished", "begun", "waiting", or "another" if the folder holds another run."""
     if mismatch(job, runs):
         return "another"
-    if finished(job, runs):
+    if RunDir(runs / job.title).finished:
         return "finished"
     return "begun" if (runs / job.title / "run.json").exists() else "waiting"
 
@@ -169,7 +162,7 @@ def _expected_run(job: Job, run: Run) -> Run:
 def check_images(jobs: Iterable[Job], place: Place) -> None:
     """Images of evaluations that are missing are reported before anything is trained."""
     needed = Counter(
-        (name, place.data_root / EVALUATIONS[name].folder_of(job.recipe.data.name))
+        (name, data_root(place.root) / EVALUATIONS[name].folder_of(job.recipe.data.name))
         for job in jobs
         for name in job.on
         if EVALUATIONS[name].folder and name not in place.at

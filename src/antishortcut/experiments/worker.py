@@ -47,12 +47,12 @@ class Place:
     execution: Execution = field(default_factory=Execution)
     download: bool = False
 
-    @property
-    def data_root(self) -> Path:
-        return self.root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-
     def with_threads(self, threads: int) -> Place:
         return replace(self, execution=self.execution.model_copy(update={"threads": threads}))
+
+
+def data_root(root: Path | None) -> Path:
+    return root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
 
 
 WORK = TypeAdapter(tuple[Place, Item, int])  # what a process is told: the run, and the id of the process that waits
@@ -165,9 +165,8 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
     run = distill(item.recipe, session, method=item.method, options=item.options, **names)
     folder = RunDir(run.folder(session.runs))
     if first_process():  # of several that share a run, one scores it
-        context = EvalContext(session.sets(item.recipe.data), session.runs, at=dict(at), limit=item.images)
-        if session.root is not None:
-            context = replace(context, root=session.root)
+        sets, root = session.sets(item.recipe.data), data_root(session.root)
+        context = EvalContext(sets, session.runs, root, at, limit=item.images)
         evaluate(folder, context, item.on, device=eval_device(session.execution.accelerator))
     return _summary(folder)
 
