@@ -74,7 +74,7 @@ def _networks(pair: str) -> tuple[Pair, TrainingSize, int]:
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
         return pair_of(pair), CIFAR, 64
     recipe = load_recipe(pair)
-    size = size_of(recipe.data, {})
-    if size is None or size.dense:
+    size = size_of(recipe.data)
+    if size.dense:
         raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
     return (architecture(recipe.teacher), architecture(recipe.student)), size, recipe.optim.batch

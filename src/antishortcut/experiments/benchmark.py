@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import DataSettings, Execution, ModelSettings, TaskSettings
+from antishortcut.config.recipe import Execution, ModelSettings
 from antishortcut.data import Loader
-from antishortcut.data.datasets import WITH_PATH, TrainingSize, find
+from antishortcut.data.datasets import TrainingSize
 from antishortcut.errors import UserError
 from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
@@ -35,7 +35,7 @@ from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.fabric import build_fabric, resolve_execution
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task, is_dense
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task
 
 WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
@@ -287,9 +287,8 @@ class Stopwatch:
         batches = _batches(size, images, group.augment, self.device)
         task: Task = Classification()
         if size.dense:
-            settings = group.task or TaskSettings()
-            samples = max(round(images / whole * settings.samples), 1)
-            task = Segmentation(size.classes, samples=samples, aux=settings.aux)
+            samples = max(round(images / whole * group.task.samples), 1)
+            task = Segmentation(size.classes, samples=samples, aux=group.task.aux)
         run = self._timed_method(group, next(batches), task)
 
         def timed() -> float:
@@ -303,13 +302,6 @@ class Stopwatch:
             while len(times) < STEPS and sum(times) < SECONDS:
                 times.append(timed())
         return statistics.median(times) * group.batch / images
-
-    def count(self, data: DataSettings) -> TrainingSize:
-        if data.name.partition(":")[0] not in WITH_PATH:
-            raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
-        sets, _ = find(data.name, None, seed=data.seed, options=data.options)
-        dense = is_dense(sets.train)
-        return TrainingSize(len(sets.train), len(sets.classes), sets.image_size, dense)
 
     def _timed_method(self, group: StepGroup, batch: Batch, task: Task) -> TimedMethod:
         size, options = group.size, method_options(group.method, group.options)

@@ -5,7 +5,7 @@ Evaluation and reading of image files are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -24,11 +24,12 @@ from antishortcut.config.recipe import (
     teach_run,
 )
 from antishortcut.data import DATASETS
-from antishortcut.data.datasets import TrainingSize
+from antishortcut.data.datasets import TrainingSize, find
 from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.run_dir import RunDir
+from antishortcut.types import is_dense
 
 Progress = Callable[[int, int, str], None]  # groups measured, of how many, the last one's error
 
@@ -51,7 +52,7 @@ class StepGroup(Settings):
     accumulate: int = 1
     augment: str
     size: TrainingSize
-    task: TaskSettings | None = None  # of dense prediction
+    task: TaskSettings = TaskSettings()
 
     def __str__(self) -> str:
         return f"{self.method}, {f'{self.teacher.name} → ' if self.teacher else ''}{self.network.name}"
@@ -63,7 +64,6 @@ class Clock(Protocol):
     machine: str
 
     def seconds(self, group: StepGroup) -> float: ...
-    def count(self, data: DataSettings) -> TrainingSize: ...  # of a folder of images, before splits and limits
 
 
 class Training(NamedTuple):
@@ -105,15 +105,7 @@ class Cost:
 
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
-    sizes, problems, seconds = dict[str, TrainingSize](), dict[str, str](), dict[str, float]()
-    data_sets = {job.recipe.data.name: job.recipe.data for job in jobs}
-    for data in (data for name, data in data_sets.items() if name not in known_sizes()):
-        try:
-            sizes[data.name] = clock.count(data)
-        except UserError as error:
-            problems[data.name] = str(error)
-    left_out = [(job.title, problems[name]) for job in jobs if (name := job.recipe.data.name) in problems]
-    todo = trainings([job for job in jobs if job.recipe.data.name not in problems], sizes, runs)
+    todo, problems, seconds = trainings(jobs, runs), dict[str, str](), dict[str, float]()
     groups = {training.group.model_dump_json(): training.group for training in todo}
     progress(0, len(groups), "")
     for number, (key, group) in enumerate(groups.items(), start=1):
@@ -122,7 +114,7 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
         except (UserError, RuntimeError, MemoryError) as error:  # torch's out of memory is a RuntimeError
             problems[key] = (str(error) or type(error).__name__).splitlines()[0][:200]
         progress(number, len(groups), f"{group}: {problems[key]}" if key in problems else "")
-    rows: dict[str, PairCost] = {}
+    rows, left_out = dict[str, PairCost](), list[tuple[str, str]]()
     for training in todo:
         key = training.group.model_dump_json()
         if key in problems:
@@ -136,11 +128,12 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
     return Cost(clock.machine, tuple(rows.values()), tuple(left_out))
 
 
-def size_of(data: DataSettings, counted: Mapping[str, TrainingSize]) -> TrainingSize | None:
-    """The training set after splits and limits; `counted` are sizes of folders, by name."""
-    whole = known_sizes().get(data.name) or counted.get(data.name)
+def size_of(data: DataSettings) -> TrainingSize:
+    """The training set after splits and limits; the images of a folder are counted."""
+    whole = known_sizes().get(data.name)
     if whole is None:
-        return None
+        sets, _ = find(data.name, None, seed=data.seed, options=data.options)
+        whole = TrainingSize(len(sets.train), len(sets.classes), sets.image_size, is_dense(sets.train))
     drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images
     images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     images = max(min(images, data.train_limit or images), 1)
@@ -153,16 +146,16 @@ def steps_of(images: int, batch: int) -> int:
     return steps - 1 if steps > 1 and (images - 1) % batch == 0 else steps
 
 
-def trainings(jobs: Iterable[Job], counted: Mapping[str, TrainingSize], runs: Path) -> list[Training]:
+def trainings(jobs: Iterable[Job], runs: Path) -> list[Training]:
     """What is left of a suite: students, and before them each teacher once, with the first that needs it."""
     finished, listed, todo = _finished_teachers(runs), set[str](), list[Training]()
+    sizes = dict[str, TrainingSize]()  # by data settings: a folder is counted once
 
     def add(job: Job, source: Run | Recipe, model: ModelSettings, title: str, **student: Any) -> None:
-        size, optim = size_of(source.data, counted), source.optim
-        assert size is not None
-        task, augment = job.recipe.task if size.dense else None, source.data.augment
+        key, optim, augment = job.recipe.data.model_dump_json(), source.optim, source.data.augment
+        size = sizes[key] = sizes.get(key) or size_of(job.recipe.data)
         settings = {"optimizer": optim.name, "batch": optim.batch, "accumulate": optim.accumulate, "augment": augment}
-        group = StepGroup(network=architecture(model), size=size, task=task, **settings, **student)
+        group = StepGroup(network=architecture(model), size=size, task=job.recipe.task, **settings, **student)
         steps = source.iterations or source.epochs * steps_of(size.images, optim.batch)
         todo.append(Training(job.suite, title, not student, steps, group))
 

@@ -141,20 +141,11 @@ def _expected_run(job: Job, run: Run) -> Run:
         early = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
     learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
     options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
-    states = {"early": learned, "chosen": run.roles.get("chosen", "")}
-    roles = {role: states.get(role, role) for role in method_roles(job.method, options)}
-    expected = distill_run(
-        recipe,
-        run.fingerprint,
-        method=job.method,
-        options=options,
-        roles=roles,
-        teacher=teacher.hash,
-        early=early,
-        seed=job.seed,
-        suite=job.suite,
-        name=job.name,
-    )
+    other = {"early": learned, "chosen": run.roles.get("chosen", "")}
+    roles = {role: other.get(role, role) for role in method_roles(job.method, options)}
+    names = job.model_dump(include={"suite", "name", "seed", "method"})
+    names |= {"options": options, "roles": roles, "teacher": teacher.hash, "early": early}
+    expected = distill_run(recipe, run.fingerprint, **names)
     model = expected.model.model_copy(update={"weights": run.model.weights})  # their digest is compared
     return expected.model_copy(update={"model": model})
 

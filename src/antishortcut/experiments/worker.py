@@ -161,8 +161,8 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
         return _summary(RunDir(teach(item, session).folder(session.runs)))
     *_, source = [teach(recipe, session) for recipe in item.teachers]
     early = item.early if item.early is None or item.other is None else f"{source.hash}/{item.early}"
-    names: dict[str, Any] = {"suite": item.suite, "name": item.name, "seed": item.seed, "early": early}
-    run = distill(item.recipe, session, method=item.method, options=item.options, **names)
+    names = item.model_dump(include={"suite", "name", "seed", "method", "options"})
+    run = distill(item.recipe, session, early=early, **names)
     folder = RunDir(run.folder(session.runs))
     if first_process():  # of several that share a run, one scores it
         sets, root = session.sets(item.recipe.data), data_root(session.root)
