@@ -342,6 +342,18 @@ def test_audit_of_files(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_audit_of_a_timm_model(here: Path) -> None:
+    early = saved(here / "e.pt", "timm:test_resnet")
+    state = torch.load(early, weights_only=True)
+    torch.save({key: 2 * value if value.ndim > 3 else value for key, value in state.items()}, here / "f.pt")
+    result = asd("audit", "--final", "f.pt", "--early", "e.pt", "--model", "timm:test_resnet", *OWN)
+    head = build("timm:test_resnet", 2, image_size=16).head
+    assert head is not None
+    assert (result["width"], result["head"]["share"]["directions"]) == (head.in_features, 4)
+    assert result["moved"]["size"] > 0
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_audit_of_a_teacher_folder_and_its_student(
     here: Path, recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

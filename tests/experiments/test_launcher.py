@@ -25,7 +25,7 @@ from antishortcut.experiments.engines import share_gpus
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import check_images, mismatch, scored, state
 from antishortcut.experiments.suites import open_suite
-from antishortcut.experiments.worker import Command, Place, run_item, without_ranks
+from antishortcut.experiments.worker import WORK, Command, Place, run_item, without_ranks
 from antishortcut.run_dir import InUse, RunDir
 from antishortcut.teachers import selection
 from antishortcut.teachers.trajectory import Trajectory
@@ -224,6 +224,16 @@ def test_status_shows_what_is_not_scored(learned: Path) -> None:
 
 
 # --- Several devices ---
+
+
+@pytest.mark.parametrize("name", ["beyond-cues", "s-table8", "rewind", "desk-dense"])
+def test_a_run_reaches_its_process_unchanged(name: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, None, {"stylized": tmp_path}, Execution(accelerator="cpu", threads=3), download=True)
+    for job in open_suite(name).jobs:
+        for item in (job, job.recipe):
+            result = WORK.validate_json(WORK.dump_json((place, item, 7)))
+            assert result == (place, item, 7)
+            assert result[1].model_dump_json() == item.model_dump_json()  # 1 is not 1.0
 
 
 def test_an_error_in_the_process_of_a_run_is_returned(tmp_path: Path) -> None:
