@@ -168,16 +168,17 @@ def explain(directions: Mapping[str, list[dict[str, Any]]], moments: Moments, fe
 
     Features of the images of `cue_images`. {kind: {state: {factor: share}}}; shares are ε², which is 0 by chance.
     """
-    factors, pooled = {"texture": images.cues["texture"], "shape": images.label}, {}
+    factors = {"texture": images.cues["texture"], "shape": images.label}
+    pooled: dict[str, dict[str, dict[str, float]]] = {}
     for kind, basis in displaced_and_abandoned(moments).items():
-        pooled[kind] = {state: dict.fromkeys(factors, math.nan) for state in features}
-        for direction in directions[kind]:
-            direction["explained"] = {state: {} for state in features}
+        pooled[kind] = {}
         for state, rows in features.items():
-            for name, factor in factors.items():
-                each, pooled[kind][state][name] = variance_explained(project(rows, basis), factor)
-                for direction, share in zip(directions[kind], each, strict=True):
-                    direction["explained"][state][name] = share
+            projected = project(rows, basis)
+            shares = {name: variance_explained(projected, factor) for name, factor in factors.items()}
+            pooled[kind][state] = {name: whole for name, (_, whole) in shares.items()}
+            for at, direction in enumerate(directions[kind]):
+                own = {name: each[at] for name, (each, _) in shares.items()}
+                direction.setdefault("explained", {})[state] = own
     return pooled
 
 
