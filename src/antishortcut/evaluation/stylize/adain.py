@@ -172,9 +172,9 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
     """The stylizer of naoto0804/pytorch-AdaIN from its `vgg_normalised.pth` and `decoder.pth` (or safetensors)."""
     if magnify < 1:
         raise UserError(f"--magnify must be at least 1, not {magnify}")
+    states = [strip(read_weights(path)) for path in (vgg, decoder)]  # first: building the networks takes a second
     nets = (reference_vgg(), reference_decoder())
-    for path, net in zip((vgg, decoder), nets, strict=True):
-        state = strip(read_weights(path))
+    for path, net, state in zip((vgg, decoder), nets, states, strict=True):
         complain(path, net.state_dict(), state)
         net.load_state_dict(state)
     digests = {"encoder": sha256(vgg), "decoder": sha256(decoder)}
