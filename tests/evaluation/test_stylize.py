@@ -220,6 +220,12 @@ def test_a_stylizer_is_loaded_and_checked(folder: Path, tmp_path: Path) -> None:
     (damaged / "decoder.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         load(damaged)
+    facts = json.loads((folder / "facts.json").read_text())
+    code = {"settings": facts["settings"] | {"encoder": "import:mine:network"}}  # imports nothing
+    for change, message in (({"version": 0}, "not of a stylizer of this version"), (code, "must be a vgg8 or vgg13")):
+        (damaged / "facts.json").write_text(json.dumps(facts | change))
+        with pytest.raises(UserError, match=message):
+            load(damaged)
     with pytest.raises(UserError, match="no stylizer"):
         load(tmp_path)
     with pytest.raises(UserError, match="vgg8 or vgg13"):
