@@ -15,9 +15,8 @@ from collections.abc import Callable
 import torch
 
 from antishortcut.analysis.alignment import state_cosines, subspace_projection
-from antishortcut.analysis.geometry import energy, reuse
+from antishortcut.analysis.geometry import batch_angles, batch_sizes, bootstrap, energy, folds, reuse
 from antishortcut.analysis.moments import Moments
-from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 
 
 def peak() -> int:

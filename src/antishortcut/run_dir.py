@@ -85,7 +85,7 @@ class RunDir:
         there, saved = self.read()
         if there.hash != run.hash:
             raise UserError(
-                f"{self.path} holds another run ({_difference(there, run)}); "
+                f"{self.path} holds another run ({difference(there, run)}); "
                 "give this one another --name, --suite or --runs, or remove that folder"
             )
         return saved
@@ -276,7 +276,7 @@ def _instead(folder: Path) -> str:
     return "" if folder.is_dir() else near_folder(folder)
 
 
-def _difference(a: Run, b: Run) -> str:
+def difference(a: Run, b: Run) -> str:
     """The first settings in which two runs differ, for a person."""
     one, two = a.model_dump(mode="json"), b.model_dump(mode="json")
     pairs = [(key, one[key], two[key]) for key in one if one[key] != two[key]]

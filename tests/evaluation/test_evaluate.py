@@ -53,8 +53,9 @@ def test_a_teacher_has_scores_but_no_mechanism(recipe: Recipe, session: Session,
     folder = RunDir(teach(recipe, session).folder(session.runs))
     accuracy = evaluate(folder, context, ["clean"])["iid"]["values"]["accuracy"]
     assert accuracy == pytest.approx(folder.result()["last"]["accuracy"])
-    with pytest.raises(UserError, match="is a teacher"):
-        evaluate(folder, context, ["mechanism"])
+    for name in ("mechanism", "hard"):
+        with pytest.raises(UserError, match="is a teacher"):
+            evaluate(folder, context, [name])
 
 
 def test_other_widths_are_compared_through_maps(recipe: Recipe, session: Session, context: EvalContext) -> None:

@@ -13,15 +13,18 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from antishortcut.cli import app
-from antishortcut.config.recipe import Recipe
+from antishortcut.config.recipe import Recipe, Run
+from antishortcut.data import Loader
 from antishortcut.data import corruptions as made
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, EvalContext, EvaluatedRun, evaluate
 from antishortcut.evaluation.corruption_scores import relate
+from antishortcut.models import Network
 from antishortcut.run_dir import RunDir, write_json
+from antishortcut.teachers.trajectory import Teachers
 from antishortcut.training.pipeline import Session, distill
-from antishortcut.types import ImageSet
+from antishortcut.types import AnySet, ImageSet
 
 
 def first_test(context: EvalContext) -> ImageSet:
@@ -88,15 +91,14 @@ def test_released_files_are_preferred(
     assert not (context.runs / "shifted").exists()
 
 
-def test_a_damaged_clean_score_is_computed_again(folder: RunDir, context: EvalContext) -> None:
-    name = context.first_test[0]
-    evaluate(folder, context, ["clean"])
-    score = folder.score(name) or {}
-    right = EvaluatedRun(folder, context).clean_accuracy()
-    lame = {key: value for key, value in score.items() if key != "fingerprint"}
-    for damaged in (lame, score | {"values": {}}, score | {"values": {"accuracy": [1]}}):
-        write_json(folder.path / "scores" / f"{name}.json", damaged)
-        assert EvaluatedRun(folder, context).clean_accuracy() == pytest.approx(right)
+def test_a_clean_score_of_other_images_is_computed_again(folder: RunDir, context: EvalContext) -> None:
+    name, images = context.first_test
+    right = EvaluatedRun(folder, context).clean_accuracy(images)
+    score = evaluate(folder, context, ["clean"])[name]
+    assert score["values"]["accuracy"] == pytest.approx(right)
+    for change, expected in (({}, 2.0), ({"fingerprint": "other"}, pytest.approx(right))):
+        write_json(folder.path / "scores" / f"{name}.json", score | {"values": {"accuracy": 2.0}} | change)
+        assert EvaluatedRun(folder, context).clean_accuracy(images) == expected
 
 
 def test_errors_relative_to_a_reference(
@@ -117,11 +119,6 @@ def test_errors_relative_to_a_reference(
     assert score["reference"]["hash"] == other.read()[0].hash
     relate(other, other)
     assert (other.score("corruptions") or {})["values"]["mce_relative_5"] == pytest.approx(1.0)
-    whole = other.score("corruptions") or {}
-    for damage in ({"errors": {"fog": [0.1, {}]}}, {"errors": None}):
-        write_json(other.path / "scores" / "corruptions.json", whole | damage)
-        with pytest.raises(UserError, match="its corruption score is damaged"):
-            relate(folder, other)
     changed = EvalContext(context.sets, context.runs, at={"corruptions": released(tmp_path / "d", images, change=1)})
     evaluate(other, changed, ["corruptions"])
     with pytest.raises(UserError, match="different corrupted images"):
@@ -129,7 +126,7 @@ def test_errors_relative_to_a_reference(
 
 
 def test_stylised_copies_equal_a_loop(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="asd stylize cues OUT --stylizer"):
+    with pytest.raises(UserError, match="asd stylize cues FOLDER --stylizer"):
         evaluate(folder, context, ["stylized"])
     images = first_test(context)
     place = tmp_path / "styled"
@@ -178,10 +175,7 @@ def test_cue_conflict_stimuli(folder: RunDir, context: EvalContext, tmp_path: Pa
     assert score["values"]["by_shape"] + score["values"]["by_texture"] == pytest.approx(1.0)  # only two categories
 
 
-def test_missing_folders_are_errors(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
-    for name in ("imagenet-r", "imagenet-a", "cue-conflict"):
-        with pytest.raises(UserError, match="no folder"):
-            evaluate(folder, context, [name])
+def test_a_folder_that_is_not_there_is_an_error(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         evaluate(folder, EvalContext(context.sets, context.runs, at={"imagenet-r": tmp_path / "none"}), ["imagenet-r"])
     assert [path.name for path in (folder.path / "scores").glob("*")] == []
@@ -205,20 +199,15 @@ def test_the_command(folder: RunDir, tmp_path: Path) -> None:
 
 
 def test_copies_of_other_images_are_refused(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
-    conflict = context.sets.tests["conflict"]
-    iid = context.first_test[1]
+    conflict, iid = context.sets.tests["conflict"], first_test(context)
     assert isinstance(conflict, ImageSet)
-    assert isinstance(iid, ImageSet)
     other = EvalContext(context.sets, context.runs, at={"corruptions": released(tmp_path / "other", conflict)})
     with pytest.raises(UserError, match="copies of other images than cues's iid set"):
         evaluate(folder, other, ["corruptions"])
     small = ImageSet(iid.image[:, :, ::2, ::2], iid.label)
+    at = {"corruptions": released(tmp_path / "s", small)}
     with pytest.raises(UserError, match="images of 16 pixels; this student was trained on 32"):
-        evaluate(
-            folder,
-            EvalContext(context.sets, context.runs, at={"corruptions": released(tmp_path / "s", small)}),
-            ["corruptions"],
-        )
+        evaluate(folder, EvalContext(context.sets, context.runs, at=at), ["corruptions"])
     part = limited(iid, 40, 0)  # as asd corrupt --limit 40 takes them
     assert isinstance(part, ImageSet)
     some = EvalContext(context.sets, context.runs, at={"corruptions": released(tmp_path / "part", part)})
@@ -265,3 +254,60 @@ def test_a_run_copied_away_finds_its_teacher(folder: RunDir, context: EvalContex
     assert "as --runs" in str(failed.exception)
     done = CliRunner().invoke(app, [*command, "--runs", str(context.runs)])
     assert done.exit_code == 0, done.output
+
+
+# --- Images that the early teacher gets wrong ---
+
+
+def guesses(network: Network, images: AnySet) -> list[int]:
+    """The predicted class of every image."""
+    result: list[int] = []
+    for batch in Loader(images, batch=7, seed=0, image_size=32, augment="none", shuffle=False).epoch(0):
+        with torch.no_grad():
+            result += [row.index(max(row)) for row in network(batch.image).logits.tolist()]
+    return result
+
+
+def by_hand(run: Run, session: Session, images: AnySet, state: str = "15%") -> dict[str, float]:
+    """Accuracy of the student where the teacher's early state is wrong and where it is right, counted."""
+    student = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(session.sets(run.data), session.runs)).network
+    early = Teachers(run, session.runs, 10, 32).network(state)
+    right: dict[bool, list[bool]] = {True: [], False: []}
+    for own, before, y in zip(guesses(student, images), guesses(early, images), images.label.tolist(), strict=True):
+        right[before != y].append(own == y)
+    hard, easy = (sum(right[part]) / len(right[part]) for part in (True, False))
+    share = len(right[True]) / len(images)
+    return {"hard_share": share, "hard_accuracy": hard, "easy_accuracy": easy, "balanced_accuracy": (hard + easy) / 2}
+
+
+@pytest.fixture
+def held(recipe: Recipe) -> Recipe:
+    """A quarter of the training set is held out."""
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"val_fraction": 0.25})})
+
+
+def test_hard_images_of_the_validation_split(held: Recipe, session: Session) -> None:
+    run = distill(held, session, method="kd", seed=1, suite="s")
+    folder, sets = RunDir(run.folder(session.runs)), session.sets(held.data)
+    score = evaluate(folder, EvalContext(sets, session.runs), ["hard"])["hard"]
+    assert sets.val is not None
+    assert (score["of"], score["count"]) == ("val", len(sets.val)) == ("val", 64)
+    assert score["fingerprint"] == f"{sets.fingerprint}-val"
+    assert score["values"] == pytest.approx(by_hand(run, session, sets.val))
+    values = score["values"]
+    whole = values["hard_share"] * values["hard_accuracy"] + (1 - values["hard_share"]) * values["easy_accuracy"]
+    assert whole == pytest.approx(folder.result()["last"]["accuracy"])  # training scores the same images
+
+
+def test_every_student_of_a_teacher_is_scored_on_the_same_images(recipe: Recipe, session: Session) -> None:
+    """Those of the first test set that the recipe's early state gets wrong, whatever a student learned from."""
+    sets = session.sets(recipe.data)
+    shares = []
+    for method, early in (("contrast", "75%"), ("ce", None)):
+        run = distill(recipe, session, method=method, seed=1, suite="s", early=early)
+        score = evaluate(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs), ["hard"])["hard"]
+        assert (score["of"], score["count"]) == ("iid", 100)
+        assert score["values"] == pytest.approx(by_hand(run, session, sets.tests["iid"]))
+        shares.append(score["values"]["hard_share"])
+    assert len(set(shares)) == 1
+    assert shares[0] != by_hand(run, session, sets.tests["iid"], "75%")["hard_share"]  # the other state has its own

@@ -197,13 +197,12 @@ def copies(stylizer: Stylizer, sets: DataSplits, tmp_path_factory: pytest.TempPa
     return write_stylized(stylizer, sets, tmp_path_factory.mktemp("copies"), limit=20, quiet=True).folder
 
 
-@pytest.mark.parametrize(("name", "depth"), [("vgg8", 3)])
-def test_own_encoder_equals_the_stages_of_the_classifier(name: str, depth: int) -> None:
-    whole = build(name, 10).eval()
+def test_own_encoder_equals_the_stages_of_the_classifier() -> None:
+    whole = build("vgg8", 10).eval()
     image = torch.rand(2, 3, 32, 32)
-    encoder = encoder_from(whole, depth)
+    encoder = encoder_from(whole, 3)
     maps = encoder(image)
-    assert len(maps) == depth
+    assert len(maps) == 3
     for ours, stage in zip(maps, whole(image).stages, strict=False):
         inner = (..., slice(4, -4), slice(4, -4)) if stage.shape[-1] > 8 else (..., slice(3, -3), slice(3, -3))
         assert torch.allclose(ours[inner], stage[inner], atol=1e-5)  # the frame differs: reflection, not zeros
@@ -221,6 +220,12 @@ def test_a_stylizer_is_loaded_and_checked(folder: Path, tmp_path: Path) -> None:
     (damaged / "decoder.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         load(damaged)
+    facts = json.loads((folder / "facts.json").read_text())
+    code = {"settings": facts["settings"] | {"encoder": "import:mine:network"}}  # imports nothing
+    for change, message in (({"version": 0}, "not of a stylizer of this version"), (code, "must be a vgg8 or vgg13")):
+        (damaged / "facts.json").write_text(json.dumps(facts | change))
+        with pytest.raises(UserError, match=message):
+            load(damaged)
     with pytest.raises(UserError, match="no stylizer"):
         load(tmp_path)
     with pytest.raises(UserError, match="vgg8 or vgg13"):
@@ -407,7 +412,7 @@ def test_the_training_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["small.toml", "out", "--stylizer", "OWN", "--magnify", "2"], "public weights"),
         (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
         (["small.toml", "out", "--stylizer", "OWN", "--alpha", "2"], "between 0"),
-        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no folder nowhere"),
+        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no pictures in nowhere"),
         (["small.toml", "out", "--stylizer", "OWN", "--styles", "."], "no pictures in"),
         (["small.toml", "out", "--stylizer", "OWN", "--set-name", "conflct"], "did you mean 'conflict'"),
         (["small.toml", "out", "--stylizer", "OWN", "--limit", "0"], "--limit"),

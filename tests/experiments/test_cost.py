@@ -22,13 +22,13 @@ from antishortcut.config.recipe import (
     teach_run,
 )
 from antishortcut.data import DATASETS, open_sets
-from antishortcut.data.datasets import WITH_PATH
+from antishortcut.data.datasets import WITH_PATH, TrainingSize
 from antishortcut.data.loader import _ends
 from antishortcut.data.readers import class_list
 from antishortcut.errors import UserError
 from antishortcut.experiments import benchmark as bench
 from antishortcut.experiments.benchmark import Stopwatch
-from antishortcut.experiments.cost import DataSize, StepGroup, known_sizes, measured_cost, size_of, steps_of, trainings
+from antishortcut.experiments.cost import StepGroup, known_sizes, measured_cost, size_of, steps_of, trainings
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.suites import open_suite
 from antishortcut.methods import method_options
@@ -51,11 +51,6 @@ class Fake:
             raise RuntimeError("out of memory\nand much more")
         return 0.001 if group.teacher else 0.01
 
-    def count(self, data: DataSettings) -> DataSize:
-        if not data.name.endswith("there"):
-            raise UserError(f"{data.name}: no such folder")
-        return DataSize(images=1000, classes=7, side=224)
-
 
 # --- Sizes and numbers of steps ---
 
@@ -72,7 +67,7 @@ def test_sizes_of_embedded_images_are_those_of_the_data(name: str, change: dict[
     data = DataSettings(name=name, options={"count": 41, "test_count": 10}, **change)
     sets = open_sets(name, None, options=data.options, **change)
     size = {"images": len(sets.train), "classes": len(sets.classes), "side": sets.image_size}
-    assert size_of(data, {}) == DataSize(**size, dense=is_dense(sets.train))
+    assert size_of(data) == TrainingSize(**size, dense=is_dense(sets.train))
 
 
 def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +79,10 @@ def test_sizes_of_known_sets_are_those_of_the_data(tmp_path: Path, monkeypatch: 
         assert (known.classes, known.side, known.dense) == (len(sets.classes), sets.image_size, is_dense(sets.train))
     split = {"val_fraction": 0.2, "train_limit": 7}
     sets = open_sets("cifar100", make_cifar(tmp_path), **split)  # type: ignore[arg-type]
-    sizes = {"cifar100": DataSize(images=15, classes=3, side=32)}
+    sizes = {"cifar100": TrainingSize(images=15, classes=3, side=32)}
     monkeypatch.setattr("antishortcut.experiments.cost.known_sizes", lambda: sizes)
-    result = size_of(DataSettings.model_validate({"name": "cifar100"} | split), {})
-    assert result == DataSize(images=len(sets.train), classes=len(sets.classes), side=32)
+    result = size_of(DataSettings.model_validate({"name": "cifar100"} | split))
+    assert result == TrainingSize(images=len(sets.train), classes=len(sets.classes), side=32)
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +91,12 @@ def clock() -> Stopwatch:
 
 
 @pytest.mark.parametrize("make", [make_folder, make_masked])
-def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any, clock: Stopwatch) -> None:
+def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any) -> None:
     data = DataSettings(name=f"folder:{make(tmp_path)}", image_size=16)
     sets = open_sets(data.name, None, image_size=16)
-    size = {"images": len(sets.train), "classes": len(sets.classes), "side": 16, "dense": is_dense(sets.train)}
-    assert size_of(data, {}) is None
-    assert size_of(data, {data.name: clock.count(data)}) == DataSize.model_validate(size)
-    with pytest.raises(UserError, match="steps on elsewhere are not measured yet"):
-        clock.count(DataSettings(name="elsewhere"))
+    assert size_of(data) == (len(sets.train), len(sets.classes), 16, is_dense(sets.train))
+    with pytest.raises(UserError, match="nowhere"):
+        measured_cost(open_suite("beyond-groups", ["data.name=groups:nowhere"]).jobs, tmp_path, Fake())
 
 
 # --- Which trainings ---
@@ -111,7 +104,7 @@ def test_images_of_a_folder_are_counted(tmp_path: Path, make: Any, clock: Stopwa
 
 def test_table_1_has_forty_kinds_of_students_and_each_teacher_once(tmp_path: Path) -> None:
     jobs = open_suite("table1").jobs
-    result = trainings(jobs, {}, tmp_path)
+    result = trainings(jobs, tmp_path)
     students, teachers = ([training for training in result if training.teacher is kind] for kind in (False, True))
     assert [training.title for training in students] == [job.title for job in jobs]
     assert len({str(training.group.model_dump()) for training in students}) == 5 * 8
@@ -122,7 +115,7 @@ def test_table_1_has_forty_kinds_of_students_and_each_teacher_once(tmp_path: Pat
 
 def test_steps_of_equal_cost_are_one_group(tmp_path: Path) -> None:
     jobs = [job for job in open_suite("beyond-cues", seeds=[1]).jobs if job.suite == "beyond-cues"]
-    result = {t.title.split("/")[-1][:-3]: t for t in trainings(jobs, {}, tmp_path) if not t.teacher}
+    result = {t.title.split("/")[-1][:-3]: t for t in trainings(jobs, tmp_path) if not t.teacher}
     group = result["contrast-1"].group
     assert all(result[name].group == group for name in ("other-seed", "early-2", "untrained"))
     other = result["other-network"].group
@@ -132,15 +125,15 @@ def test_steps_of_equal_cost_are_one_group(tmp_path: Path) -> None:
 
 
 def test_a_teacher_has_its_own_epochs_and_batch(tmp_path: Path) -> None:
-    result = trainings(open_suite("s-table8", only=["asd-b256"], seeds=[1]).jobs, {}, tmp_path)
+    result = trainings(open_suite("s-table8", only=["asd-b256"], seeds=[1]).jobs, tmp_path)
     expected = {(True, 240 * 782, 64), (False, 240 * 196, 256)}
     assert {(training.teacher, training.steps, training.group.batch) for training in result} == expected
-    result = trainings(open_suite("desk-cues", only=["kd"], seeds=[1]).jobs, {}, tmp_path)
+    result = trainings(open_suite("desk-cues", only=["kd"], seeds=[1]).jobs, tmp_path)
     assert {(training.teacher, training.steps) for training in result} == {(True, 14 * 113), (False, 12 * 113)}
 
 
 def test_rewinding_and_iterations_are_counted(tmp_path: Path) -> None:
-    result = trainings(open_suite("rewind").jobs, {}, tmp_path)
+    result = trainings(open_suite("rewind").jobs, tmp_path)
     assert [(training.title, training.steps) for training in result if training.teacher] == [
         ("teacher resnet34 s0 of P1", 240 * 782),
         ("teacher resnet34 s0 of P1, rewound", 10 * 782),
@@ -148,7 +141,7 @@ def test_rewinding_and_iterations_are_counted(tmp_path: Path) -> None:
     (job,) = open_suite("desk-cues", only=["kd"], seeds=[1]).jobs
     teacher = job.recipe.teacher.model_copy(update={"epochs": None, "early": "rewind", "rewind_epochs": 30})
     recipe = job.recipe.model_copy(update={"epochs": 0, "iterations": 700, "teacher": teacher})
-    result = trainings([job.model_copy(update={"recipe": recipe})], {}, tmp_path)
+    result = trainings([job.model_copy(update={"recipe": recipe})], tmp_path)
     assert [training.steps for training in result] == [700, 30, 700]
 
 
@@ -171,7 +164,7 @@ def student_of(job: Job, teacher: Run) -> Run:
 
 def test_finished_trainings_are_not_counted(tmp_path: Path) -> None:
     jobs = open_suite("rewind").jobs
-    before = [training.title for training in trainings(jobs, {}, tmp_path)]
+    before = [training.title for training in trainings(jobs, tmp_path)]
     rewound = next(job for job in jobs if job.name == "asd-rewind")
     teacher = teach_run(rewound.recipe, "some images")
     finish(teacher, tmp_path)
@@ -180,7 +173,7 @@ def test_finished_trainings_are_not_counted(tmp_path: Path) -> None:
     finish(teach_run(open_suite("table2").jobs[0].recipe, "some images"), tmp_path)  # of another suite
     (tmp_path / "teachers" / "damaged").mkdir()
     (tmp_path / "teachers" / "damaged" / "result.json").write_text("{}")
-    after = [training.title for training in trainings(jobs, {}, tmp_path)]
+    after = [training.title for training in trainings(jobs, tmp_path)]
     name = "teacher resnet34 s0 of P1"
     assert set(before) - set(after) == {name, f"{name}, rewound", jobs[0].title}
 
@@ -211,13 +204,6 @@ def test_a_group_that_fails_is_left_out(tmp_path: Path) -> None:
     assert [line[2] for line in lines if line[2]] == ["kd, resnet34 → resnet18: out of memory"]
 
 
-@pytest.mark.parametrize(("place", "known"), [("there", True), ("nowhere", False)])
-def test_folders_are_counted_or_left_out(tmp_path: Path, place: str, known: bool) -> None:
-    cost = measured_cost(open_suite("beyond-groups", [f"data.name=groups:{place}"]).jobs, tmp_path, Fake())
-    assert bool(cost.rows) is known
-    assert {why for _, why in cost.left_out} == (set() if known else {"groups:nowhere: no such folder"})
-
-
 # --- A real measurement ---
 
 TINY = {
@@ -227,12 +213,12 @@ TINY = {
     "optimizer": "sgd",
     "batch": 4,
     "augment": "none",
-    "size": DataSize(images=50, classes=5, side=16),
+    "size": TrainingSize(images=50, classes=5, side=16),
 }
 DENSE = {
     "network": ModelSettings(name="dense-2"),
     "teacher": ModelSettings(name="dense-4"),
-    "size": DataSize(images=50, classes=5, side=32, dense=True),
+    "size": TrainingSize(images=50, classes=5, side=32, dense=True),
     "task": TaskSettings(samples=20),
 }
 
@@ -244,7 +230,7 @@ DENSE = {
         {"method": "asd", "options": {"subspace": "dataset", "queue": 16}},
         {"method": "contrast", "other": ModelSettings(name="cnn-8-16")},
         {"method": "crd+kd", "accumulate": 2, "augment": "crop-flip"},
-        {"augment": "imagenet", "size": DataSize(images=50, classes=5, side=40)},
+        {"augment": "imagenet", "size": TrainingSize(images=50, classes=5, side=40)},
         DENSE | {"method": "ce", "teacher": None, "optimizer": "adamw", "augment": "crop"},
         DENSE | {"method": "asd", "options": {"subspace": "dataset", "queue": 16}, "augment": "scale-crop-flip"},
         DENSE | {"method": "afdcd"},

@@ -21,11 +21,11 @@ from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, EvalContext, evaluate
+from antishortcut.experiments.engines import share_gpus
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.launcher import IMAGE_FOLDERS, check_images, mismatch, scored, state
-from antishortcut.experiments.local import share_gpus
+from antishortcut.experiments.launcher import check_images, mismatch, scored, state
 from antishortcut.experiments.suites import open_suite
-from antishortcut.experiments.worker import Command, Place, run_item, without_ranks
+from antishortcut.experiments.worker import WORK, Command, Place, run_item, without_ranks
 from antishortcut.run_dir import InUse, RunDir
 from antishortcut.teachers import selection
 from antishortcut.teachers.trajectory import Trajectory
@@ -140,15 +140,15 @@ def test_a_run_of_the_same_settings_is_recognised(learned: Path, name: str) -> N
 @pytest.mark.parametrize(
     ("name", "setting", "message"),
     [
-        ("kd", "teacher.epochs=2", "teacher "),
-        ("kd", "teacher.seed=7", "teacher "),
-        ("other-network", "teacher.lr=0.01", "teacher "),
-        ("kd", "teacher.early=30%", "early 15% there, 30% here"),
-        ("kd", "student.stem=imagenet", "model.stem cifar there, imagenet here"),
-        ("kd", "methods.kd.temperature=9.0", "options.temperature 4.0 there, 9.0 here"),
-        ("kd", "task.aux=0.1", "task.aux 0.4 there, 0.1 here"),
-        ("asd-rewind", "teacher.rewind_epochs=2", "/final here"),
-        ("asd-rewind", "teacher.rewind_lr=0.1", "/final here"),
+        ("kd", "teacher.epochs=2", "teacher: "),
+        ("kd", "teacher.seed=7", "teacher: "),
+        ("other-network", "teacher.lr=0.01", "teacher: "),
+        ("kd", "teacher.early=30%", "early: '15%' there, '30%' here"),
+        ("kd", "student.stem=imagenet", "model.stem: 'cifar' there, 'imagenet' here"),
+        ("kd", "methods.kd.temperature=9.0", "options.temperature: 4.0 there, 9.0 here"),
+        ("kd", "task.aux=0.1", "task.aux: 0.4 there, 0.1 here"),
+        ("asd-rewind", "teacher.rewind_epochs=2", "/final' here"),
+        ("asd-rewind", "teacher.rewind_lr=0.1", "/final' here"),
     ],
 )
 def test_a_run_with_other_settings_is_another(learned: Path, name: str, setting: str, message: str) -> None:
@@ -167,8 +167,8 @@ def test_settings_of_the_folder_are_compared(learned: Path, tmp_path: Path) -> N
         return mismatch(job("kd"), tmp_path)
 
     assert there() == ""
-    assert "options.temperature 9.0 there, 4.0 here" in there(options=run.options | {"temperature": 9.0})
-    assert "roles.final 15% there, final here" in there(roles={"final": "15%"})
+    assert "options.temperature: 9.0 there, 4.0 here" in there(options=run.options | {"temperature": 9.0})
+    assert "roles.final: '15%' there, 'final' here" in there(roles={"final": "15%"})
     assert there(fingerprint="0" * 16) != ""  # its teacher saw those images too
 
 
@@ -190,21 +190,21 @@ def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     check_images(open_suite("table5").jobs, Place(tmp_path / "runs", tmp_path))  # corrupted copies are made
 
 
-def test_the_evaluations_that_need_images_are_known(recipe: Recipe, session: Session, tmp_path: Path) -> None:
-    assert set(IMAGE_FOLDERS) == {name for name, evaluation in EVALUATIONS.items() if evaluation.needs_folder}
+def test_evaluations_look_into_the_folder_of_the_table(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
-    for name, folder in IMAGE_FOLDERS.items():
-        with pytest.raises(UserError, match=r"^no (folder|stylised copies)"):
+    for name in ("stylized", "cue-conflict", "imagenet-r", "imagenet-a"):
+        folder = tmp_path / EVALUATIONS[name].folder_of(recipe.data.name)
+        with pytest.raises(UserError, match=rf"^no folder {folder}; .*, or add --at {name}=FOLDER"):
             list(EVALUATIONS[name].run(bench))
-        (tmp_path / folder.format(data="cues")).mkdir()
-        with pytest.raises(UserError, match=r"^(?!no (folder|stylised copies))"):  # now it is looked into
+        folder.mkdir()
+        with pytest.raises(UserError, match=r"^(?!no folder)"):  # now it is looked into
             list(EVALUATIONS[name].run(bench))
 
 
 def test_one_evaluation_that_fails_stops_no_other(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     bench = EvalContext(session.sets(recipe.data), session.runs, tmp_path)
-    with pytest.raises(UserError, match=r"no stylised copies .*; no folder .*imagenet-r"):
+    with pytest.raises(UserError, match=r"no folder .*cues-stylized; .*; no folder .*imagenet-r"):
         evaluate(RunDir(run.folder(session.runs)), bench, ["stylized", "clean", "imagenet-r", "hard"])
     assert set(RunDir(run.folder(session.runs)).scores()) == {"iid", "conflict", "uncorrelated", "hard"}
 
@@ -224,6 +224,16 @@ def test_status_shows_what_is_not_scored(learned: Path) -> None:
 
 
 # --- Several devices ---
+
+
+@pytest.mark.parametrize("name", ["beyond-cues", "s-table8", "rewind", "desk-dense"])
+def test_a_run_reaches_its_process_unchanged(name: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, None, {"stylized": tmp_path}, Execution(accelerator="cpu", threads=3), download=True)
+    for job in open_suite(name).jobs:
+        for item in (job, job.recipe):
+            result = WORK.validate_json(WORK.dump_json((place, item, 7)))
+            assert result == (place, item, 7)
+            assert result[1].model_dump_json() == item.model_dump_json()  # 1 is not 1.0
 
 
 def test_an_error_in_the_process_of_a_run_is_returned(tmp_path: Path) -> None:
@@ -268,7 +278,7 @@ def test_a_suite_over_two_devices_resumes_with_two(tmp_path: Path) -> None:
     assert RunDir(student).read()[1]["devices"] == 2
     other = begin(1)
     message = other.communicate(timeout=300)[1]
-    assert (other.returncode, "was begun with --devices 2 --nodes 1" in message) == (2, True), message
+    assert (other.returncode, "was started with --devices 2 --nodes 1" in message) == (2, True), message
     again = begin(2)
     message = again.communicate(timeout=900)[1]
     assert again.returncode == 0, message

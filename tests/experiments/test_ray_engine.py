@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from antishortcut import __version__
 from antishortcut.config.recipe import Execution, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.experiments import ray_engine as cluster
+from antishortcut.experiments import engines as cluster
 from antishortcut.experiments.worker import Place
 from antishortcut.run_dir import RunDir
 
@@ -166,7 +166,7 @@ def test_missing_ray_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("address", ["", "local", "127.0.0.1:1", "999.1.1.1:5", "ray://127.0.0.1:1", "auto"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "999.1.1.1:5", "ray://127.0.0.1:1", "auto"])
 def test_an_address_without_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     ray = ModuleType("ray")
     ray.init = lambda **_: pytest.fail("Ray would try for ever")  # type: ignore[attr-defined]
@@ -241,27 +241,23 @@ def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes: Nodes, loca
 
 
 def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path) -> None:
-    (tmp_path / cluster.MARK.format(token="token")).touch()
-    cluster._check(tmp_path, "token", __version__)
-    with pytest.raises(UserError, match=r"does not see .*: --runs must be a path that all nodes share"):
-        cluster._check(tmp_path, "other", __version__)
-    with pytest.raises(UserError, match="does not see"):
-        cluster._check(tmp_path / "elsewhere", "token", __version__)
-    with pytest.raises(UserError, match="the suite was started with 9"):
-        cluster._check(tmp_path, "token", "9")
+    place, recipe, mark = Place(tmp_path / "runs"), load_recipe("cues"), tmp_path / ".cluster-1"
+    message = cluster._run_on_node(place, recipe, mark, __version__, tmp_path)["error"]
+    assert message.endswith(f"does not see {tmp_path / 'runs'}: --runs must be a path that all nodes share")
+    message = cluster._run_on_node(place, recipe, mark, "9", tmp_path)["error"]
+    assert message.endswith("the suite was started with 9")
 
 
 def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "images")
-    result = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}), 3)
+    result = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}))
     assert (result.runs, result.root, result.at) == (
         tmp_path / "runs",
         tmp_path / "images",
         {"stylized": tmp_path / "s"},
     )
-    assert result.execution.threads == 3
-    assert cluster._absolute(Place(Path("runs"), Path("mine")), 1).root == tmp_path / "mine"
+    assert cluster._absolute(Place(Path("runs"), Path("mine"))).root == tmp_path / "mine"
 
 
 def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +265,7 @@ def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path, monkeypatch:
     command = SimpleNamespace(result=lambda: results.pop(0))
     monkeypatch.setattr(cluster, "Command", lambda *words, **more: command)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    (tmp_path / cluster.MARK.format(token="token")).touch()
-    words = (Place(tmp_path), "token", __version__, tmp_path, load_recipe("cues"))
-    assert cluster._work(*words, patience=0.0) == {"error": "in use", "busy": True}
-    assert cluster._work(*words) == {"score": "val accuracy 0.5"}
+    (tmp_path / "mark").touch()
+    words = (Place(tmp_path), load_recipe("cues"), tmp_path / "mark", __version__, tmp_path)
+    assert cluster._run_on_node(*words, patience=0.0) == {"error": "in use", "busy": True}
+    assert cluster._run_on_node(*words) == {"score": "val accuracy 0.5"}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from antishortcut.cli import app, main
 from antishortcut.cli import suite as command
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
-from antishortcut.experiments.jobs import Job, Suite, folder_of, teacher_key
+from antishortcut.experiments.jobs import Job, Suite, teacher_key
 from antishortcut.experiments.launcher import Outcome
 from antishortcut.experiments.suites import FEWER, KEPT, RHOS, SEEDS, SUITES, open_suite
 from antishortcut.experiments.worker import Item, Place, eval_device, run_item
@@ -50,11 +50,9 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def test_every_run_has_its_own_folder_and_valid_settings(suite: Suite) -> None:
-    folders = [folder_of(job, Path("runs")) for job in suite.jobs]
-    assert len(set(folders)) == len(folders)
+    assert len({job.title for job in suite.jobs}) == len(suite.jobs)  # their folders
     contents: dict[str, str] = {}
-    for job, folder in zip(suite.jobs, folders, strict=True):
-        assert folder == Path("runs") / job.title
+    for job in suite.jobs:
         assert not set("/\\\0") & set(job.name + job.suite)
         assert "teachers" not in (job.suite, job.name)
         assert set(job.on) <= set(EVALUATIONS)
@@ -267,7 +265,7 @@ def test_which_suites_cache_teacher_outputs(
 
     def run_jobs(jobs: object, place: Place, *more: object) -> Outcome:
         caches.append(place.execution.cache_teachers)
-        return Outcome(0, {}, False)
+        return Outcome(0, {})
 
     monkeypatch.setattr("antishortcut.experiments.launcher.run_jobs", run_jobs)
     monkeypatch.setattr("antishortcut.experiments.launcher.check_images", lambda *words: None)
@@ -299,7 +297,7 @@ class InProcess:
     slots = 1
 
     def __init__(self, place: Place) -> None:
-        self.place, self.items = place, list[Item]()
+        self.place, self.items = place, dict[str, Item]()
         self.session = Session(place.runs, place.root, execution=place.execution, quiet=True, reuse=True)
 
     def __enter__(self) -> InProcess:
@@ -307,15 +305,12 @@ class InProcess:
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def submit(self, item: Item) -> int:
-        self.items.append(item)
-        return len(self.items) - 1
+    def submit(self, key: str, item: Item) -> None:
+        self.items[key] = item
 
-    def ready(self, tickets: Collection[int]) -> list[int]:
-        return list(tickets)
-
-    def result(self, ticket: int) -> dict[str, Any]:
-        return run_item(self.items[ticket], self.session, self.place.at)
+    def wait(self) -> dict[str, dict[str, Any]]:
+        key, item = self.items.popitem()
+        return {key: run_item(item, self.session, self.place.at)}
 
     def stop(self) -> None: ...
 
@@ -415,7 +410,7 @@ def test_one_run_that_fails_stops_no_other_and_processes_give_the_same_runs(carr
     assert result.returncode == 2, result.stderr
     outcome = json.loads(result.stdout)
     assert (outcome["done"], list(outcome["failed"])) == (2, ["beyond-cues/contrast-1-s1"])
-    assert "holds another run (name kd there, contrast-1 here; method kd there" in str(outcome["failed"])
+    assert "holds another run (name: 'kd' there, 'contrast-1' here; method: 'kd' there" in str(outcome["failed"])
     assert "Traceback" not in result.stderr
     *_, last = result.stderr.strip().splitlines()
     assert last.startswith("asd: 1 of 3 runs failed; beyond-cues/contrast-1-s1: ")

@@ -21,25 +21,19 @@ MARGIN = 0.1  # ε of L_SS (Eq. 7)
 
 @dataclass(frozen=True)
 class Distribution:
-    """Mean, standard deviation (ddof 1) and histogram in equal bins from low to high of one number per row."""
+    """Mean and histogram, in equal bins from low to high, of one number per row."""
 
-    count: int
-    undefined: int  # rows without such a number: a zero vector has no direction
     mean: float
-    std: float
     low: float
     high: float
     histogram: tuple[int, ...]
 
     @classmethod
     def of(cls, values: Tensor, defined: Tensor, low: float, high: float) -> Self:
-        """Of values (N,), of which only the `defined` ones (N,) count."""
+        """Of the `defined` ones among the values (N,): a zero vector has no direction."""
         values = values[defined].clamp(low, high)  # rounding may step over an end
-        n = len(values)
-        mean = float(values.mean()) if n > 0 else math.nan
-        std = float(values.std()) if n > 1 else math.nan
-        bins = torch.histc(values, BINS, low, high)
-        return cls(n, len(defined) - n, mean, std, low, high, tuple(int(count) for count in bins))
+        mean = float(values.mean()) if len(values) > 0 else math.nan
+        return cls(mean, low, high, tuple(int(count) for count in torch.histc(values, BINS, low, high)))
 
 
 def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from antishortcut.analysis.alignment import subspace_projection
 from antishortcut.analysis.audit_text import findings, notes
 from antishortcut.analysis.directions import GROWN, K, States, cue_images, displaced_and_abandoned, examine_states
 from antishortcut.analysis.features import features, predictions, sample
-from antishortcut.analysis.geometry import LEFT, Kind, energy, held_out_directions
-from antishortcut.analysis.moments import Moments, angles, ratio, ridge_map, to_json
-from antishortcut.analysis.stability import folds
+from antishortcut.analysis.geometry import LEFT, Kind, energy, folds, held_out_directions
+from antishortcut.analysis.moments import Moments, angles, ratio, student_views, to_json
 from antishortcut.errors import UserError, suggest
 from antishortcut.models import Network
 from antishortcut.types import DataSplits
@@ -132,18 +131,12 @@ def candidates(pool: States) -> list[dict[str, Any]]:
 
 
 def student_projections(pool: States, train: States, bases: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Mean ‖h̄ᵀU‖ of a student, T_final and T_early. Views of the student: raw where widths are equal, and aligned.
-
-    aligned: after a linear map onto T_final's features, fitted on training images by ridge regression.
-    """
-    matrix, offset = ridge_map(train["student"], train["final"])
-    views = {"aligned": pool["student"] @ matrix + offset}  # (N, D)
-    if pool["student"].shape[1] == pool["final"].shape[1]:
-        views = {"raw": pool["student"], **views}
+    """Mean ‖h̄ᵀU‖ of T_final, T_early and the views of a student; "view" is the one the paper has, where it exists."""
+    views = student_views(pool["student"], pool["final"], train)
     projections = {}
     for name, rows in {"final": pool["final"], "early": pool["early"], **views}.items():
         by_kind = {kind: subspace_projection(rows, basis) for kind, basis in bases.items()}
         projections[name] = {kind: one["length"].mean for kind, one in by_kind.items()}
         projections[name]["random"] = by_kind["displaced"]["random"]
-    width = pool["student"].shape[1]
-    return {"view": next(iter(views)), "width": width, "projections": projections, "paper": list(PAPER)}
+    view = "raw" if "raw" in views else "aligned"
+    return {"view": view, "width": pool["student"].shape[1], "projections": projections, "paper": list(PAPER)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -75,36 +76,23 @@ def measure(
     if name == "train":
         say("no validation split (data.val_fraction): using training images, which the teacher has memorised")
     images = limited(images, IMAGES, 0)
-    network = build_model(
-        run.model.model_copy(update={"weights": None, "pretrained": False}), len(sets.classes), sets.image_size
-    )
+    network = build_model(run.model.without_weights(), len(sets.classes), sets.image_size)
     logits = {}
     for state in (*states, "final"):
         trajectory.fill(network, state)
         batches = predict({"": network}, images, sets.image_size)
         logits[state] = torch.cat([outputs[""].logits for outputs, _ in batches])
-    rows: dict[str, list[dict[str, Any]]] = {
-        state: [
-            {"state": state, "strength": strength}
-            | target_statistics(logits["final"], logits[state], images.label, strength)
-            for strength in strengths
-        ]
+    rows = [
+        {"state": state, "strength": value} | target_statistics(logits["final"], logits[state], images.label, value)
         for state in states
-    }
-    return {
-        "teacher": str(folder.path),
-        "set": name,
-        "count": len(images),
-        "rows": [row for state in states for row in rows[state]],
-        "largest": {state: largest(rows[state]) for state in states},
-    }
+        for value in strengths
+    ]
+    best = {state: largest([row for row in rows if row["state"] == state]) for state in states}
+    return {"teacher": str(folder.path), "set": name, "count": len(images), "rows": rows, "largest": best}
 
 
 def largest(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The largest λ up to which the targets of one state lose no more than LOST; None if the smallest loses more."""
-    best = None
-    for row in sorted(rows, key=lambda row: float(row["strength"])):
-        if row["target_accuracy"] < (1 - LOST) * row["final_accuracy"]:
-            break
-        best = float(row["strength"])
-    return best
+    rising = sorted(rows, key=lambda row: float(row["strength"]))
+    fit = takewhile(lambda row: row["target_accuracy"] >= (1 - LOST) * row["final_accuracy"], rising)
+    return max((float(row["strength"]) for row in fit), default=None)

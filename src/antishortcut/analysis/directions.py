@@ -18,9 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
-from antishortcut.analysis.geometry import LEFT, energy, reuse
+from antishortcut.analysis.geometry import LEFT, batch_angles, batch_sizes, bootstrap, energy, folds, reuse
 from antishortcut.analysis.moments import Moments, angles, project
-from antishortcut.analysis.stability import batch_angles, batch_sizes, bootstrap, folds
 from antishortcut.data.image_io import fit, pixels, read
 from antishortcut.data.splits import take
 from antishortcut.fileio import atomic_write
@@ -111,16 +110,11 @@ def fate(left: float | None) -> str | None:
 
 
 def describe(
-    moments: Moments,
-    early: Tensor,
-    images: AnySet,
-    names: Sequence[str | int],
-    classes: Sequence[str],
-    folder: Path | None,
+    moments: Moments, early: Tensor, images: AnySet, names: Sequence[str | int], classes: Sequence[str], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """Each direction: its energy early and final, and the images and classes at its ends (by early features (N, D)).
 
-    `names` of the images. Strips of images are written to `folder`, if given, and named relative to its parent.
+    `names` of the images. Strips of images are written to `folder` and named relative to its parent.
     """
     result: dict[str, list[dict[str, Any]]] = {}
     for kind, basis in displaced_and_abandoned(moments).items():
@@ -143,11 +137,10 @@ def describe(
             }
             for end, numbers in ends.items():
                 direction[f"images_{end}"] = [names[number] for number in numbers[at]]
-                if folder is not None:
-                    path = folder / f"{kind}-{at + 1}-{end}.png"
-                    with atomic_write(path) as file:
-                        strip(take(images, torch.tensor(numbers[at]))).save(file, format="PNG")
-                    direction[end] = f"{folder.name}/{path.name}"
+                path = folder / f"{kind}-{at + 1}-{end}.png"
+                with atomic_write(path) as file:
+                    strip(take(images, torch.tensor(numbers[at]))).save(file, format="PNG")
+                direction[end] = f"{folder.name}/{path.name}"
             result[kind].append(direction)
     return result
 
@@ -175,16 +168,17 @@ def explain(directions: Mapping[str, list[dict[str, Any]]], moments: Moments, fe
 
     Features of the images of `cue_images`. {kind: {state: {factor: share}}}; shares are ε², which is 0 by chance.
     """
-    factors, pooled = {"texture": images.cues["texture"], "shape": images.label}, {}
+    factors = {"texture": images.cues["texture"], "shape": images.label}
+    pooled: dict[str, dict[str, dict[str, float]]] = {}
     for kind, basis in displaced_and_abandoned(moments).items():
-        pooled[kind] = {state: dict.fromkeys(factors, math.nan) for state in features}
-        for direction in directions[kind]:
-            direction["explained"] = {state: {} for state in features}
+        pooled[kind] = {}
         for state, rows in features.items():
-            for name, factor in factors.items():
-                each, pooled[kind][state][name] = variance_explained(project(rows, basis), factor)
-                for direction, share in zip(directions[kind], each, strict=True):
-                    direction["explained"][state][name] = share
+            projected = project(rows, basis)
+            shares = {name: variance_explained(projected, factor) for name, factor in factors.items()}
+            pooled[kind][state] = {name: whole for name, (_, whole) in shares.items()}
+            for at, direction in enumerate(directions[kind]):
+                own = {name: each[at] for name, (each, _) in shares.items()}
+                direction.setdefault("explained", {})[state] = own
     return pooled
 
 

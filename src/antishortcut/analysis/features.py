@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +18,6 @@ from antishortcut.models import Network
 from antishortcut.progress import ProgressBar
 from antishortcut.types import AnySet, Batch, Features, FileSet
 
-IN_MEMORY = 2**29  # bytes of one network's features; larger ones go to a temporary file
 BATCH = 256
 CLASSES, EACH, PERPLEXITY = 10, 50, 30.0  # of a t-SNE: the first classes, images of each
 
@@ -59,8 +56,8 @@ def predictions(
                 if not out.embedding.isfinite().all():
                     raise UserError(f"features of {role!r} are not finite: did it diverge, or is its file damaged?")
                 if role not in results:
-                    features, label = _empty(len(images), out.embedding.shape[1]), torch.empty(len(images)).long()
-                    results[role] = Predictions(features, label, out.logits.shape[1])
+                    features = torch.empty(len(images), out.embedding.shape[1])
+                    results[role] = Predictions(features, torch.empty(len(images)).long(), out.logits.shape[1])
                 results[role].features[batch.index] = out.embedding.float()
                 results[role].label[batch.index] = out.logits.argmax(dim=1)
             bar.update(number, {})
@@ -72,13 +69,6 @@ def features(
 ) -> dict[str, Tensor]:
     """The embedding of every image in every network: {role: (N, D)}."""
     return {role: one.features for role, one in predictions(networks, images, size, device, title, quiet).items()}
-
-
-def _empty(count: int, width: int) -> Tensor:
-    if 4 * count * width <= IN_MEMORY:
-        return torch.empty(count, width)
-    with tempfile.TemporaryFile() as file:  # mapped pages outlive the name
-        return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(count, width)))
 
 
 def sample(images: AnySet, count: int) -> tuple[AnySet, list[str] | list[int]]:

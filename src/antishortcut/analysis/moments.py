@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,13 +16,12 @@ BLOCK = 512  # rows converted to float64 at a time: 8 MB at D = 2048
 EPS = torch.finfo(torch.float64).eps
 
 
-def blocks(*features: Tensor, index: Tensor | None = None, size: int = BLOCK) -> Iterator[tuple[Tensor, ...]]:
-    """Features (N, D) of the same samples as float64 on the CPU, `size` rows at a time; only rows `index` if given."""
+def blocks(*features: Tensor, size: int = BLOCK) -> Iterator[tuple[Tensor, ...]]:
+    """Features (N, D) of the same samples as float64 on the CPU, `size` rows at a time."""
     if len({len(rows) for rows in features}) > 1:
         raise ValueError(f"features of {[len(rows) for rows in features]} samples: they must be of the same samples")
-    for start in range(0, len(features[0] if index is None else index), size):
-        at = slice(start, start + size) if index is None else index[start : start + size]
-        yield tuple(rows[at].detach().cpu().double() for rows in features)
+    for start in range(0, len(features[0]), size):
+        yield tuple(rows[start : start + size].detach().cpu().double() for rows in features)
 
 
 def project(features: Tensor, basis: Tensor) -> Tensor:
@@ -51,18 +50,13 @@ class RunningCovariance:
     the digits of a small variance.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, rows: Iterable[Tensor] = ()) -> None:
+        """rows: blocks (n, D) of float64."""
         self.count = 0
         self.mean = torch.zeros(width, dtype=torch.float64)
         self.centred = torch.zeros(width, width, dtype=torch.float64)
-
-    @classmethod
-    def of_displacement(cls, final: Tensor, early: Tensor, index: Tensor | None = None) -> Self:
-        """Of Δh = early − final, features (N, D); only of the rows `index` if given."""
-        result = cls(final.shape[1])
-        for h_final, h_early in blocks(final, early, index=index):
-            result.update(h_early - h_final)
-        return result
+        for block in rows:
+            self.update(block)
 
     def update(self, rows: Tensor) -> None:
         """Add rows (n, D) of float64."""
@@ -110,11 +104,9 @@ class Moments:
 
     def __init__(self, final: Tensor, early: Tensor) -> None:
         self.count, self.width = final.shape
-        self.final, self.early, self.delta = (RunningCovariance(self.width) for _ in range(3))
-        for h_final, h_early in blocks(final, early):
-            self.final.update(h_final)
-            self.early.update(h_early)
-            self.delta.update(h_early - h_final)
+        self.final = RunningCovariance(self.width, (h_f for (h_f,) in blocks(final)))
+        self.early = RunningCovariance(self.width, (h_e for (h_e,) in blocks(early)))
+        self.delta = RunningCovariance(self.width, (h_e - h_f for h_f, h_e in blocks(final, early)))
 
     def moved(self) -> dict[str, float]:
         """How far features moved: E‖Δh‖² / E‖h_F‖², and the share ‖E Δh‖² / E‖Δh‖² that all samples have in common."""
@@ -178,9 +170,7 @@ def ridge_map(source: Tensor, target: Tensor, strength: float = 1e-3) -> tuple[T
 
     Returns (matrix (d, D), offset (D,)): a student's features in the teacher's space, the same for all methods.
     """
-    covariance = RunningCovariance(source.shape[1])
-    for (x,) in blocks(source):
-        covariance.update(x)
+    covariance = RunningCovariance(source.shape[1], (x for (x,) in blocks(source)))
     moment = covariance.moment(centred=True)  # (d, d)
     y_mean = torch.stack([y.sum(dim=0) for (y,) in blocks(target)]).sum(dim=0) / len(target)  # (D,)
     cross = torch.zeros(source.shape[1], target.shape[1], dtype=torch.float64)
@@ -189,3 +179,14 @@ def ridge_map(source: Tensor, target: Tensor, strength: float = 1e-3) -> tuple[T
     ridge = strength * moment.diagonal().mean() + torch.finfo(torch.float64).tiny
     matrix = torch.linalg.solve(moment + ridge * torch.eye(len(moment), dtype=moment.dtype), cross)
     return matrix.to(source), (y_mean - covariance.mean @ matrix).to(source)
+
+
+def student_views(student: Tensor, final: Tensor, train: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A student's features in its teacher's space, each (N, D).
+
+    aligned    after a ridge map onto T_final's features, fitted on training images: for every width
+    raw        unchanged, where the widths are equal
+    """
+    matrix, offset = ridge_map(train["student"], train["final"])
+    views = {"aligned": student @ matrix + offset}
+    return views | ({"raw": student} if student.shape[1] == final.shape[1] else {})

@@ -11,8 +11,8 @@ from antishortcut.cli import options
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
+    from antishortcut.data.datasets import TrainingSize
     from antishortcut.experiments.benchmark import Pair
-    from antishortcut.experiments.cost import DataSize
 
 PAIR = "TEACHER:STUDENT on CIFAR-100, or a recipe."
 METHODS = options.last_of(lambda: options.methods(""))
@@ -65,7 +65,7 @@ def bench(
         options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
 
 
-def _networks(pair: str) -> tuple[Pair, DataSize, int]:
+def _networks(pair: str) -> tuple[Pair, TrainingSize, int]:
     """Teacher and student, the size of their data, and the usual batch size."""
     from antishortcut.config.recipe import load_recipe, shipped_recipes
     from antishortcut.experiments.benchmark import CIFAR, pair_of
@@ -74,7 +74,7 @@ def _networks(pair: str) -> tuple[Pair, DataSize, int]:
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
         return pair_of(pair), CIFAR, 64
     recipe = load_recipe(pair)
-    size = size_of(recipe.data, {})
-    if size is None or size.dense:
+    size = size_of(recipe.data)
+    if size.dense:
         raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
     return (architecture(recipe.teacher), architecture(recipe.student)), size, recipe.optim.batch

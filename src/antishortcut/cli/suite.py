@@ -17,8 +17,8 @@ from antishortcut.errors import UserError, printable, suggest
 if TYPE_CHECKING:
     from antishortcut.config.recipe import Execution
     from antishortcut.experiments.cost import Cost
+    from antishortcut.experiments.engines import Engine
     from antishortcut.experiments.jobs import Job, Suite
-    from antishortcut.experiments.launcher import Engine
     from antishortcut.experiments.worker import Place
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
@@ -140,7 +140,7 @@ def run(
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
         print("asd: stopped; the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(outcome.code)
+        raise typer.Exit(outcome.stopped)
     if outcome.failed:
         title, error = next(iter(outcome.failed.items()))
         raise UserError(f"{len(outcome.failed)} of {len(suite.jobs)} runs failed; {title}: {error}")
@@ -150,13 +150,9 @@ def run(
 
 
 def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> Engine:
-    if name == "ray":
-        from antishortcut.experiments.ray_engine import RayEngine
+    from antishortcut.experiments.engines import LocalEngine, RayEngine
 
-        return RayEngine(place, address or "auto", jobs, gpus)
-    from antishortcut.experiments.local import LocalEngine
-
-    return LocalEngine(place, jobs or 1)
+    return RayEngine(place, address or "auto", jobs, gpus) if name == "ray" else LocalEngine(place, jobs or 1)
 
 
 @app.command()

@@ -6,9 +6,9 @@ The table of evaluations needs no torch: commands and reports read names, help a
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -28,193 +28,120 @@ class Evaluation:
     """What `asd evaluate --on NAME` measures. docs/extend.md shows how to add one."""
 
     help: str
-    run: Callable[[EvalContext], Iterable[Score]]  # opens the images; each Score is one file of scores
+    function: str  # "module.function" below antishortcut.evaluation
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
-    needs_folder: bool = False  # of images, from --at or below the data root
+    folder: str = ""  # of images that it needs, below the data root; {data} is the name of the data set
+
+    def run(self, context: EvalContext) -> Iterable[Score]:
+        """Open the images; each Score is one file of scores. The function needs torch, so it is imported here."""
+        module, _, name = self.function.rpartition(".")
+        scores: Iterable[Score] = getattr(import_module(f"{__name__}.{module}"), name)(context)
+        return scores
+
+    def folder_of(self, data: str) -> str:
+        """Below the data root, the folder of its images for a data set."""
+        return self.folder.format(data=data.partition(":")[0])
 
 
-# The code of an evaluation imports torch, so it is imported when it runs.
+def _metrics(higher_is_better: bool | None, *keys: str, **labels: str) -> dict[str, Metric]:
+    """Metrics of one direction: keys whose label is the key in words, then keys with a label of their own."""
+    words = {key: key.replace("_", " ") for key in keys}
+    return {key: (label, higher_is_better) for key, label in {**words, **labels}.items()}
 
 
-def _clean(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.context import clean
-
-    return clean(context)
-
-
-def _corruptions(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.corruption_scores import corruptions
-
-    return corruptions(context)
-
-
-def _stylized(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import stylized
-
-    return stylized(context)
-
-
-def _cue_conflict(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import cue_conflict
-
-    return cue_conflict(context)
-
-
-def _renditions(name: str, context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import renditions
-
-    return renditions(name, context)
-
-
-def _groups(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import groups
-
-    return groups(context)
-
-
-def _attack(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.adversarial import attack
-
-    return attack(context)
-
-
-def _hard(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.shift_scores import hard
-
-    return hard(context)
-
-
-def _mechanism(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.mechanism import mechanism
-
-    return mechanism(context)
-
-
-def _scenes(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.segmentation_scores import scenes
-
-    return scenes(context)
-
-
-def _cost(context: EvalContext) -> Iterable[Score]:
-    from antishortcut.evaluation.latency import cost
-
-    return cost(context)
-
-
-_ACCURACY: dict[str, Metric] = {"accuracy": ("accuracy", True)}
-_CUES: dict[str, Metric] = {
-    "by_shape": ("by shape", None),
-    "by_texture": ("by texture", None),
-    "shape_bias": ("shape bias", True),
-}
-_RENDITIONS: dict[str, Metric] = {**_ACCURACY, "accuracy_overlap": ("accuracy overlap", True)}
+_CUES = {**_metrics(None, "by_shape", "by_texture"), **_metrics(True, "shape_bias")}
 _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
 
 EVALUATIONS = {
     "clean": Evaluation(
         "every test set of the data, scored as its task defines: accuracy, or mean IoU",
-        _clean,
-        {**_ACCURACY, "miou": ("mIoU", True), **_CUES},
+        "context.clean",
+        {**_metrics(True, "accuracy", miou="mIoU"), **_CUES},
     ),
     "corruptions": Evaluation(
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
-        _corruptions,
+        "corruption_scores.corruptions",
         {
-            "mce": ("mCE", False),
-            "mce_all": ("mCE, all severities", False),
-            "mce_relative": ("relative mCE", False),
-            "mce_relative_5": ("relative mCE, severity 5", False),
-            "clean_error": ("clean error", False),
-            **{kind: (kind, False) for kind in _KINDS},
-            **{f"{kind}_all": (f"{kind} all", False) for kind in _KINDS},
+            **_metrics(False, mce="mCE", mce_all="mCE, all severities"),
+            **_metrics(False, mce_relative="relative mCE", mce_relative_5="relative mCE, severity 5"),
+            **_metrics(False, "clean_error", *_KINDS, *(f"{kind}_all" for kind in _KINDS)),
         },
     ),
     "stylized": Evaluation(
         "copies made by asd stylize: accuracy, and how often the class of the style is predicted",
-        _stylized,
-        {
-            **_ACCURACY,
-            "clean_accuracy": ("clean accuracy", True),
-            "gap": ("gap", False),
-            "by_style": ("by style", None),
-        },
-        needs_folder=True,
+        "shift_scores.stylized",
+        {**_metrics(True, "accuracy", "clean_accuracy"), **_metrics(False, "gap"), **_metrics(None, "by_style")},
+        folder="{data}-stylized",
     ),
     "cue-conflict": Evaluation(
         "images with the shape of one class and the texture of another: how often each is predicted",
-        _cue_conflict,
-        {**_CUES, "decided": ("decided", None), "neither": ("neither", None)},
-        needs_folder=True,
+        "shift_scores.cue_conflict",
+        {**_CUES, **_metrics(None, "decided", "neither")},
+        folder="cue-conflict",
     ),
     "imagenet-r": Evaluation(
         "paintings, toys and cartoons of those ImageNet classes that the student has",
-        partial(_renditions, "imagenet-r"),
-        _RENDITIONS,
-        needs_folder=True,
+        "shift_scores.imagenet_r",
+        _metrics(True, "accuracy", "accuracy_overlap"),
+        folder="imagenet-r",
     ),
     "imagenet-a": Evaluation(
         "photographs that ImageNet networks get wrong, of the classes that the student has",
-        partial(_renditions, "imagenet-a"),
-        _RENDITIONS,
-        needs_folder=True,
+        "shift_scores.imagenet_a",
+        _metrics(True, "accuracy", "accuracy_overlap"),
+        folder="imagenet-a",
     ),
     "groups": Evaluation(
         "accuracy of the worst group, where images have a second attribute besides their class",
-        _groups,
-        {"worst_group": ("worst group", True), "mean_group": ("mean group", True), "adjusted": ("adjusted", True)},
+        "shift_scores.groups",
+        _metrics(True, "worst_group", "mean_group", "adjusted"),
     ),
     "attack": Evaluation(
         "accuracy under a small adversarial change, which no method here is designed for",
-        _attack,
-        {name: (name, True) for name in ("clean", "1/255", "2/255", "4/255", "8/255")},
+        "adversarial.attack",
+        _metrics(True, "clean", "1/255", "2/255", "4/255", "8/255"),
     ),
     "hard": Evaluation(
         "accuracy on the images that the early teacher gets wrong, and on the rest",
-        _hard,
-        {
-            "hard_accuracy": ("hard accuracy", True),
-            "easy_accuracy": ("easy accuracy", True),
-            "balanced_accuracy": ("balanced accuracy", True),
-            "hard_share": ("hard share", None),
-        },
+        "shift_scores.hard",
+        {**_metrics(True, "hard_accuracy", "easy_accuracy", "balanced_accuracy"), **_metrics(None, "hard_share")},
     ),
     "mechanism": Evaluation(
         "where the student's features lie between the early and the final teacher",
-        _mechanism,
-        {
-            "cos_final": ("cosine to T_final", None),
-            "cos_early": ("cosine to T_early", None),
-            "closer_final": ("closer to T_final", None),
-            "signed_cosine": ("signed cosine", None),
-            "signed_above": ("above −0.1", None),
-            "projection": ("on shortcut directions", None),
-            "robust_projection": ("on robust directions", None),
-            "projection_final": ("T_final on shortcut directions", None),
-            "projection_early": ("T_early on shortcut directions", None),
-            "hinge_share": ("share above the hinge", None),
-            "hinge_mean": ("mean above the hinge", None),
-            "infonce_binary": ("InfoNCE, binary", None),
-            "infonce_full": ("InfoNCE, full", None),
-            "infonce_ceiling": ("its ceiling", None),
-            "head_share": ("head’s share of shortcut directions", None),
-            "shift_largest": ("largest logit shift", None),
-            "shift_bound": ("its bound", None),
-        },
+        "mechanism.mechanism",
+        _metrics(
+            None,
+            cos_final="cosine to T_final",
+            cos_early="cosine to T_early",
+            closer_final="closer to T_final",
+            signed_cosine="signed cosine",
+            signed_above="above −0.1",
+            projection="on shortcut directions",
+            robust_projection="on robust directions",
+            projection_final="T_final on shortcut directions",
+            projection_early="T_early on shortcut directions",
+            hinge_share="share above the hinge",
+            hinge_mean="mean above the hinge",
+            infonce_binary="InfoNCE, binary",
+            infonce_full="InfoNCE, full",
+            infonce_ceiling="its ceiling",
+            head_share="head’s share of shortcut directions",
+            shift_largest="largest logit shift",
+            shift_bound="its bound",
+        ),
     ),
     "scenes": Evaluation(
         "segmentation examples: images, labels, predictions; agreement of student and teacher",
-        _scenes,
-        {"agreement": ("agreement with the teacher", None)},
+        "segmentation_scores.scenes",
+        _metrics(None, agreement="agreement with the teacher"),
     ),
     "cost": Evaluation(
         "parameters, size on disk and milliseconds per image, compared with the teacher",
-        _cost,
+        "latency.cost",
         {
-            "ms": ("ms an image", False),
-            "parameters": ("parameters", False),
-            "bytes": ("bytes", False),
-            "times_faster": ("times faster", True),
+            **_metrics(False, ms="ms an image"),
+            **_metrics(False, "parameters", "bytes"),
+            **_metrics(True, "times_faster"),
         },
     ),
 }

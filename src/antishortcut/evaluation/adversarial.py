@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,12 @@ from antishortcut.analysis.features import sample
 from antishortcut.data import Loader
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
-from antishortcut.types import AnySet, Features
+from antishortcut.types import AnySet
 
 EPSILONS = (1 / 255, 2 / 255, 4 / 255, 8 / 255)  # radii of the balls; pixels are in [0, 1]
 STEPS = 10
 REACH = 2.5  # length of all steps in radii, so that they can cross the ball
 ATTACKED = 1_000  # images of the first test set
-
-NetworkLike = Callable[[Tensor], Features]
 
 
 def attack(context: EvalContext) -> Iterator[Score]:
@@ -38,13 +36,12 @@ def _attack(evaluated: EvaluatedRun) -> Mapping[str, Any]:
 
 
 def robust_accuracy(
-    network: NetworkLike,
+    network: nn.Module,
     images: AnySet,
     image_size: int,
     *,
     epsilons: Sequence[float] = EPSILONS,
     steps: int = STEPS,
-    seed: int = 0,
     batch: int = 64,
     device: str = "cpu",
 ) -> dict[str, float]:
@@ -53,8 +50,7 @@ def robust_accuracy(
     A ball contains the smaller ones, so a misclassified image stays misclassified and is not attacked again.
     """
     wants_labels("the attack", images, of="image")
-    if isinstance(network, nn.Module):
-        network.to(device)
+    network.to(device)
     radii = sorted(epsilons)
     counts = dict.fromkeys(["clean", *(f"{radius * 255:.3g}/255" for radius in radii)], 0)
     loader = Loader(images, batch=batch, seed=0, image_size=image_size, augment="none", shuffle=False)
@@ -63,7 +59,7 @@ def robust_accuracy(
         attacked = image
         for name, radius in zip(counts, [0.0, *radii], strict=True):
             if radius > 0:
-                attacked = pgd(network, image, label, index, epsilon=radius, steps=steps, seed=seed)
+                attacked = pgd(network, image, label, index, epsilon=radius, steps=steps)
             with torch.no_grad():
                 correct = network(attacked).logits.argmax(dim=1) == label  # (B,)
             image, label, index = image[correct], label[correct], index[correct.cpu()]
@@ -74,14 +70,13 @@ def robust_accuracy(
 
 
 def pgd(
-    network: NetworkLike,
+    network: nn.Module,
     image: Tensor,
     label: Tensor,
     index: Tensor,
     *,
     epsilon: float,
     steps: int = STEPS,
-    step: float | None = None,
     seed: int = 0,
 ) -> Tensor:
     """x ← Π(x + step · sign ∇ₓ CE(network(x), label)), with Π onto |x − image| ≤ epsilon and [0, 1].
@@ -89,9 +84,9 @@ def pgd(
     image (B, 3, H, W) in [0, 1], label and index (B,); the network is in evaluation mode and normalises its input.
     The start is a random point of the ball, a function of (seed, index); `step` is 2.5 · epsilon / steps.
     """
-    if isinstance(network, nn.Module) and network.training:
+    if network.training:
         raise ValueError("attack a network in evaluation mode: training mode would change its batch statistics")
-    step = REACH * epsilon / steps if step is None else step
+    step = REACH * epsilon / steps
     with torch.inference_mode(False), torch.enable_grad():
         image, label = image.detach().clone(), label.clone()  # a clone is no inference tensor
         low, high = (image - epsilon).clamp(min=0), (image + epsilon).clamp(max=1)

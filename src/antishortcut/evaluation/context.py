@@ -102,8 +102,8 @@ class EvaluatedRun:
     @cached_property
     def network(self) -> Network:
         """Loaded for the first score, so a repeated evaluation reads no weights."""
-        blank = self.run.model.model_copy(update={"weights": None, "pretrained": False})
-        network = build_model(blank, len(self.context.sets.classes), self.context.sets.image_size)
+        sets = self.context.sets
+        network = build_model(self.run.model.without_weights(), len(sets.classes), sets.image_size)
         student = self.state == "final" and not self.run.keep
         weights = read_weights(self.folder.weights()) if student else Trajectory(self.folder).weights(self.state)
         load_checked(network, weights, self.folder.path)
@@ -132,19 +132,12 @@ class EvaluatedRun:
         quiet = self.context.quiet or not title
         return features(networks, images, self.context.sets.image_size, self.device, title, quiet)
 
-    def clean_accuracy(self, images: AnySet | None = None) -> float:
-        """On the first test set, from its score if there is one, or on the images that copies were made of."""
+    def clean_accuracy(self, images: AnySet) -> float:
+        """On originals of copies; from the score of the first test set where they are all of it."""
         name, test = self.context.first_test
-        score = self.folder.score(name + self.suffix)
-        if (
-            (images is None or images is test)
-            and score is not None
-            and score.get("fingerprint") == self.context.sets.fingerprint
-        ):
-            value = score["values"].get("accuracy")
-            if isinstance(value, int | float) and 0 <= value <= 1:  # else its file is damaged
-                return float(value)
-        images = test if images is None else images
+        score = self.folder.score(name + self.suffix) if images is test else None
+        if score is not None and score.get("fingerprint") == self.context.sets.fingerprint:
+            return float(score["values"]["accuracy"])
         return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
 
 

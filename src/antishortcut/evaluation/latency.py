@@ -20,7 +20,6 @@ from antishortcut.teachers.trajectory import Teachers, Trajectory
 NAME, TEACHER = "cost", "teacher_"
 ROUNDS, FEWEST, WARM = 60, 5, 3
 SECONDS = 20.0  # after which FEWEST rounds are enough: a DeepLab takes seconds per image on a CPU
-SYNCHRONIZE: dict[str, Callable[[], None]] = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
 
 
 def cost(context: EvalContext) -> Iterator[Score]:
@@ -76,7 +75,8 @@ def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
 def _infer(network: Network, image: Tensor, device: str) -> None:
     with torch.inference_mode():
         network(image)
-    SYNCHRONIZE.get(device, lambda: None)()
+    if device != "cpu":
+        torch.accelerator.synchronize()
 
 
 def _teachers(evaluated: EvaluatedRun) -> Teachers | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antishortcut.analysis.alignment import Distribution, infonce, state_cosines, subspace_projection
 from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_states, read_by_head
 from antishortcut.analysis.features import sample, tsne
-from antishortcut.analysis.moments import Moments, ridge_map, to_json
+from antishortcut.analysis.moments import Moments, student_views, to_json
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.methods import build_method
@@ -81,11 +81,8 @@ def _views(evaluated: EvaluatedRun, teachers: Teachers, rows: Mapping[str, Tenso
     """The student's features, each (N, D) in the teacher's space."""
     networks = {"student": evaluated.network, "final": teachers.network("final")}
     train = evaluated.features(networks, sample(evaluated.context.sets.train, POOL)[0])
-    matrix, offset = ridge_map(train["student"], train["final"])
-    views = {"aligned": rows["student"] @ matrix + offset}
-    if rows["student"].shape[1] == rows["final"].shape[1]:
-        views["raw"] = rows["student"]
-    elif isinstance(method := _trained_method(evaluated), Projects):
+    views = student_views(rows["student"], rows["final"], train)
+    if "raw" not in views and isinstance(method := _trained_method(evaluated), Projects):
         with torch.no_grad():
             views["projector"] = method.project(rows["student"])
     return views

@@ -6,12 +6,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from antishortcut.data.datasets import held
 from antishortcut.data.groups import groups_of, shares
 from antishortcut.data.shifts import Shift, Stimuli, open_renditions, open_stimuli
 from antishortcut.errors import UserError
+from antishortcut.evaluation import EVALUATIONS
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.evaluation.stylize import Stylized, open_stylized
 from antishortcut.metrics import accuracy, group_accuracy, overlap_accuracy, split_accuracy
@@ -21,10 +23,8 @@ from antishortcut.types import AnySet
 
 def stylized(context: EvalContext) -> Iterator[Score]:
     """Copies made by asd stylize: accuracy, the loss against clean images, how often the style's class is predicted."""
-    folder = context.folder("stylized", f"{context.sets.name.partition(':')[0]}-stylized")
-    if folder is None:
-        command = f"asd stylize {shlex.quote(context.sets.name)} OUT --stylizer DIR"
-        raise UserError(f"no stylised copies of {context.sets.name}: make them with {command}, then --at stylized=OUT")
+    command = f"asd stylize {shlex.quote(context.sets.name)} FOLDER --stylizer DIR"
+    folder = _folder("stylized", context, f"make stylised copies: {command}")
     copies = open_stylized(folder, len(context.sets.classes))
     originals = context.originals(copies.images, copies.facts, folder)
     yield Score("stylized", context.fingerprint(copies.fingerprint), partial(_stylized, copies, originals))
@@ -41,12 +41,17 @@ def _stylized(copies: Stylized, originals: AnySet, evaluated: EvaluatedRun) -> M
     return {"count": len(copies.images), "values": values, "source": "generated", "facts": dict(copies.facts)}
 
 
+def imagenet_r(context: EvalContext) -> Iterator[Score]:
+    return renditions("imagenet-r", context)
+
+
+def imagenet_a(context: EvalContext) -> Iterator[Score]:
+    return renditions("imagenet-a", context)
+
+
 def renditions(name: str, context: EvalContext) -> Iterator[Score]:
     """ImageNet-R or ImageNet-A: over all classes, as in the paper, and over those that the set has."""
-    folder = context.folder(name, name)
-    if folder is None:
-        raise UserError(f"no folder {context.root / name}; unpack {name} there, or add --at {name}=FOLDER")
-    shift = open_renditions(name, folder, context.wnids)
+    shift = open_renditions(name, _folder(name, context, f"unpack {name} there"), context.wnids)
     yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift))
 
 
@@ -60,10 +65,7 @@ def _renditions(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:
 
 def cue_conflict(context: EvalContext) -> Iterator[Score]:
     """Stimuli of Geirhos et al. 2019: the shape of one class, the texture of another."""
-    folder = context.folder("cue-conflict", "cue-conflict")
-    if folder is None:
-        path = context.root / "cue-conflict"
-        raise UserError(f"no folder {path}; put stimuli like cat7-elephant2.png there, or add --at cue-conflict=FOLDER")
+    folder = _folder("cue-conflict", context, "put stimuli like cat7-elephant2.png there")
     mapping = folder / "mapping.toml"
     stimuli = open_stimuli(folder, context.wnids, mapping if mapping.exists() else None)
     yield Score("cue-conflict", context.fingerprint(stimuli.fingerprint), partial(_cue_conflict, stimuli))
@@ -73,6 +75,15 @@ def _cue_conflict(stimuli: Stimuli, evaluated: EvaluatedRun) -> Mapping[str, Any
     logits, _ = evaluated.outputs(_resized(stimuli.images, evaluated))
     values = dict(cue_conflict_scores(logits, stimuli.matrix, stimuli.images.label, stimuli.texture))
     return {"count": len(stimuli.images), "values": values, "source": "given", "facts": dict(stimuli.facts)}
+
+
+def _folder(name: str, context: EvalContext, advice: str) -> Path:
+    """The folder of an evaluation's images; an error with advice if there is none."""
+    usual = EVALUATIONS[name].folder_of(context.sets.name)
+    folder = context.folder(name, usual)
+    if folder is None:
+        raise UserError(f"no folder {context.root / usual}; {advice}, or add --at {name}=FOLDER")
+    return folder
 
 
 def _resized(images: AnySet, evaluated: EvaluatedRun) -> AnySet:

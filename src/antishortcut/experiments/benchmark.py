@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import DataSettings, Execution, ModelSettings, TaskSettings
+from antishortcut.config.recipe import Execution, ModelSettings
 from antishortcut.data import Loader
-from antishortcut.data.datasets import WITH_PATH, find
-from antishortcut.errors import UserError, suggest
-from antishortcut.experiments.cost import DataSize, StepGroup, known_sizes
+from antishortcut.data.datasets import TrainingSize
+from antishortcut.errors import UserError
+from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
-from antishortcut.methods import METHODS, build_method, method_options, method_roles
+from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import Network, feature_shapes
 from antishortcut.tasks import Classification, Segmentation
 from antishortcut.teachers.cache import CachedOutputs
@@ -36,7 +35,7 @@ from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.fabric import build_fabric, resolve_execution
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task, is_dense
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task
 
 WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
@@ -49,37 +48,56 @@ STEPS, SECONDS = 20, 2.0  # whichever is reached first; one step at least
 SLOW = 5.0  # seconds of a step that needs no warm-up
 PIXELS = 2**19  # of a batch on a CPU; of larger ones a part is measured, and scaled up
 
-Teacher = Callable[[Batch, bool], Features]  # a batch, and whether stage maps are needed
+Teacher = Callable[[Batch], Features]
 Pair = tuple[ModelSettings, ModelSettings]  # teacher and student
 
 
-@dataclass
 class TimedMethod:
     """One method on one pair; every step adds its milliseconds by phase to `rounds`."""
 
-    teachers: Mapping[str, Teacher]  # by role; different weights, or there would be no eigenspace
-    student: nn.Module
-    method: nn.Module
-    rounds: list[dict[str, float]] = field(default_factory=list)
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # around the student's pass
-    passes: int = 0  # of teachers in a step
-    task: Task = field(default_factory=Classification)
-
-    def __post_init__(self) -> None:
-        self.step = DistillationStep(self.student, self.method, self.task)
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        student: nn.Module,
+        networks: Mapping[str, nn.Module],
+        size: TrainingSize,
+        task: Task | None = None,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """networks: the teachers by role, with different weights, or there would be no eigenspace."""
+        self.student, self.autocast, self.task = student, autocast, task or Classification()
+        shapes = {role: feature_shapes(network, size.side) for role, network in networks.items()}
+        labels = None if self.task.dense else _labels(size)
+        count = self.task.num_samples(size.images)
+        sizes = Sizes(size.classes, count, feature_shapes(student, size.side), shapes, labels)
+        self.method = build_method(name, sizes, options).to(next(student.parameters()).device)
+        self.teachers = {role: self.computed(network) for role, network in networks.items()}
+        self.step = DistillationStep(student, self.method, self.task)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.step.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4
         )
-        self.student.register_forward_pre_hook(lambda *_: self.marks.update(before=now()))
-        self.student.register_forward_hook(self._mark_outputs)
+        self.rounds: list[dict[str, float]] = []
         self.marks: dict[str, float] = {}
+        student.register_forward_pre_hook(lambda *_: self.marks.update(before=now()))
+        student.register_forward_hook(self._mark_outputs)
+
+    def computed(self, network: nn.Module) -> Teacher:
+        """A teacher that computes its outputs every time."""
+        stages = "stages" in cast(Method, self.method).taps
+
+        def teacher(batch: Batch) -> Features:
+            outputs: Features = network(batch.image)
+            maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
+            return Features(outputs.logits.float(), outputs.embedding.float(), maps)
+
+        return teacher
 
     def turn(self, batch: Batch, data: float = 0.0) -> None:
         """One step, timed; `data` are the seconds that its batch took."""
-        stages = "stages" in cast(Method, self.method).taps
         start = now()
         with torch.no_grad():
-            targets = {role: teacher(batch, stages) for role, teacher in self.teachers.items()}
+            targets = {role: teacher(batch) for role, teacher in self.teachers.items()}
         taught = now()
         with self.autocast():
             losses = self.step(batch, targets, PAST_WARMUP)
@@ -104,39 +122,9 @@ class TimedMethod:
 
 def now() -> float:
     """Seconds, when the device has done its work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
-        torch.mps.synchronize()
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
     return time.perf_counter()
-
-
-def _computed(network: nn.Module) -> Teacher:
-    """A teacher that computes its outputs every time."""
-
-    def teacher(batch: Batch, stages: bool) -> Features:
-        outputs: Features = network(batch.image)
-        maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
-        return Features(outputs.logits.float(), outputs.embedding.float(), maps)
-
-    return teacher
-
-
-def _cached(path: Path, size: DataSize, width: int) -> Teacher:
-    """A teacher whose outputs are in the trainer's cache."""
-    cache = CachedOutputs(path, {"bench": 1}, size.images, width)
-    cache.begin()
-    noise = np.random.default_rng(list(path.name.encode()))
-    for index in np.array_split(np.arange(size.images), -(-size.images // 10_000)):
-        cache.write(0, index, noise.normal(size=(len(index), width)).astype(np.float16))
-
-    def teacher(batch: Batch, stages: bool) -> Features:
-        values = cache.read(0, batch.index.cpu().numpy())
-        assert values is not None
-        both = torch.from_numpy(values).to(batch.image.device).float()
-        return Features(both[:, : size.classes].contiguous(), both[:, size.classes :].contiguous())
-
-    return teacher
 
 
 class _DefaultLayout(nn.Module):
@@ -144,7 +132,7 @@ class _DefaultLayout(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.network = network
+        self.network = network.to(memory_format=torch.contiguous_format)
 
     def forward(self, image: Tensor) -> Features:
         network = self.network
@@ -157,7 +145,7 @@ def pair_of(text: str) -> Pair:
     words = text.split(":")
     count = {"timm": 2, "torchvision": 2, "import": 3}.get(words[0], 1)
     first, second = ":".join(words[:count]), ":".join(words[count:])
-    if not all(words) or not first or not second or second in ("timm", "torchvision", "import"):
+    if not all(words) or not second or second in ("timm", "torchvision", "import"):
         raise UserError(f"--pair {text!r}: write TEACHER:STUDENT, like wrn-40-2:wrn-16-2")
     return ModelSettings(name=first), ModelSettings(name=second)
 
@@ -170,7 +158,7 @@ def bench(
     rounds: int = 20,
     device: str = "cpu",
     compile: str = "off",
-    images: DataSize = CIFAR,
+    images: TrainingSize = CIFAR,
     tell: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Milliseconds of a step by method and phase, ratios round by round, and teacher passes.
@@ -178,8 +166,7 @@ def bench(
     compile: of the teachers; "auto" keeps what is faster here.
     """
     for name in methods:
-        if name not in METHODS:
-            raise UserError(f"unknown method {name!r}{suggest(name, METHODS)}")
+        method_options(name, {})  # an unknown name is an error before networks are built
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         setup = BenchSetup(pair, images, batch, torch.device(device), compile, Path(folder))
@@ -199,15 +186,14 @@ def bench(
     counted = {name: run.rounds[WARM:] for name, run in runs.items()}
     times = {name: [sum(phases.values()) for phases in steps] for name, steps in counted.items()}
     pairs = [(name, other) for other in (PLAIN, "kd", "asd") if other in runs for name in runs]
-    pairs = [(name, other) for name, other in pairs if name not in (PLAIN, other)]
     return {
         "ms": {name: median(values) for name, values in times.items()},
-        "ratio": {f"{name}/{other}": ratio_of(times[name], times[other]) for name, other in pairs},
+        "ratio": {f"{a}/{b}": ratio_of(times[a], times[b]) for a, b in pairs if a not in (PLAIN, b)},
         "split": {
             name: {phase: median([step[phase] for step in steps]) for phase in PHASES}
             for name, steps in counted.items()
         },
-        "teacher_passes": {name: run.passes for name, run in runs.items()},
+        "teacher_passes": {name: 0 if name.endswith(CACHED) else len(run.teachers) for name, run in runs.items()},
         "pair": ":".join(model.name for model in pair),
         "images": {"classes": images.classes, "count": images.images, "side": images.side},
         "batch": batch,
@@ -227,51 +213,59 @@ class BenchSetup:
     """Networks and methods of one pair, as in the trainer, and batches for them."""
 
     def __init__(
-        self, pair: Pair, size: DataSize, batch: int, device: torch.device, compile: str, folder: Path
+        self, pair: Pair, size: TrainingSize, batch: int, device: torch.device, compile: str, folder: Path
     ) -> None:
-        self.teacher, self.student = pair
-        self.size, self.batch, self.device, self.folder = size, batch, device, folder
-        self.teachers = {role: self._network(self.teacher, torch.channels_last).eval() for role in ("final", "early")}
+        self.pair, self.size, self.batch, self.device, self.folder = pair, size, batch, device, folder
+        self.teachers = {state: self._network(pair[0]).eval() for state in ("final", "early")}
         image = torch.rand(batch, 3, size.side, size.side, device=device)
         form = InferenceForm(fastest_precision(device))
-        self.frozen = {role: FrozenModel(network, form, size.side) for role, network in self.teachers.items()}
+        self.frozen = {state: FrozenModel(network, form, size.side) for state, network in self.teachers.items()}
         if compile == "auto":
             self.frozen = compile_if_faster(self.frozen, image, self.teachers, 10**9, lambda text: None)
         elif compile == "on":
             self.frozen = compile_all(self.frozen, image, self.teachers)
-        self.mixed = fastest_precision(device) == "bfloat16"
-        self.precision = {
-            "teacher": str(self.frozen["final"].form),
-            "student": "bf16-mixed" if self.mixed else "32-true",
-        }
+        self.mixed = form.precision == "bfloat16"
+        student = "bf16-mixed" if self.mixed else "32-true"
+        self.precision = {"teacher": str(self.frozen["final"].form), "student": student}
 
     def batches(self) -> Iterator[Batch]:
         return _batches(self.size, self.batch, "crop-flip", self.device)
 
     def plain(self) -> TimedMethod:
-        teacher, student = (self._network(model, torch.contiguous_format) for model in (self.teacher, self.student))
-        method = _method("kd", method_options("kd", {}), {"final": teacher}, student, self.size, Classification())
-        teachers = {"final": _computed(_DefaultLayout(teacher.eval()))}
-        return TimedMethod(teachers, _DefaultLayout(student), method.to(self.device), passes=1)
+        teacher, student = (_DefaultLayout(self._network(model)) for model in self.pair)
+        return TimedMethod("kd", method_options("kd", {}), student, {"final": teacher.eval()}, self.size)
 
     def ours(self, name: str, cached: bool = False) -> TimedMethod:
-        student, options = self._network(self.student, torch.channels_last), method_options(name, {})
-        states = {role: "final" if role == "final" else "early" for role in method_roles(name, options)}
-        networks = {role: self.teachers[state] for role, state in states.items()}
+        options = method_options(name, {})
+        networks = {role: self.frozen["final" if role == "final" else "early"] for role in method_roles(name, options)}
+        run = TimedMethod(name, options, self._network(self.pair[1]), networks, self.size, autocast=self._autocast)
         if cached:
-            width = feature_shapes(self.teachers["final"], self.size.side).embedding + self.size.classes
-            teachers = {role: _cached(self.folder / role, self.size, width) for role in states}
-        else:
-            teachers = {role: _computed(self.frozen[state]) for role, state in states.items()}
-        method = _method(name, options, networks, student, self.size, Classification()).to(self.device)
-        return TimedMethod(teachers, student, method, autocast=self._autocast, passes=0 if cached else len(teachers))
+            run.teachers = {role: self._cached(role) for role in networks}
+        return run
+
+    def _cached(self, role: str) -> Teacher:
+        """A teacher whose outputs, random here, are in the trainer's cache."""
+        images, classes = self.size.images, self.size.classes
+        width = feature_shapes(self.teachers["final"], self.size.side).embedding + classes
+        cache = CachedOutputs(self.folder / role, {"bench": 1}, images, width)
+        cache.begin()
+        noise = np.random.default_rng(list(role.encode()))
+        for index in np.array_split(np.arange(images), -(-images // 10_000)):
+            cache.write(0, index, noise.normal(size=(len(index), width)).astype(np.float16))
+
+        def teacher(batch: Batch) -> Features:
+            values = cache.read(0, batch.index.cpu().numpy())
+            assert values is not None
+            both = torch.from_numpy(values).to(batch.image.device).float()
+            return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
+
+        return teacher
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
-    def _network(self, model: ModelSettings, layout: torch.memory_format) -> Network:
-        network = build_model(model, self.size.classes, self.size.side)
-        return network.to(device=self.device, memory_format=layout)  # type: ignore[call-overload,no-any-return]
+    def _network(self, model: ModelSettings) -> Network:
+        return build_model(model, self.size.classes, self.size.side).to(self.device)
 
 
 class Stopwatch:
@@ -293,15 +287,14 @@ class Stopwatch:
         batches = _batches(size, images, group.augment, self.device)
         task: Task = Classification()
         if size.dense:
-            settings = group.task or TaskSettings()
-            samples = max(round(images / whole * settings.samples), 1)
-            task = Segmentation(size.classes, samples=samples, aux=settings.aux)
+            samples = max(round(images / whole * group.task.samples), 1)
+            task = Segmentation(size.classes, samples=samples, aux=group.task.aux)
         run = self._timed_method(group, next(batches), task)
 
         def timed() -> float:
-            start = time.perf_counter()
+            start = now()
             run.turn(next(batches))
-            return time.perf_counter() - start
+            return now() - start
 
         times = [timed()]
         if times[0] < SLOW:  # the first one was to warm up
@@ -310,43 +303,24 @@ class Stopwatch:
                 times.append(timed())
         return statistics.median(times) * group.batch / images
 
-    def count(self, data: DataSettings) -> DataSize:
-        if data.name.partition(":")[0] not in WITH_PATH:
-            raise UserError(f"steps on {data.name} are not measured yet; folder:PATH and groups:PATH are counted")
-        sets, _ = find(data.name, None, seed=data.seed, options=data.options)
-        dense = is_dense(sets.train)
-        return DataSize(images=len(sets.train), classes=len(sets.classes), side=sets.image_size, dense=dense)
-
     def _timed_method(self, group: StepGroup, batch: Batch, task: Task) -> TimedMethod:
         size, options = group.size, method_options(group.method, group.options)
-        networks = dict[str, Network]()
+        form, networks = InferenceForm(fastest_precision(self.device)), dict[str, FrozenModel]()
         for role in method_roles(group.method, options):
             model = cast(ModelSettings, group.other or group.teacher if role == "early" else group.teacher)
-            networks[role] = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
+            network = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
+            networks[role] = FrozenModel(network, form, size.side)
         student = build_model(group.network, size.classes, size.side).to(self.device)
-        method = _method(group.method, options, networks, student, size, task).to(self.device)
-        if isinstance(method, Prepares) and networks:
-            with torch.no_grad():
-                outputs = {role: network(batch.image) for role, network in networks.items()}
-                method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])
-        form = InferenceForm(fastest_precision(self.device))
-        teachers = {role: _computed(FrozenModel(network, form, size.side)) for role, network in networks.items()}
-        run = TimedMethod(teachers, student, method, autocast=self.fabric.autocast, task=task)
+        run = TimedMethod(group.method, options, student, networks, size, task, self.fabric.autocast)
+        if isinstance(run.method, Prepares) and networks:
+            outputs = {role: network(batch.image) for role, network in networks.items()}
+            run.method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])
         if group.optimizer == "adamw":
             run.optimizer = torch.optim.AdamW(run.step.parameters(), lr=0.001)
         return run
 
 
-def _method(
-    name: str, options: dict[str, Any], teachers: Mapping[str, Network], student: Network, size: DataSize, task: Task
-) -> nn.Module:
-    shapes = {role: feature_shapes(network, size.side) for role, network in teachers.items()}
-    labels = None if task.dense else _labels(size)
-    sizes = Sizes(size.classes, task.num_samples(size.images), feature_shapes(student, size.side), shapes, labels)
-    return build_method(name, sizes, options)
-
-
-def _batches(size: DataSize, images: int, augment: str, device: torch.device) -> Iterator[Batch]:
+def _batches(size: TrainingSize, images: int, augment: str, device: torch.device) -> Iterator[Batch]:
     """Endless batches of random images, augmented; their indices are drawn from the whole training set."""
     count, side = POOL * images, size.side
     image = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
@@ -362,7 +336,7 @@ def _batches(size: DataSize, images: int, augment: str, device: torch.device) ->
             yield Batch(*(tensor.to(device) for tensor in (batch.image, label, index)))
 
 
-def _labels(size: DataSize) -> Tensor:
+def _labels(size: TrainingSize) -> Tensor:
     return torch.arange(size.images) % size.classes
 
 

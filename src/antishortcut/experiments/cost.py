@@ -1,11 +1,11 @@
-"""Hours of a suite on this machine: measured seconds of a training step times the steps that are left. No torch.
+"""Hours of a suite on this machine: measured seconds of a training step times the steps that are left.
 
 Evaluation and reading of image files are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,28 +23,20 @@ from antishortcut.config.recipe import (
     rewind_run,
     teach_run,
 )
+from antishortcut.data import DATASETS
+from antishortcut.data.datasets import TrainingSize, find
 from antishortcut.errors import UserError
-from antishortcut.experiments.jobs import Job, teacher_key
+from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.run_dir import RunDir
+from antishortcut.types import is_dense
 
 Progress = Callable[[int, int, str], None]  # groups measured, of how many, the last one's error
 
 
-class DataSize(Settings):
-    """Of a training set."""
-
-    images: int = Field(ge=1)
-    classes: int = Field(ge=1)
-    side: int = Field(ge=1)  # of the square images, or of the crops
-    dense: bool = False  # every pixel has a class
-
-
-def known_sizes() -> dict[str, DataSize]:
+def known_sizes() -> dict[str, TrainingSize]:
     """Sizes of the data sets that have one, by name."""
-    from antishortcut.data import DATASETS
-
-    return {name: DataSize(**each.size._asdict()) for name, each in DATASETS.items() if each.size is not None}
+    return {name: each.size for name, each in DATASETS.items() if each.size is not None}
 
 
 class StepGroup(Settings):
@@ -59,8 +51,8 @@ class StepGroup(Settings):
     batch: int
     accumulate: int = 1
     augment: str
-    size: DataSize
-    task: TaskSettings | None = None  # of dense prediction
+    size: TrainingSize
+    task: TaskSettings = TaskSettings()
 
     def __str__(self) -> str:
         return f"{self.method}, {f'{self.teacher.name} → ' if self.teacher else ''}{self.network.name}"
@@ -72,7 +64,6 @@ class Clock(Protocol):
     machine: str
 
     def seconds(self, group: StepGroup) -> float: ...
-    def count(self, data: DataSettings) -> DataSize: ...  # of a folder of images, before splits and limits
 
 
 class Training(NamedTuple):
@@ -114,15 +105,7 @@ class Cost:
 
 def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
-    sizes, problems, seconds = dict[str, DataSize](), dict[str, str](), dict[str, float]()
-    data_sets = {job.recipe.data.name: job.recipe.data for job in jobs}
-    for data in (data for name, data in data_sets.items() if name not in known_sizes()):
-        try:
-            sizes[data.name] = clock.count(data)
-        except UserError as error:
-            problems[data.name] = str(error)
-    left_out = [(job.title, problems[name]) for job in jobs if (name := job.recipe.data.name) in problems]
-    todo = trainings([job for job in jobs if job.recipe.data.name not in problems], sizes, runs)
+    todo, problems, seconds = trainings(jobs, runs), dict[str, str](), dict[str, float]()
     groups = {training.group.model_dump_json(): training.group for training in todo}
     progress(0, len(groups), "")
     for number, (key, group) in enumerate(groups.items(), start=1):
@@ -131,7 +114,7 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
         except (UserError, RuntimeError, MemoryError) as error:  # torch's out of memory is a RuntimeError
             problems[key] = (str(error) or type(error).__name__).splitlines()[0][:200]
         progress(number, len(groups), f"{group}: {problems[key]}" if key in problems else "")
-    rows: dict[str, PairCost] = {}
+    rows, left_out = dict[str, PairCost](), list[tuple[str, str]]()
     for training in todo:
         key = training.group.model_dump_json()
         if key in problems:
@@ -145,15 +128,16 @@ def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progr
     return Cost(clock.machine, tuple(rows.values()), tuple(left_out))
 
 
-def size_of(data: DataSettings, counted: Mapping[str, DataSize]) -> DataSize | None:
-    """The training set after splits and limits; `counted` are sizes of folders, by name."""
-    whole = known_sizes().get(data.name) or counted.get(data.name)
+def size_of(data: DataSettings) -> TrainingSize:
+    """The training set after splits and limits; the images of a folder are counted."""
+    whole = known_sizes().get(data.name)
     if whole is None:
-        return None
+        sets, _ = find(data.name, None, seed=data.seed, options=data.options)
+        whole = TrainingSize(len(sets.train), len(sets.classes), sets.image_size, is_dense(sets.train))
     drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images
     images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     images = max(min(images, data.train_limit or images), 1)
-    return whole.model_copy(update={"images": images, "side": data.image_size or whole.side})
+    return whole._replace(images=images, side=data.image_size or whole.side)
 
 
 def steps_of(images: int, batch: int) -> int:
@@ -162,38 +146,36 @@ def steps_of(images: int, batch: int) -> int:
     return steps - 1 if steps > 1 and (images - 1) % batch == 0 else steps
 
 
-def trainings(jobs: Iterable[Job], counted: Mapping[str, DataSize], runs: Path) -> list[Training]:
+def trainings(jobs: Iterable[Job], runs: Path) -> list[Training]:
     """What is left of a suite: students, and before them each teacher once, with the first that needs it."""
     finished, listed, todo = _finished_teachers(runs), set[str](), list[Training]()
+    sizes = dict[str, TrainingSize]()  # by data settings: a folder is counted once
 
-    def add(job: Job, recipe: Recipe, title: str, is_teacher: bool, length: int, **step: Any) -> None:
-        size, optim = size_of(recipe.data, counted), recipe.optim
-        assert size is not None
-        settings = {"optimizer": optim.name, "accumulate": optim.accumulate, "augment": recipe.data.augment}
-        group = StepGroup(size=size, task=recipe.task if size.dense else None, **settings, **step)
-        steps = length if recipe.iterations else length * steps_of(size.images, group.batch)
-        todo.append(Training(job.suite, title, is_teacher, steps, group))
+    def add(job: Job, source: Run | Recipe, model: ModelSettings, title: str, **student: Any) -> None:
+        key, optim, augment = job.recipe.data.model_dump_json(), source.optim, source.data.augment
+        size = sizes[key] = sizes.get(key) or size_of(job.recipe.data)
+        settings = {"optimizer": optim.name, "batch": optim.batch, "accumulate": optim.accumulate, "augment": augment}
+        group = StepGroup(network=architecture(model), size=size, task=job.recipe.task, **settings, **student)
+        steps = source.iterations or source.epochs * steps_of(size.images, optim.batch)
+        todo.append(Training(job.suite, title, not student, steps, group))
 
     for job in jobs:
         for recipe in job.teachers:
-            own, key = recipe.teacher, teacher_key(recipe)
-            rewound = f"{key} {own.rewind_epochs} {own.rewind_lr}"
-            title, teacher = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(_hash(recipe))
-            step = {"network": architecture(own), "batch": own.batch or recipe.optim.batch}
-            if key not in listed and own.final is None and teacher is None:
-                add(job, recipe, title, True, own.epochs or recipe.iterations or recipe.epochs, **step)
-            listed.add(key)
-            if own.early == "rewind" and rewound not in listed:
-                listed.add(rewound)
-                run = teacher and rewind_run(teacher, own.rewind_epochs, own.rewind_lr)
-                if run is None or not RunDir(run.folder(runs)).finished:
-                    add(job, recipe, f"{title}, rewound", True, own.rewind_epochs, **step)
+            own, teacher = recipe.teacher, teach_run(recipe, "")
+            title, there = f"teacher {own.name} s{own.seed} of {job.suite}", finished.get(teacher.hash)
+            if teacher.kind == "teach" and there is None and teacher.hash not in listed:
+                add(job, teacher, own, title)
+            listed.add(teacher.hash)
+            if own.early == "rewind":
+                rewound = rewind_run(there or teacher, own.rewind_epochs, own.rewind_lr)
+                if rewound.hash not in listed and not RunDir(rewound.folder(runs)).finished:
+                    add(job, rewound, own, f"{title}, rewound")
+                listed.add(rewound.hash)
         if state(job, runs) != "finished":
             recipe, network = job.recipe, architecture(job.recipe.teacher)
             other = None if job.other is None or architecture(job.other) == network else architecture(job.other)
-            step = {"network": architecture(recipe.student), "teacher": network, "other": other, "method": job.method}
-            step |= {"options": recipe.methods.get(job.method, {}) | job.options, "batch": recipe.optim.batch}
-            add(job, recipe, job.title, False, recipe.iterations or recipe.epochs, **step)
+            method = {"method": job.method, "options": recipe.methods.get(job.method, {}) | job.options}
+            add(job, recipe, recipe.student, job.title, teacher=network, other=other, **method)
     return todo
 
 
@@ -212,10 +194,3 @@ def _finished_teachers(runs: Path) -> dict[str, Run]:
             continue
         teachers[run.model_copy(update={"fingerprint": ""}).hash] = run
     return teachers
-
-
-def _hash(recipe: Recipe) -> str:
-    try:
-        return teach_run(recipe, "").hash
-    except UserError:  # weights that are not there yet
-        return ""

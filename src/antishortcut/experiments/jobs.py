@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from pathlib import Path
 
 from pydantic import Field
 
-from antishortcut.config.recipe import Recipe, Settings, TeacherSettings, Value, with_settings
+from antishortcut.config.recipe import Recipe, Settings, TeacherSettings, Value, teach_run, with_settings
 from antishortcut.errors import UserError, suggest
 
 
@@ -87,15 +86,16 @@ class Suite:
 
     def only(self, patterns: Sequence[str], seeds: Iterable[int]) -> Suite:
         """The jobs whose name or suite/name matches a pattern and whose seed is listed; empty means all."""
-        numbers, known = set(seeds), sorted({job.seed for job in self.jobs})
+        known = sorted({job.seed for job in self.jobs})
+        numbers = set(seeds) or set(known)
         for pattern in patterns:
             if not any(_fits(job, pattern) for job in self.jobs):
                 names = dict.fromkeys(job.name for job in self.jobs)
                 raise UserError(f"suite {self.name}: nothing fits --only {pattern}{suggest(pattern, names)}")
         for seed in numbers.difference(known):
             raise UserError(f"suite {self.name} has no seed {seed}; it has {', '.join(map(str, known))}")
-        jobs = [job for job in self.jobs if not patterns or any(_fits(job, pattern) for pattern in patterns)]
-        jobs = [job for job in jobs if not numbers or job.seed in numbers]
+        fit = [job for job in self.jobs if any(_fits(job, pattern) for pattern in patterns or ["*"])]
+        jobs = [job for job in fit if job.seed in numbers]
         if not jobs:
             raise UserError(f"suite {self.name}: no run fits --only and --seeds together")
         return replace(self, jobs=tuple(jobs))
@@ -106,9 +106,8 @@ class Suite:
             return self
         recipes = {id(job.recipe): job.recipe for job in self.jobs}  # jobs share their recipes
         recipes = {key: with_settings(recipe, overrides) for key, recipe in recipes.items()}
-        return replace(
-            self, jobs=tuple(job.model_copy(update={"recipe": recipes[id(job.recipe)]}) for job in self.jobs)
-        )
+        jobs = (job.model_copy(update={"recipe": recipes[id(job.recipe)]}) for job in self.jobs)
+        return replace(self, jobs=tuple(jobs))
 
 
 def _fits(job: Job, pattern: str) -> bool:
@@ -117,13 +116,4 @@ def _fits(job: Job, pattern: str) -> bool:
 
 def teacher_key(recipe: Recipe) -> str:
     """Equal for recipes that train the same teacher; which of its states is early does not matter."""
-    own = recipe.teacher
-    aside = {"rewind_epochs", "rewind_lr", "keep", "epochs", "lr", "batch"}
-    teacher = own.model_dump_json(exclude=aside if own.early_file else aside | {"early"})
-    optim = recipe.optim.model_copy(update={"lr": own.lr or recipe.optim.lr, "batch": own.batch or recipe.optim.batch})
-    length = own.epochs or recipe.epochs or recipe.iterations
-    return f"{teacher} {recipe.data.model_dump_json()} {optim.model_dump_json()} {recipe.task.aux} {length}"
-
-
-def folder_of(job: Job, runs: Path) -> Path:
-    return runs / job.suite / f"{job.name}-s{job.seed}"
+    return teach_run(recipe, "").hash

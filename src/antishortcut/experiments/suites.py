@@ -69,13 +69,11 @@ def _jobs(
     paired: bool = False,
 ) -> list[Job]:
     """paired: a teacher of its own for every seed."""
+    if paired:
+        teachers = {seed: [f"teacher.seed={seed}", *overrides] for seed in seeds}
+        return [job for seed, own in teachers.items() for job in _jobs(suite, source, own, [seed], rows, on)]
     images = CORRUPTED if suite.startswith("desk") and "corruptions" in on else None
-    if not paired:
-        return make_jobs(suite, load_recipe(source, overrides), rows, seeds, on, images)
-    recipes = [load_recipe(source, [f"teacher.seed={seed}", *overrides]) for seed in seeds]
-    return [
-        job for seed, r in zip(seeds, recipes, strict=True) for job in make_jobs(suite, r, rows, [seed], on, images)
-    ]
+    return make_jobs(suite, load_recipe(source, overrides), rows, seeds, on, images)
 
 
 def desk(overrides: Sequence[str]) -> Suite:

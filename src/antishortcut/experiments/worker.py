@@ -6,7 +6,6 @@ The parent imports this module too, so torch is imported only where something is
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError, first_line, of_disk, one_line
@@ -46,6 +47,16 @@ class Place:
     execution: Execution = field(default_factory=Execution)
     download: bool = False
 
+    def with_threads(self, threads: int) -> Place:
+        return replace(self, execution=self.execution.model_copy(update={"threads": threads}))
+
+
+def data_root(root: Path | None) -> Path:
+    return root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
+
+
+WORK = TypeAdapter(tuple[Place, Item, int])  # what a process is told: the run, and the id of the process that waits
+
 
 # --- In the parent ---
 
@@ -55,8 +66,8 @@ class Command:
 
     def __init__(self, place: Place, item: Item, gpus: str | None = None, directory: Path | None = None) -> None:
         """directory: where to run if it exists, since a recipe may name files relative to it."""
-        self._folder = tempfile.TemporaryDirectory(prefix="asd-")
-        (Path(self._folder.name) / "work.pickle").write_bytes(pickle.dumps((place, item, os.getpid())))
+        self.gpus, self._folder = gpus, tempfile.TemporaryDirectory(prefix="asd-")
+        (Path(self._folder.name) / "work.json").write_bytes(WORK.dump_json((place, item, os.getpid())))
         environ = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
         command = [sys.executable, "-m", "antishortcut.experiments.worker", self._folder.name]
         cwd = directory if directory is not None and directory.is_dir() else None
@@ -116,7 +127,7 @@ def guarded(work: Callable[[], Result]) -> Result:
 
 
 def main(folder: Path) -> None:
-    place, item, parent = pickle.loads((folder / "work.pickle").read_bytes())
+    place, item, parent = WORK.validate_json((folder / "work.json").read_bytes())
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0
     if first:
         threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()
@@ -150,13 +161,12 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
         return _summary(RunDir(teach(item, session).folder(session.runs)))
     *_, source = [teach(recipe, session) for recipe in item.teachers]
     early = item.early if item.early is None or item.other is None else f"{source.hash}/{item.early}"
-    names: dict[str, Any] = {"suite": item.suite, "name": item.name, "seed": item.seed, "early": early}
-    run = distill(item.recipe, session, method=item.method, options=item.options, **names)
+    names = item.model_dump(include={"suite", "name", "seed", "method", "options"})
+    run = distill(item.recipe, session, early=early, **names)
     folder = RunDir(run.folder(session.runs))
     if first_process():  # of several that share a run, one scores it
-        context = EvalContext(session.sets(item.recipe.data), session.runs, at=dict(at), limit=item.images)
-        if session.root is not None:
-            context = replace(context, root=session.root)
+        sets, root = session.sets(item.recipe.data), data_root(session.root)
+        context = EvalContext(sets, session.runs, root, at, limit=item.images)
         evaluate(folder, context, item.on, device=eval_device(session.execution.accelerator))
     return _summary(folder)
 

@@ -25,7 +25,6 @@ ENCODER, DECODER, FACTS = "encoder.safetensors", "decoder.safetensors", "facts.j
 VERSION = 1  # of the folder and of the training; raise it when either changes
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # VGG-19: width and convolutions of every stage
 USED = 31  # of the 53 layers in the reference's file: up to relu4_1
-TAPS = (3, 10, 17, 30)  # relu1_1, relu2_1, relu3_1, relu4_1
 UP = 0  # in a decoder's plan: nearest upsampling to twice the side; other numbers are widths
 REFERENCE_PLAN = (256, UP, 256, 256, 256, 128, UP, 128, 64, UP, 64, 3)
 
@@ -91,19 +90,14 @@ def _conv(c_in: int, c_out: int) -> tuple[nn.Module, nn.Module]:
 
 
 class ReferenceEncoder(nn.Module):
-    """Images (B, 3, S, S) in [0, 1] → maps of relu1_1 … relu4_1."""
+    """Images (B, 3, S, S) in [0, 1] → the map of relu4_1."""
 
     def __init__(self, vgg: nn.Sequential) -> None:
         super().__init__()
         self.layers = vgg[:USED]
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        maps: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            image = layer(image)
-            if number in TAPS:
-                maps.append(image)
-        return tuple(maps)  # (B, 64, S, S), (B, 128, S/2, S/2), (B, 256, S/4, S/4), (B, 512, S/8, S/8)
+    def forward(self, image: Tensor) -> tuple[Tensor]:
+        return (self.layers(image),)  # (B, 512, S/8, S/8)
 
 
 class OwnEncoder(nn.Module):
@@ -178,7 +172,7 @@ def reference(vgg: Path, decoder: Path, magnify: int = 1) -> Stylizer:
     """The stylizer of naoto0804/pytorch-AdaIN from its `vgg_normalised.pth` and `decoder.pth` (or safetensors)."""
     if magnify < 1:
         raise UserError(f"--magnify must be at least 1, not {magnify}")
-    states = [strip(read_weights(path)) for path in (vgg, decoder)]
+    states = [strip(read_weights(path)) for path in (vgg, decoder)]  # first: building the networks takes a second
     nets = (reference_vgg(), reference_decoder())
     for path, net, state in zip((vgg, decoder), nets, states, strict=True):
         complain(path, net.state_dict(), state)
@@ -194,16 +188,11 @@ def load(folder: Path) -> Stylizer:
     if not path.exists():
         raise UserError(f"{folder} is no stylizer: it has no {FACTS}; scripts/train_stylizer.py makes one")
     facts = read_json(path)
-    try:
-        used = {key: facts["settings"][key] for key in ("encoder", "depth", "steps")}
-        digests = {name: facts["digests"][name] for name in ("encoder", "decoder")}
-        # the encoder's name decides which code is imported: only our own are accepted
-        valid = used["encoder"] in list(CONVS) and used["depth"] in range(1, len(WIDTHS) + 1)
-        valid &= (facts.get("kind"), facts.get("version")) == ("stylizer", VERSION)
-    except (AttributeError, KeyError, TypeError):
-        valid = False
-    if not valid:
-        raise UserError(f"{path} is damaged or not of a stylizer of this version; train it again")
+    if (facts.get("kind"), facts.get("version")) != ("stylizer", VERSION):
+        raise UserError(f"{path} is not of a stylizer of this version; train it again")
+    used, digests = {key: facts["settings"][key] for key in ("encoder", "depth", "steps")}, facts["digests"]
+    if used["encoder"] not in CONVS:  # a name may stand for code to import
+        raise UserError(f"{path}: the encoder must be a vgg8 or vgg13, not {used['encoder']}")
     for name, file in (("encoder", ENCODER), ("decoder", DECODER)):
         if not (folder / file).is_file() or sha256(folder / file) != digests[name]:
             raise UserError(f"{folder / file} is missing or damaged; remove {folder} and train it again")

@@ -1,18 +1,15 @@
-"""Stylised copies of a test set, written chunk by chunk: the same bytes for every method and seed."""
+"""Stylised copies of a test set: the same bytes for every method and seed. A folder is complete or not there."""
 # N images, M training images, B images of a chunk, S side of the square images
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -22,16 +19,16 @@ from torch import Tensor
 
 from antishortcut.data import Loader
 from antishortcut.data.contact_sheet import contact_sheet
-from antishortcut.data.derived import as_set, fill, growing, read_images, read_labels
-from antishortcut.data.image_io import fit, pixels, read
+from antishortcut.data.derived import as_set, read_images, read_labels
+from antishortcut.data.image_io import decode
 from antishortcut.data.readers import images_below
 from antishortcut.data.rng import uniform
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited, set_mark, take
 from antishortcut.errors import UserError, suggest
-from antishortcut.fileio import atomic_write, sha256
+from antishortcut.fileio import atomic_dir, sha256
 from antishortcut.progress import ProgressBar
-from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.run_dir import read_json, write_json
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
 
 if TYPE_CHECKING:
@@ -44,7 +41,6 @@ SHOWN = 12  # images on the contact sheet
 KIND = "stylized"
 IMAGES, LABELS, STYLE, STYLE_LABELS = "stylized.npy", "labels.npy", "style.npy", "style_label.npy"
 FACTS, SHEET, FILES = "facts.json", "contact.png", "images"
-UNFINISHED = "images.partial"  # the folder of PNGs while it is written
 Ints = NDArray[np.int64]
 
 
@@ -57,7 +53,7 @@ class StylePlan:
     style: Ints  # (N,) which style every image gets
     style_label: Ints | None  # (N,) its class, when styles are training images
     images: Callable[[Ints], Tensor]  # styles (B,) → images (B, 3, S, S) in [0, 1]
-    name: Callable[[int], str]  # of a style
+    name: Callable[[int], str]  # a style → its name
     facts: Mapping[str, Any]
 
 
@@ -95,13 +91,13 @@ def write_stylized(
     plan = _plan(sets, which, styles, seed, limit)
     settings: dict[str, Any] = {"kind": KIND, "source": "generated", "version": VERSION}
     settings |= {"alpha": alpha, "seed": seed, "limit": limit, **plan.facts, **stylizer.facts}
-    _check(out, settings)
-    with RunDir(out).locked():
-        if read_facts(out) is None:
-            _write(stylizer, plan, sets, out, settings, quiet)
-        result = open_stylized(out, len(sets.classes))
-        if files:
-            _write_files(result, plan, sets.classes)
+    if not _finished(out, settings):
+        with atomic_dir(out) as folder:
+            _write(stylizer, plan, sets, folder, settings, quiet)
+    result = open_stylized(out, len(sets.classes))
+    if files and not (out / FILES).exists():
+        with atomic_dir(out / FILES) as folder:
+            _write_files(result, plan, sets.classes, folder)
     return result
 
 
@@ -145,24 +141,16 @@ def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, l
             name=lambda index: sets.classes[int(labels[index])],
             facts=facts | {"styles": "train", "style_count": len(labels)},
         )  # fmt: skip
-    if not styles.is_dir():
-        raise UserError(f"no folder {styles}; --styles needs one with pictures")
-    paths = tuple(images_below(styles))
+    paths = tuple(images_below(styles)) if styles.is_dir() else ()
     if not paths:
-        raise UserError(f"no pictures in {styles}; --styles needs JPEG or PNG files")
-    mark = set_mark(FileSet(paths, torch.zeros(len(paths), dtype=torch.int64)))
+        raise UserError(f"no pictures in {styles}; --styles needs a folder with JPEG or PNG files")
+    pictures = FileSet(paths, torch.zeros(len(paths), dtype=torch.int64))
     return StylePlan(
         content, number, any_style(number, len(paths), seed), None,
-        images=lambda chosen: torch.stack([_picture(paths[index], side) for index in chosen]).float() / 255,
+        images=lambda chosen: decode(cast(FileSet, take(pictures, torch.from_numpy(chosen))), side, None).image / 255,
         name=lambda index: paths[index].stem,
-        facts=facts | {"styles": mark, "style_count": len(paths)},
+        facts=facts | {"styles": set_mark(pictures), "style_count": len(paths)},
     )  # fmt: skip
-
-
-@lru_cache(maxsize=500)  # 75 MB at 224 × 224
-def _picture(path: Path, side: int) -> Tensor:
-    """A style from a file, resized and center-cropped. (3, S, S) bytes."""
-    return pixels(fit(read(path, at_least=2 * side), side))
 
 
 def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
@@ -172,55 +160,50 @@ def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
     return next(loader.epoch(0)).image
 
 
-def _check(out: Path, settings: Mapping[str, Any]) -> None:
-    """Reject a folder that holds other things; an interrupted call starts again."""
+def _finished(out: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the copies are there; an error if the folder holds something else."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; name a folder")
     facts = read_facts(out)
     if facts is None:
-        ours = {IMAGES, LABELS, STYLE, STYLE_LABELS, SHEET, FILES, UNFINISHED, ".lock"}
-        names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-        if unknown := [name for name in names if name not in ours and not name.endswith(".part")]:
-            raise UserError(f"{out} is not empty ({', '.join(unknown[:3])}); name a new folder")
-        return
+        if names := sorted(path.name for path in out.iterdir()) if out.is_dir() else []:
+            raise UserError(f"{out} is not empty ({', '.join(names[:3])}); name a new folder")
+        return False
     changed = [f"{key}: {facts.get(key)} there, {new} here" for key, new in settings.items() if facts.get(key) != new]
     if changed:
         raise UserError(f"{out} holds copies with other settings ({'; '.join(changed[:3])}); name a new folder")
+    return True
 
 
 def _write(
-    stylizer: Stylizer, plan: StylePlan, sets: DataSplits, out: Path, settings: Mapping[str, Any], quiet: bool
+    stylizer: Stylizer, plan: StylePlan, sets: DataSplits, folder: Path, settings: Mapping[str, Any], quiet: bool
 ) -> None:
     side, count = sets.image_size, len(plan.content)
-    for stale in (FILES, UNFINISHED):
-        shutil.rmtree(out / stale, ignore_errors=True)
     shown = np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist()  # spread over the set
     rows = []
+    array = np.lib.format.open_memmap(folder / IMAGES, mode="w+", dtype=np.uint8, shape=(count, side, side, 3))
     batch_size = max(1, PIXELS // side**2)
     loader = Loader(plan.content, batch=batch_size, seed=0, image_size=side, augment="none", shuffle=False)
-    with growing(out / IMAGES, (count, side, side, 3)) as path, ProgressBar("stylize", count, quiet) as bar:
+    with ProgressBar("stylize", count, quiet) as bar:
         bar.begin(0)
-        start = 0
         for batch in loader.epoch(0):
-            chosen = plan.style[batch.index.numpy()]  # (B,)
-            styles = plan.images(chosen)
+            index = batch.index.numpy()  # (B,)
+            styles = plan.images(plan.style[index])
             images = stylizer(batch.image, styles, settings["alpha"])  # (B, 3, S, S)
-            fill(path, start, _as_bytes(images))
-            for at in (number - start for number in shown if start <= number < start + len(chosen)):
+            array[index] = _as_bytes(images)
+            for at in (at for at, number in enumerate(index) if number in shown):
                 triple = _as_bytes(torch.stack([each[at] for each in (batch.image, styles, images)]))
-                title = f"{sets.classes[int(batch.label[at])]}, in the style of {plan.name(int(chosen[at]))}"
-                rows.append((title, [Image.fromarray(array) for array in triple]))
-            start += len(chosen)
-            bar.update(start, {})
-    arrays = {LABELS: plan.content.label.numpy(), STYLE: plan.style, STYLE_LABELS: plan.style_label}
-    for name, values in arrays.items():
-        if values is not None:
-            with atomic_write(out / name) as file:
-                np.save(file, values, allow_pickle=False)
-    with atomic_write(out / SHEET) as file:
-        contact_sheet(("content", "style", "result"), rows, across=3).save(file, "PNG", optimize=True)
+                title = f"{sets.classes[int(batch.label[at])]}, in the style of {plan.name(plan.style[index[at]])}"
+                rows.append((title, [Image.fromarray(picture) for picture in triple]))
+            bar.update(int(index[-1]) + 1, {})
+    array.flush()
+    np.save(folder / LABELS, plan.content.label.numpy())
+    np.save(folder / STYLE, plan.style)
+    if plan.style_label is not None:
+        np.save(folder / STYLE_LABELS, plan.style_label)
+    contact_sheet(("content", "style", "result"), rows, across=3).save(folder / SHEET, optimize=True)
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": stylizer.device.type}
-    write_json(out / FACTS, dict(settings) | {"sha256": sha256(out / IMAGES), "made": machine})
+    write_json(folder / FACTS, dict(settings) | {"sha256": sha256(folder / IMAGES), "made": machine})
 
 
 def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
@@ -229,22 +212,17 @@ def _as_bytes(images: Tensor) -> NDArray[np.uint8]:
     return array
 
 
-def _write_files(copies: Stylized, plan: StylePlan, classes: tuple[str, ...]) -> None:
-    """images/<class>/<number in the whole set>.png, all of them or none."""
-    final, unfinished = copies.folder / FILES, copies.folder / UNFINISHED
-    if final.exists():
-        return
-    shutil.rmtree(unfinished, ignore_errors=True)
+def _write_files(copies: Stylized, plan: StylePlan, classes: tuple[str, ...], folder: Path) -> None:
+    """<class>/<number in the whole set>.png."""
     names = [re.sub(r"[/\0]|^\.+", "-", name) for name in classes]
     if len({name.lower() for name in names}) < len(names):  # ImageNet has names twice; some disks ignore case
         names = [f"{label}-{name}" for label, name in enumerate(names)]
     for name in names:
-        (unfinished / name).mkdir(parents=True)
+        (folder / name).mkdir()
     images = copies.images
     for image, label, number in zip(images.image, images.label.tolist(), plan.number.tolist(), strict=True):
         array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # (S, S, 3)
-        Image.fromarray(array).save(unfinished / names[label] / f"{number:06d}.png")
-    os.replace(unfinished, final)
+        Image.fromarray(array).save(folder / names[label] / f"{number:06d}.png")
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:
@@ -260,8 +238,6 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
 
 def open_stylized(folder: Path, classes: int) -> Stylized:
     """Open the output of `asd stylize`, without any network. `classes`: how many the student knows."""
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder}; make it with asd stylize DATA {folder}")
     facts = read_facts(folder)
     if facts is None:
         raise UserError(f"{folder} holds no finished stylised copies (no {FACTS}); run asd stylize DATA {folder}")
