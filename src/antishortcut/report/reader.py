@@ -19,9 +19,9 @@ from PIL import Image
 
 from antishortcut.errors import printable
 from antishortcut.fileio import content
-from antishortcut.run_dir import LOG, shallow
 
 LARGEST = 32 * 2**20  # bytes of a JSON file
+LOG = 2**30  # bytes of metrics.jsonl
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
 HUGE = 1e150  # the squares of larger numbers overflow
 BINS = 120  # points of a loss curve
@@ -105,7 +105,7 @@ def read_object(path: Path) -> Json:
     result = parse(content(path, LARGEST))
     if not isinstance(result, dict):
         raise ValueError("not a JSON object")
-    return dict(readable(shallow(result)))
+    return dict(readable(result))
 
 
 def parse(data: bytes) -> Any:
