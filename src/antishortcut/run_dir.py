@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from antishortcut.config.recipe import SCHEMA, Run
+from antishortcut.config.recipe import SCHEMA, Run, Settings
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, near_folder, remove_leftovers, sha256, text
 
@@ -75,7 +75,7 @@ class RunDir:
         there, saved = self.read()
         if there.hash != run.hash:
             raise UserError(
-                f"{self.path} holds another run ({_difference(there, run)}); "
+                f"{self.path} holds another run ({difference(there, run)}); "
                 "give this one another --name, --suite or --runs, or remove that folder"
             )
         return saved
@@ -245,8 +245,8 @@ def _instead(folder: Path) -> str:
     return "" if folder.is_dir() else near_folder(folder)
 
 
-def _difference(there: Run, here: Run) -> str:
-    """The first settings in which two runs differ, for a person."""
+def difference(there: Settings, here: Settings) -> str:
+    """The first settings in which two runs or recipes differ, for a person; empty if there are none."""
     lines: list[str] = []
     for key, old in there.model_dump(mode="json").items():
         new = here.model_dump(mode="json")[key]

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO, TextIOWrapper
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -61,25 +61,26 @@ def _main() -> NoReturn:
     try:
         with ending(stop), nullcontext() if first_process() else redirect_stdout(StringIO()):
             code = app(standalone_mode=False)
-        sys.exit(_stopped(stop.number) if stop.number else code)  # typer may have replaced the exit code
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(_stopped(stop.number) if stop.number else 130)
+        code = 130
     except Stopped as error:
-        if first_process():
-            print(f"asd: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(error.code)
+        _stopped(str(error), error.code)
     except UserError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder without write permission
         _fail(of_disk(error))
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            _show_help(error)
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
         if hasattr(error, "format_message"):  # typer's: bad arguments
             _fail(f"{one_line(error.format_message()).rstrip('.')}; see --help")
         if _is_out_of_memory(error):
             _fail(one_line(f"out of memory ({first_line(error)}); use a smaller batch, fewer images or more memory"))
         raise
+    if stop.number:  # typer may have replaced the exit code
+        _stopped(stopped_by(stop.number), 128 + stop.number)
+    sys.exit(code)
 
 
 def _fail(line: str) -> NoReturn:
@@ -87,15 +88,10 @@ def _fail(line: str) -> NoReturn:
     sys.exit(2)
 
 
-def _show_help(error: Any) -> NoReturn:
-    error.show()
-    sys.exit(error.exit_code)
-
-
-def _stopped(number: int) -> int:
+def _stopped(line: str, code: int) -> NoReturn:
     if first_process():
-        print(f"asd: {stopped_by(number)}", file=sys.stderr)
-    return 128 + number
+        print(f"asd: {one_line(line)}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

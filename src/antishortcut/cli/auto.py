@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +31,7 @@ def pair_request(data: str | None, teacher: str | None, student: str | None, **o
         missing = [name for name, value in flags.items() if value is None]
         raise UserError(
             f"name a recipe (asd list recipes), or your data and two networks, like --data folder:photos "
-            f"--teacher timm:resnet50 --student timm:mobilenetv3_small_100; "
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            f"--teacher timm:resnet50 --student timm:mobilenetv3_small_100; missing: {', '.join(missing)}"
         )
     early, final = options["early"], options["final"]
     if early is not None and final is None and early != "rewind" and not early.endswith("%"):
@@ -62,7 +59,7 @@ def plan(
     while write and not first_process() and not path.is_file():  # under torchrun the first process plans
         time.sleep(0.2)
     if exists := path.is_file():
-        _require_agreement(path, request.settings, overrides)
+        _require_agreement(path, request, overrides)
         text, counts = path.read_text(encoding="utf-8"), ""
     else:
         head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
@@ -74,14 +71,14 @@ def plan(
     if write:  # a plan can be shown for another machine
         check_device(session.execution)
     size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
-    _say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
+    session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
     for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
-        _say(f"{number}. {line}")
+        session.say(f"{number}. {line}")
     if write and not exists:
         with atomic_write(path) as file:
             file.write(text.encode())
     if write:
-        _say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
+        session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
     elif as_json:
         options.print_json(recipe.model_dump(mode="json", exclude_unset=True))
     else:
@@ -89,22 +86,17 @@ def plan(
     return path
 
 
-def _require_agreement(path: Path, settings: dict[str, Any], overrides: Sequence[str]) -> None:
+def _require_agreement(path: Path, request: PairRequest, overrides: Sequence[str]) -> None:
     """An existing recipe is never changed."""
     from antishortcut.config.recipe import load_recipe, with_settings
+    from antishortcut.run_dir import difference
 
-    recipe = load_recipe(str(path))
+    recipe, settings = load_recipe(str(path)), request.settings
+    if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
+        del settings["data.name"]
     changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(overrides))
-    for key in (*settings, *(text.partition("=")[0].strip() for text in overrides)):
-        old, new = (reduce(_get, key.split("."), each.model_dump()) for each in (recipe, changed))
-        if old != new and not (key == "data.name" and _resolved(str(old)) == _resolved(str(new))):
-            raise UserError(
-                f"{path} says {key} = {old!r}, not {new!r}; edit it, or give these runs a --suite of their own"
-            )
-
-
-def _get(tree: Any, key: str) -> Any:
-    return tree.get(key) if isinstance(tree, dict) else None
+    if text := difference(recipe, changed):
+        raise UserError(f"{path} is another recipe ({text}); edit it, or give these runs a --suite of their own")
 
 
 def _resolved(name: str) -> tuple[str, Path]:
@@ -159,7 +151,7 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         torch.set_num_threads(threads)
     if not cost.left_out and 60 * cost.hours > 1:
         span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
-        _say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
+        session.say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
 
 
 def score(run: Run, session: Session, device: str) -> None:
@@ -169,25 +161,22 @@ def score(run: Run, session: Session, device: str) -> None:
     names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
     for name in names if first_process() else ():
         try:
-            score_run(run.folder(session.runs), session.runs, session, [name], {}, options.find_device(device))
+            score_run(run.folder(session.runs), session.runs, session, [name], {}, options.use_hardware(device, 0))
         except UserError as error:
-            _say(f"not measured: {name}: {error}")
+            session.say(f"not measured: {name}: {error}")
 
 
 def say_next(run: Run, session: Session, recipe: Path) -> None:
     folder = run.folder(session.runs)
     other = next(name for name in ("kd", "contrast+tc") if name != run.method)
-    _say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
-    _say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
-    _say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare with")
+    session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
+    session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
+    session.say(
+        f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare with"
+    )
 
 
 def _again(recipe: Path, runs: Path, root: Path | None) -> str:
     """The command for another student of the same teacher."""
     words = ["asd", "distill", str(recipe), *(["--runs", str(runs)] if runs != Path("runs") else [])]
     return shlex.join(words + (["--data-root", str(root)] if root is not None else []))
-
-
-def _say(line: str) -> None:
-    if first_process():
-        print(line, file=sys.stderr)

@@ -32,8 +32,6 @@ def bench(
 
     Without --device on the CPU, and on a GPU if there is one.
     """
-    import torch
-
     from antishortcut.experiments.benchmark import PHASES, WARM
     from antishortcut.experiments.benchmark import bench as measure
     from antishortcut.methods import METHODS as ALL
@@ -45,8 +43,8 @@ def bench(
         raise UserError("--methods names none; asd list methods shows them")
     if compile not in ("on", "off", "auto"):
         raise UserError(f"--teacher-compile {compile}: on, off or auto")
-    options.use_threads(threads)
-    devices = ["cpu", *["cuda"] * torch.cuda.is_available()] if device == "auto" else [options.find_device(device)]
+    best = options.use_hardware(device, threads)
+    devices = list(dict.fromkeys(["cpu", best])) if device == "auto" else [best]
     models, size, usual = _networks(pair)
     settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
     results = {}

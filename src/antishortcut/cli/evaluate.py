@@ -35,8 +35,7 @@ def evaluate(
     from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
-    options.use_threads(threads)
-    device = options.find_device(device)
+    device = options.use_hardware(device, threads)
     session, names = Session(runs or Path("runs"), data_root), options.split_names(on)
     if not names:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")

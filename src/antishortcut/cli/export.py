@@ -36,7 +36,7 @@ def export(
     from antishortcut.export import export as write
     from antishortcut.export.model_card import megabytes
 
-    options.use_threads(threads)
+    options.use_hardware("cpu", threads)
     source = options.find_run(folder, runs or Path("runs"))
     run, _ = source.read()
     destination(source, to, state, out, force)  # before its data are opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from glob import glob
 from inspect import Parameter, Signature, signature
@@ -179,24 +179,17 @@ def open_session(runs: Path, data_root: Path | None, download: bool, **flags: An
     return Session(runs, data_root, download, execution_of(**flags))
 
 
-def use_threads(threads: int) -> None:
-    """For what runs in this very process."""
+def use_hardware(device: str, threads: int) -> str:
+    """Set the threads of this process; returns a device that exists here."""
     import torch
 
-    execution_of(threads=threads)  # checked
-    if threads:
+    if execution_of(threads=threads).threads:
         torch.set_num_threads(threads)
-
-
-def find_device(name: str) -> str:
-    """A device that exists here."""
-    import torch
-
-    if name == "auto":
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda", "mps") or (name == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"--device {name}: not here; use cpu")
-    return name
+    if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"--device {device}: not here; use cpu")
+    return device
 
 
 def find_run(path: Path, runs: Path = Path("runs")) -> RunDir:
@@ -228,18 +221,30 @@ def image_folders(texts: Sequence[str]) -> dict[str, Path]:
 # --- Printing ---
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence[Any]) -> None:
+    """Print rows of cells; or rows that are dictionaries, of which `columns` maps the shown keys to headings."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(printable(title)), title_justify="left")
+    if isinstance(columns, Mapping):
+        rows = [[row[key] for key in columns] for row in rows]
+        columns = list(columns.values())
+    shown = Table(title=Text(printable(title)), title_justify="left")
     for number, column in enumerate(columns):
         numeric = any(isinstance(row[number], int | float) for row in rows)
-        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(_cell(value))) for value in row))
-    Console().print(table)
+        shown.add_row(*(Text(printable(_cell(value))) for value in row))
+    Console().print(shown)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table with a column for each key, or the same as JSON."""
+    if as_json:
+        print_json(rows)
+    else:
+        table(title, {key: key for key in rows[0]}, rows)
 
 
 def _cell(value: Any) -> str:

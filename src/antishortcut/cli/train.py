@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from antishortcut.cli import options
-from antishortcut.cli.options import (
-    JsonOption,
-    RootOption,
-    RunsOption,
-    SetOption,
-    open_session,
-    print_json,
-    table,
-    tell,
-)
+from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -41,7 +32,7 @@ def demo(
     if task not in DEMOS:
         raise UserError(f"--task {task!r}{suggest(task, DEMOS)}")
     settings = {"device": "cpu", "threads": threads, "cache_teachers": DEMOS[task].cached}
-    session = open_session(runs, None, False, **settings)
+    session = options.open_session(runs, None, False, **settings)
     result = run_demo(load_recipe(DEMOS[task].recipe, set_ or ()), DEMOS[task], session, seed)
     if as_json:
         print_json(result)
@@ -78,7 +69,7 @@ def teach(
     from antishortcut.training.pipeline import teach as teach_recipe
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    run = teach_recipe(settings, open_session(runs, data_root, download, **execution))
+    run = teach_recipe(settings, options.open_session(runs, data_root, download, **execution))
     _show_trajectory(RunDir(run.folder(runs)), as_json)
 
 
@@ -110,7 +101,7 @@ def rewind(
     if epochs < 1 or rate <= 0:
         raise UserError("--epochs must be at least 1 and --rate positive")
     runs = folder.path.resolve().parent.parent
-    session = open_session(runs, data_root, False, **execution)
+    session = options.open_session(runs, data_root, False, **execution)
     new = rewind_teacher(run, epochs, rate, session)
     session.say(f"Use it with --set teacher.early={new.hash}/final")
     _show_trajectory(RunDir(new.folder(runs)), as_json)
@@ -155,7 +146,7 @@ def distill(
     overrides = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     planned = recipe is None
     execution["micro_batches"] = execution["micro_batches"] or ("auto" if planned else "1")
-    session = open_session(runs, data_root, download, **execution)
+    session = options.open_session(runs, data_root, download, **execution)
     name = _folder_name(name)
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
@@ -186,19 +177,13 @@ def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool
     """The last and the best scores on the set that was evaluated during training."""
     folder.primary_metric()  # raises if it is damaged
     result = folder.result()
-    try:
-        names = [name for name in result["last"] if name not in ("epoch", "images")]
-        rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
-        title += f", {result['set']} set"
-    except (KeyError, TypeError) as error:
-        what = f"no {error.args[0]}" if isinstance(error, KeyError) else "not what a run writes"
-        path = folder.path / "result.json"
-        raise UserError(f"{path}: damaged ({what}); restore it or remove its folder") from None
     if as_json:
         print_json(head | result)
-    else:
-        table(title, ("", "epoch", *names), rows)
-        tell(folder.path)
+        return
+    names = [name for name in result["last"] if name not in ("epoch", "images")]
+    rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
+    table(f"{title}, {result['set']} set", ("", "epoch", *names), rows)
+    tell(folder.path)
 
 
 def _show_trajectory(folder: RunDir, as_json: bool) -> None:
@@ -215,13 +200,9 @@ def _show_trajectory(folder: RunDir, as_json: bool) -> None:
 
 
 def _folder_name(name: Any) -> Any:
-    """A run's name is a folder's name: no separators, nothing hidden."""
+    """A run's name is a folder's name: no separators, nothing hidden, UTF-8."""
     if name == "teachers":
         raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
-    if name is not None and (not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name):
+    if name is not None and (not name.isprintable() or name[:1] in ("", ".") or "/" in name or "\\" in name):
         raise UserError(f"{name!r} cannot name a folder")
-    try:
-        str(name).encode()
-    except UnicodeEncodeError:  # files that name the run could not be read
-        raise UserError(f"{name!r} cannot name a folder: it is not UTF-8") from None
     return name
