@@ -129,7 +129,7 @@ SHORT = [
 def test_running_out_of_memory_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
+    monkeypatch.setattr("antishortcut.cli.train.load_recipe", failing(error))
     assert asd(monkeypatch, "teach", "cues") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("asd: out of memory (")
@@ -142,7 +142,7 @@ def test_running_out_of_memory_is_one_line(
 def test_bugs_keep_their_traceback(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antishortcut.config.recipe.load_recipe", failing(error))
+    monkeypatch.setattr("antishortcut.cli.train.load_recipe", failing(error))
     monkeypatch.setattr(sys, "argv", ["asd", "teach", "cues"])
     with pytest.raises(type(error)):
         main()

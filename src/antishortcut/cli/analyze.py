@@ -17,6 +17,9 @@ from typer import Option
 from antishortcut.cli import options
 from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table, tell
 from antishortcut.errors import UserError
+from antishortcut.fileio import atomic_dir, recover_dir
+from antishortcut.progress import console
+from antishortcut.run_dir import RunDir, write_json
 
 if TYPE_CHECKING:
     from antishortcut.models import Network
@@ -74,8 +77,6 @@ def audit(
     """Audit your own model: from two checkpoints and images, which directions training abandoned, and how sure."""
     from antishortcut.analysis.audit import audit as measure
     from antishortcut.data import open_sets
-    from antishortcut.fileio import atomic_dir
-    from antishortcut.run_dir import write_json
 
     try:
         from antishortcut.report.audit_page import write_page
@@ -179,7 +180,6 @@ def _load(
 def _add_student(case: AuditInput, path: Path | None, model: str | None, classes: int | None) -> None:
     """The student from weights and a model's name, or from its run folder."""
     from antishortcut.models import load_weights
-    from antishortcut.run_dir import RunDir
     from antishortcut.teachers.trajectory import build_model
 
     if path is None:
@@ -202,8 +202,6 @@ def _add_student(case: AuditInput, path: Path | None, model: str | None, classes
 
 def _clear(out: Path) -> None:
     """Only a new or empty folder, or that of an earlier audit, may be written to."""
-    from antishortcut.fileio import recover_dir
-
     folder = out.resolve()
     recover_dir(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -244,8 +242,6 @@ def targets(
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
     from antishortcut.analysis.contrast_targets import LOST, measure
-    from antishortcut.progress import console
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
     try:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.cli import options
+from antishortcut.config.recipe import Recipe, Run, load_recipe, recipe_from, setting, with_settings
 from antishortcut.errors import UserError, plural
-from antishortcut.fileio import expanded
+from antishortcut.experiments.cost import measured_cost
+from antishortcut.experiments.jobs import Job
+from antishortcut.fileio import atomic_write, expanded
 from antishortcut.progress import first_process
+from antishortcut.run_dir import difference
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import Recipe, Run
     from antishortcut.training.auto_recipe import PairRequest
     from antishortcut.training.pipeline import Session
 
@@ -49,8 +52,6 @@ def plan(
     as_json: bool,
 ) -> Path:
     """The recipe of a folder of runs: the existing one if it agrees, or a new one. Nothing is written if it fails."""
-    from antishortcut.config.recipe import recipe_from, setting
-    from antishortcut.fileio import atomic_write
     from antishortcut.training.auto_recipe import plan_recipe, to_toml
     from antishortcut.training.fabric import check_device
     from antishortcut.training.pipeline import feasible
@@ -88,9 +89,6 @@ def plan(
 
 def _require_agreement(path: Path, request: PairRequest, overrides: Sequence[str]) -> None:
     """An existing recipe is never changed."""
-    from antishortcut.config.recipe import load_recipe, with_settings
-    from antishortcut.run_dir import difference
-
     recipe, settings = load_recipe(str(path)), request.settings
     if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
         del settings["data.name"]
@@ -138,8 +136,6 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
     import torch
 
     from antishortcut.experiments.benchmark import Stopwatch
-    from antishortcut.experiments.cost import measured_cost
-    from antishortcut.experiments.jobs import Job
 
     execution, threads = session.execution, torch.get_num_threads()
     if execution.devices * execution.nodes > 1 or int(os.environ.get("WORLD_SIZE") or 1) > 1:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from antishortcut.cli import options
+from antishortcut.config.recipe import load_recipe, shipped_recipes
 from antishortcut.errors import UserError
+from antishortcut.experiments.cost import DataSize, architecture, size_of
+from antishortcut.progress import ProgressBar
 
 if TYPE_CHECKING:
     from antishortcut.experiments.benchmark import Pair
-    from antishortcut.experiments.cost import DataSize
 
 PAIR = "TEACHER:STUDENT on CIFAR-100, or a recipe."
 METHODS = options.last_of(lambda: options.methods(""))
@@ -35,7 +37,6 @@ def bench(
     from antishortcut.experiments.benchmark import PHASES, WARM
     from antishortcut.experiments.benchmark import bench as measure
     from antishortcut.methods import METHODS as ALL
-    from antishortcut.progress import ProgressBar
 
     names = options.split_names(methods)
     names = list(ALL) if names == ["all"] else names
@@ -65,9 +66,7 @@ def bench(
 
 def _networks(pair: str) -> tuple[Pair, DataSize, int]:
     """Teacher and student, the size of their data, and the usual batch size."""
-    from antishortcut.config.recipe import load_recipe, shipped_recipes
     from antishortcut.experiments.benchmark import CIFAR, pair_of
-    from antishortcut.experiments.cost import architecture, size_of
 
     if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
         return pair_of(pair), CIFAR, 64

@@ -14,11 +14,12 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RootOption, SeedOption, print_json, table, tell
+from antishortcut.config.recipe import DataSettings, Recipe, load_recipe, shipped_recipes, with_settings
 from antishortcut.errors import UserError, plural, suggest
-from antishortcut.fileio import expanded, near_folder
+from antishortcut.fileio import atomic_write, expanded, near_folder
+from antishortcut.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import DataSettings
     from antishortcut.evaluation.stylize.adain import Stylizer
 
 BAR = 30  # characters of the longest bar
@@ -42,8 +43,6 @@ def check(
     Every image is decoded. The exit code is 2 if training would fail; the report is printed anyway.
     """
     from antishortcut.data import inspect
-    from antishortcut.fileio import atomic_write
-    from antishortcut.progress import ProgressBar
 
     if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UserError(f"--out {out}: name a picture, like sheet.png")
@@ -89,7 +88,6 @@ def check(
 
 def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSettings, str | None]:
     """The data settings of a recipe, a data set or a folder; and the recipe, if it is one. Recipes come first."""
-    from antishortcut.config.recipe import Recipe, load_recipe, shipped_recipes, with_settings
     from antishortcut.data import DATASETS
     from antishortcut.data.readers import FOREIGN, SUFFIXES
 
@@ -111,8 +109,6 @@ def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSetting
 
 def _next(settings: DataSettings, recipe: str | None, dense: bool) -> str:
     """The command to run next."""
-    from antishortcut.config.recipe import load_recipe, shipped_recipes
-
     if recipe is not None:
         return f"asd distill {recipe}"
     if names := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
@@ -196,7 +192,6 @@ def corrupt(
     """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to resume."""
     from antishortcut.data import corruptions, open_sets
     from antishortcut.data.splits import limited
-    from antishortcut.fileio import atomic_write
 
     chosen = options.split_names(names) if names is not None else list(corruptions.CORRUPTIONS)
     chosen = list(dict.fromkeys([*chosen, *(corruptions.EXTRA if extra else ())]))

@@ -12,6 +12,8 @@ from typer import Argument, Option
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
 from antishortcut.errors import UserError, one_line
+from antishortcut.report import build
+from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
@@ -32,7 +34,6 @@ def evaluate(
 ) -> None:
     """Score finished runs; scores are written to their folders."""
     from antishortcut.evaluation.corruption_scores import relate
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
     device = options.use_hardware(device, threads)
@@ -79,7 +80,6 @@ def score_run(
 ) -> dict[str, dict[str, Any]]:
     from antishortcut.evaluation import EvalContext
     from antishortcut.evaluation import evaluate as evaluate_run
-    from antishortcut.run_dir import RunDir
 
     folder = RunDir(path)
     sets = session.sets(folder.read()[0].data)
@@ -97,8 +97,6 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
-    from antishortcut.report import build
-
     report = build(folder, columns, sweep=sweep, scatter=scatter)
     summary = report.summary(columns)
     if as_json:

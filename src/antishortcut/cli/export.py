@@ -10,10 +10,10 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import print_json, table, tell
+from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import Run
     from antishortcut.types import DataSplits
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch

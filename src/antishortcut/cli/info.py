@@ -15,8 +15,10 @@ import typer
 from packaging.requirements import Requirement
 
 from antishortcut import __version__, hardware
-from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, starting, table, tell
+from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, print_rows, starting, table, tell
+from antishortcut.config.recipe import Execution, load_recipe, shipped_recipes
 from antishortcut.errors import UserError, first_line, suggest
+from antishortcut.experiments.suites import describe_suites
 
 Rows = list[dict[str, Any]]
 KINDS = {  # kind → where its names are used
@@ -47,10 +49,7 @@ def list_(
         rows = _rows(name)
     else:
         raise UserError(f"asd list knows no {what!r}{suggest(name, KINDS)}")
-    if as_json:
-        print_json(rows)
-    else:
-        table(what or "asd list", list(rows[0]), [tuple(row.values()) for row in rows])
+    print_rows(what or "asd list", rows, as_json)
 
 
 def _rows(kind: str) -> Rows:
@@ -61,23 +60,25 @@ def _rows(kind: str) -> Rows:
 
         return describe()
     if kind == "suites":
-        from antishortcut.experiments.suites import describe_suites
-
         return describe_suites()
     if kind == "recipes":
-        from antishortcut.config.recipe import load_recipe, shipped_recipes
-
-        return [
-            {"name": name, "pair": f"{r.teacher.name} → {r.student.name}", "data": r.data.name, "length": r.length}
-            | {"what": r.title}
-            for name in shipped_recipes()
-            for r in [load_recipe(name)]
-        ]
+        return _recipes()
     from antishortcut.data import AUGMENTS, DATASETS
 
     datasets = {name: dataset.help for name, dataset in DATASETS.items()}
     lines = {"datasets": datasets, "augmentations": AUGMENTS, "evaluations": MEASURED}[kind]
     return [{"name": name, "what": line} for name, line in lines.items()]
+
+
+def _recipes() -> Rows:
+    rows = []
+    for name in shipped_recipes():
+        recipe = load_recipe(name)
+        pair = f"{recipe.teacher.name} → {recipe.student.name}"
+        rows.append(
+            {"name": name, "pair": pair, "data": recipe.data.name, "length": recipe.length, "what": recipe.title}
+        )
+    return rows
 
 
 def _methods() -> Rows:
@@ -124,9 +125,9 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
     """The report as JSON: `warnings` say what to do, `broken` why asd cannot run."""
     needs = [Requirement(line) for line in requires("antishortcut") or []]
     broken, warnings = _broken(needs), list[str]()
-    root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    sets = [] if broken else _present(root)
-    if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
+    variable = os.environ.get("ANTISHORTCUT_DATA")
+    root = data_root or Path(variable or "data")
+    if not root.is_dir() and (data_root or variable):
         warnings.append(f"data root {root}: no such folder")
     environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
     warnings += [f"{name} is set, but means nothing" for name in environment if name not in VARIABLES]
@@ -143,7 +144,7 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
         "processor": f"{hardware.processor()}, {hardware.cores()} of {os.cpu_count()} cores",
         **({} if broken else _devices(warnings)),
         "data root": str(root),
-        "data sets there": sets,
+        "data sets there": [] if broken else _present(root),
         "disk free": f"{free / GIB:.1f} GiB",
         "environment": environment,
         "warnings": warnings,
@@ -152,16 +153,14 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
 
 
 def _present(root: Path) -> list[str]:
-    """Names of the data sets below the data root."""
+    """Names of the data sets below the data root, or in it if the root is a data set's own folder."""
     from antishortcut.data import DATASETS
 
-    return [name for name, each in DATASETS.items() if any(_exists(root, mark) for mark in each.layout)]
+    def exists(mark: str) -> bool:
+        first, _, rest = mark.partition("/")
+        return (root / mark).exists() or (root.name == first and (root / rest).exists())
 
-
-def _exists(root: Path, mark: str) -> bool:
-    """Below the root, or in it if the root is the data set's own folder."""
-    first, _, rest = mark.partition("/")
-    return (root / mark).exists() or (root.name == first and (root / rest).exists())
+    return [name for name, dataset in DATASETS.items() if any(map(exists, dataset.layout))]
 
 
 def _installed(name: str) -> str | None:
@@ -201,7 +200,6 @@ def _devices(warnings: list[str]) -> dict[str, Any]:
     """GPUs, and the defaults of a run."""
     import torch
 
-    from antishortcut.config.recipe import Execution
     from antishortcut.teachers.frozen import fastest_precision, has_compiler
     from antishortcut.training.fabric import resolve_execution
 

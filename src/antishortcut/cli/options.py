@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from pydantic import ValidationError
 from typer import Option
 
+from antishortcut.config.recipe import Execution, shipped_recipes
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.evaluation import EVALUATIONS
+from antishortcut.experiments.suites import SUITES
 from antishortcut.fileio import expanded
+from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import Execution
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
 MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
@@ -51,8 +53,6 @@ def models(incomplete: str) -> list[str]:
 
 
 def recipes(incomplete: str) -> list[str]:
-    from antishortcut.config.recipe import shipped_recipes
-
     return [*starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
 
 
@@ -70,8 +70,6 @@ def data(incomplete: str) -> list[str]:
 
 
 def suites(incomplete: str) -> list[str]:
-    from antishortcut.experiments.suites import SUITES
-
     return starting(SUITES, incomplete)
 
 
@@ -158,9 +156,6 @@ def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..
 
 def execution_of(**flags: Any) -> Execution:
     """Execution settings from the flags; None means the default."""
-    from pydantic import ValidationError
-
-    from antishortcut.config.recipe import Execution
 
     settings = {{"device": "accelerator"}.get(name, name): value for name, value in flags.items() if value is not None}
     if "log" in settings:
@@ -194,8 +189,6 @@ def use_hardware(device: str, threads: int) -> str:
 
 def find_run(path: Path, runs: Path = Path("runs")) -> RunDir:
     """A run folder, or a teacher by its hash."""
-    from antishortcut.run_dir import RunDir
-
     teacher = runs / "teachers" / path
     return RunDir(teacher if teacher.is_dir() and not path.is_dir() else path)
 

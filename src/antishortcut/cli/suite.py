@@ -5,21 +5,23 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RunsOption, SetOption, execution_of, print_json, table, tell
+from antishortcut.config.recipe import Execution
 from antishortcut.errors import UserError, printable, suggest
-
-if TYPE_CHECKING:
-    from antishortcut.config.recipe import Execution
-    from antishortcut.experiments.cost import Cost
-    from antishortcut.experiments.jobs import Job, Suite
-    from antishortcut.experiments.launcher import Engine
-    from antishortcut.experiments.worker import Place
+from antishortcut.experiments import launcher
+from antishortcut.experiments.cost import Cost, measured_cost
+from antishortcut.experiments.jobs import Job, Suite
+from antishortcut.experiments.local import LocalEngine
+from antishortcut.experiments.paper import reported_hours
+from antishortcut.experiments.suites import describe_suites, open_suite
+from antishortcut.experiments.worker import Place
+from antishortcut.progress import ProgressBar, console
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, Argument(help="asd suite list.", autocompletion=options.suites)]
@@ -33,13 +35,7 @@ STATES = ("finished", "not scored", "begun", "waiting", "another")  # another: t
 @app.command("list")
 def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.experiments.suites import describe_suites
-
-    rows = describe_suites(scale)
-    if as_json:
-        print_json(rows)
-    else:
-        table("suites", list(rows[0]), [tuple(row.values()) for row in rows])
+    options.print_rows("suites", describe_suites(scale), as_json)
 
 
 @app.command()
@@ -60,8 +56,6 @@ def show(
 
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
-    from antishortcut.experiments.paper import reported_hours
-
     if not measure:
         changed = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
         _refuse_unused("--measure", changed)
@@ -81,13 +75,10 @@ def show(
         return
     for folder in dict.fromkeys(job.suite for job in suite.jobs):
         jobs_here = [job for job in suite.jobs if job.suite == folder]
-        recipe, seeds_of = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
-        first = {job.name: job for job in reversed(jobs_here)}
+        recipe, count = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
         title = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
-        rows = [
-            (row, first[row].method, _settings(first[row]), _early(first[row]), count)
-            for row, count in seeds_of.items()
-        ]
+        first = {job.name: job for job in reversed(jobs_here)}
+        rows = [(name, first[name].method, _settings(first[name]), _early(first[name]), count[name]) for name in count]
         table(f"{folder}: {title}", ("name", "method", "settings", "T_early", "seeds"), rows)
     tell(f"{len(suite.jobs)} students")
     if paper:
@@ -119,10 +110,6 @@ def run(
     execution: options.Flags,
 ) -> None:
     """Run a suite. Finished runs are skipped, so the same command resumes after an interruption."""
-    from antishortcut.experiments.launcher import check_images, run_jobs
-    from antishortcut.experiments.worker import Place
-    from antishortcut.progress import console
-
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{suggest(engine, ENGINES)}")
     if engine != "ray":
@@ -132,10 +119,10 @@ def run(
         execution["cache_teachers"] = False if suite.timed else "auto"
     place = Place(runs, data_root, options.image_folders(at or ()), execution_of(**execution), download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
-    check_images(todo, place)
+    launcher.check_images(todo, place)
     screen = console()
     where = _engine(engine, place, jobs, address, cards)
-    outcome = run_jobs(todo, place, where, lambda text: screen.print(printable(text), markup=False))
+    outcome = launcher.run_jobs(todo, place, where, lambda text: screen.print(printable(text), markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
@@ -149,12 +136,11 @@ def run(
         tell(f"{outcome.done} students are there; next: {' && '.join(f'asd report {folder}' for folder in folders)}")
 
 
-def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> Engine:
+def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> launcher.Engine:
     if name == "ray":
         from antishortcut.experiments.ray_engine import RayEngine
 
         return RayEngine(place, address or "auto", jobs, gpus)
-    from antishortcut.experiments.local import LocalEngine
 
     return LocalEngine(place, jobs or 1)
 
@@ -170,11 +156,11 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """How many runs of a suite are finished."""
-    from antishortcut.experiments.launcher import scored, state
-
     jobs = _open(name, set_, only, seeds, scale).jobs
-    states = {job.title: state(job, runs) for job in jobs}
-    states |= {job.title: "not scored" for job in jobs if states[job.title] == "finished" and not scored(job, runs)}
+    states = {job.title: launcher.state(job, runs) for job in jobs}
+    states |= {
+        job.title: "not scored" for job in jobs if states[job.title] == "finished" and not launcher.scored(job, runs)
+    }
     if as_json:
         print_json(states)
         return
@@ -200,8 +186,6 @@ def _early(job: Job) -> str:
 
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
-    from antishortcut.experiments.suites import open_suite
-
     try:
         numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
     except ValueError:
@@ -219,8 +203,6 @@ def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
 
 def _measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
     from antishortcut.experiments.benchmark import Stopwatch
-    from antishortcut.experiments.cost import measured_cost
-    from antishortcut.progress import ProgressBar
 
     clock = Stopwatch(execution)
     with ProgressBar(f"measuring {suite.name}", 1) as bar:

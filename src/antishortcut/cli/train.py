@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from antishortcut.cli import options
+from antishortcut.cli import auto, options
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
+from antishortcut.config.recipe import load_recipe, recipe_template, rewind_length
 from antishortcut.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from antishortcut.run_dir import RunDir
+from antishortcut.fileio import atomic_write
+from antishortcut.run_dir import RunDir
 
 VIA = "A network between teacher and student (TAKD), repeated."
 
@@ -27,7 +27,6 @@ def demo(
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
     from antishortcut.cli.demo import DEMOS, run_demo, show_demo
-    from antishortcut.config.recipe import load_recipe
 
     if task not in DEMOS:
         raise UserError(f"--task {task!r}{suggest(task, DEMOS)}")
@@ -42,9 +41,6 @@ def demo(
 
 def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
     """Write a commented recipe for your own data."""
-    from antishortcut.config.recipe import recipe_template
-    from antishortcut.fileio import atomic_write
-
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
     with atomic_write(path) as file:
@@ -64,8 +60,6 @@ def teach(
     execution: options.Flags,
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
-    from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import teach as teach_recipe
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
@@ -87,8 +81,6 @@ def rewind(
     execution: options.Flags,
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
-    from antishortcut.config.recipe import rewind_length
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import rewind as rewind_teacher
 
     folder = options.find_run(teacher, runs)
@@ -138,9 +130,6 @@ def distill(
 
     Name a recipe, or --data, --teacher and --student. --set method.KEY=VALUE sets an option of the method.
     """
-    from antishortcut.cli import auto
-    from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import distill as distill_recipe
 
     overrides = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
