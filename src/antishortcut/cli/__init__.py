@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from antishortcut.cli import analyze, bench, data, evaluate, export, info, suite, train
+from antishortcut.cli import analyze, data, evaluate, info, suite, train
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.progress import first_process, own_exit_code
 from antishortcut.training.signals import Stopped, StopRequest, ending, stopped_by
@@ -40,7 +40,7 @@ def _asd(
 
 for command in (
     *(train.demo, train.init, train.teach, train.rewind, train.distill, evaluate.evaluate, evaluate.report),
-    *(analyze.audit, data.check, data.corrupt, data.stylize, export.export, analyze.targets, bench.bench, info.doctor),
+    *(analyze.audit, data.check, data.corrupt, data.stylize, evaluate.export, analyze.targets, info.bench, info.doctor),
 ):
     app.command()(command)
 app.command("list")(info.list_)

@@ -245,7 +245,7 @@ def targets(
     from antishortcut.training.pipeline import Session
 
     try:
-        values = [float(word) for word in strengths.split(",") if word.strip()]
+        values = [float(word) for word in options.split_names(strengths)]
     except ValueError:
         values = []
     if not values or not all(0 <= value < math.inf for value in values):

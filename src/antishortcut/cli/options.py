@@ -134,19 +134,19 @@ Flags = dict[str, Any]
 
 def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `execution: Flags` by the flags of EXECUTION, except some."""
-    flags = {name: flag for name, flag in EXECUTION.items() if name not in without}
+    flags = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in EXECUTION.items()
+        if name not in without
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def wrapped(**words: Any) -> None:
-            command(execution={name: words.pop(name) for name in flags}, **words)
+            command(execution={flag.name: words.pop(flag.name) for flag in flags}, **words)
 
-        own = signature(command, eval_str=True).parameters.values()
-        parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own if p.name != "execution"]
-        parameters += [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for name, (kind, default) in flags.items()
-        ]
+        own = [p for p in signature(command, eval_str=True).parameters.values() if p.name != "execution"]
+        parameters = [*(p.replace(kind=Parameter.KEYWORD_ONLY) for p in own), *flags]
         wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapped
@@ -206,8 +206,6 @@ def image_folders(texts: Sequence[str]) -> dict[str, Path]:
         if not mark or not folder or name not in MEASURED:
             raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{suggest(name, MEASURED)}")
         folders[name] = expanded(folder)
-        if not folders[name].is_dir():
-            raise UserError(f"--at {name}={folder}: no such folder")
     return folders
 
 

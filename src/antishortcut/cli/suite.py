@@ -186,13 +186,10 @@ def _early(job: Job) -> str:
 
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
-    try:
-        numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
-    except ValueError:
-        numbers = []
-    if seeds is not None and not numbers:
+    numbers = options.split_names(seeds or "")
+    if seeds is not None and not (numbers and all(number.isdecimal() for number in numbers)):
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3")
-    return open_suite(name, set_ or (), only or (), numbers, scale)
+    return open_suite(name, set_ or (), only or (), [int(number) for number in numbers], scale)
 
 
 def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
@@ -204,18 +201,15 @@ def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
 def _measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
     from antishortcut.experiments.benchmark import Stopwatch
 
-    clock = Stopwatch(execution)
     with ProgressBar(f"measuring {suite.name}", 1) as bar:
 
         def progress(done: int, groups: int, problem: str) -> None:
-            if done == 0:
-                bar.total = groups
-                bar.begin(0)
+            bar.total = groups
+            bar.update(done, {})
             if problem:
                 bar.say(f"left out: {problem}")
-            bar.update(done, {})
 
-        return measured_cost(suite.jobs, runs, clock, progress)
+        return measured_cost(suite.jobs, runs, Stopwatch(execution), progress)
 
 
 def _show_cost(cost: Cost) -> None:

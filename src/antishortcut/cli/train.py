@@ -2,41 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from antishortcut.cli import auto, options
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
-from antishortcut.config.recipe import load_recipe, recipe_template, rewind_length
+from antishortcut.config.recipe import Run, load_recipe, recipe_template, rewind_length
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_write
+from antishortcut.report import make_report
 from antishortcut.run_dir import RunDir
 
+if TYPE_CHECKING:
+    from antishortcut.training.pipeline import Session
+
+DEMOS = {  # task → recipe, folder of the runs, evaluations of the students
+    "classification": ("cues", "demo", ("clean", "mechanism")),
+    "segmentation": ("cues-seg", "demo-segmentation", ("clean", "scenes")),
+}
+SETS = ("iid", "conflict", "uncorrelated")
+INSIDE = {"cos_final": "cos final", "cos_early": "cos early", "projection": "projection"}
+LEGEND = """iid: {score} on images like the training images
+conflict: {score} when the texture is another class's: low means it relies on the texture
+uncorrelated: {score} when the texture is random
+shape bias: of the {things} in conflict predicted by shape or by texture, the share predicted by shape"""
+LEGEND_INSIDE = """cos final, cos early: cosine of the student's embedding to the teacher's, final and early
+projection: onto the shortcut eigenspace; a random direction has {random:.2f}
+in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 VIA = "A network between teacher and student (TAKD), repeated."
 
 
 def demo(
     task: Annotated[str, Option(help="classification or segmentation.")] = "classification",
-    runs: RunsOption = Path("runs"),
+    runs: options.RunsOption = Path("runs"),
     seed: options.SeedOption = 1,
-    set_: SetOption = None,
+    set_: options.SetOption = None,
     threads: options.ThreadsOption = 0,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
-    from antishortcut.cli.demo import DEMOS, run_demo, show_demo
+    from antishortcut.training.pipeline import distill, teach
 
     if task not in DEMOS:
         raise UserError(f"--task {task!r}{suggest(task, DEMOS)}")
-    settings = {"device": "cpu", "threads": threads, "cache_teachers": DEMOS[task].cached}
-    session = options.open_session(runs, None, False, **settings)
-    result = run_demo(load_recipe(DEMOS[task].recipe, set_ or ()), DEMOS[task], session, seed)
+    name, suite, on = DEMOS[task]
+    cached = task == "classification"  # the teacher's outputs are vectors, not maps
+    session = options.open_session(runs, None, False, device="cpu", threads=threads, cache_teachers=cached)
+    recipe = load_recipe(name, set_ or ())
+    teacher, early = teach(recipe, session), recipe.teacher.early_state
+    rows = [_demo_row("teacher", teacher, session, ["clean"])]
+    if early != "rewind" and "/" not in early:  # a state of this teacher
+        rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
+    for method in ("ce", "kd", "asd", "contrast+tc"):
+        rows.append(_demo_row(method, distill(recipe, session, method=method, seed=seed, suite=suite), session, on))
+    page = make_report(runs / suite)["page"]
     if as_json:
-        print_json(result)
+        print_json({"rows": rows, "out": str(runs / suite), "report": page})
     else:
-        show_demo(result)
+        _show_demo(rows)
+        tell(f"\nruns: {runs / suite}\npage: {page}")
+
+
+def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
+    from antishortcut.evaluation import EvalContext, evaluate
+
+    folder = RunDir(run.folder(session.runs))
+    scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), on, state)
+    mark = "" if state == "final" else f"@{state}"
+    metric, _ = folder.primary_metric()
+    row: dict[str, Any] = {"method": method, "run": str(folder.path), "score": metric}
+    row |= {name: scores[name + mark]["values"][metric] for name in SETS}
+    row["shape_bias"] = scores[f"conflict{mark}"]["values"].get("shape_bias")
+    for space, values in (scores["mechanism"]["values"] if "mechanism" in on else {}).items():
+        row |= {(key if space == "raw" else f"{key}_aligned"): value for key, value in values.items()}
+    return row
+
+
+def _show_demo(rows: list[dict[str, Any]]) -> None:
+    headings = {"method": ""} | {name: name for name in SETS} | {"shape_bias": "shape bias"}
+    table("What the students lean on", headings, rows)
+    inside = [row for row in rows if "projection" in row]
+    if inside:
+        cells = [
+            [row["method"], *(f"{row[key]:.2f} ({row[f'{key}_aligned']:.2f})" for key in INSIDE)] for row in inside
+        ]
+        table("Where their features lie", ("", *INSIDE.values()), cells)
+    score, things = {"accuracy": ("accuracy", "images"), "miou": ("mIoU", "pixels")}[rows[0]["score"]]
+    tell(LEGEND.format(score=score, things=things))
+    if inside:
+        tell(LEGEND_INSIDE.format(random=inside[0]["projection_random"]))
 
 
 def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
