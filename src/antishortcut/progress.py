@@ -69,7 +69,7 @@ class ProgressBar:
             return
         text = " ".join(f"{name} {value:.3f}" for name, value in terms.items())
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, total=self.total, terms=text)
+            self.bar.update(self.task, completed=step, terms=text)
         elif time.monotonic() - self.last > EVERY:
             self.last = time.monotonic()
             left = (self.last - self.started) / max(step - self.first, 1) * (self.total - step)

@@ -26,9 +26,8 @@ from antishortcut.fileio import atomic_write, near_folder, remove_leftovers, sha
 
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
-    data = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    with atomic_write(path, parents) as file:
-        file.write(data.encode(errors="backslashreplace"))  # a file's name, like a class's, may be no UTF-8
+    with atomic_write(path, parents) as file:  # a file's name, like a class's, may be no UTF-8
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
 
 
 def read_json(path: Path) -> Any:
@@ -223,8 +222,7 @@ class RunDir:
 
 def _sum(value: dict[str, Any]) -> str:
     """Checksum of the settings in run.json."""
-    settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([value["run"], value["execution"]], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find_twin(run: Run, runs: Path) -> RunDir | None:

@@ -360,7 +360,7 @@ def test_audit_of_a_teacher_folder_and_its_student(
     for words, message in (
         (("--early", "16%"), "has no state '16%'; did you mean"),
         (("--early", "100%"), "cannot be the early one too"),
-        (("--model", "cnn-2-8"), "leave out --model"),
+        (("--model", "cnn-2-8"), "--teacher brings its own model and data"),
     ):
         fails(monkeypatch, message, "audit", "--teacher", home, *words)
     fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(session.runs)))
@@ -399,7 +399,7 @@ def test_errors_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Path("full").mkdir()
     Path("full/mine.txt").touch()
     for message, words in {
-        "missing: --model, --data, --early": ("--final", "e.pt"),
+        "an audit needs --final, --early, --model and --data": ("--final", "e.pt"),
         "no weights at gone.pt": ("--final", "gone.pt", "--early", "e.pt"),
         "no weights at gone.safetensors": ("--final", "e.pt", "--early", "x=gone.safetensors"),
         "code.pt holds no plain tensors": ("--final", "code.pt", "--early", "e.pt"),
@@ -414,5 +414,5 @@ def test_errors_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "no run.json": ("--final", "e.pt", "--early", "e.pt", "--student", "full"),
         "no test set 'test2'": ("--final", "e.pt", "--early", "e.pt", "--set-name", "test2"),
     }.items():  # fmt: skip
-        usual = () if message.startswith("missing") else ("--model", "cnn-2-8", *OWN)
+        usual = () if message.startswith("an audit needs") else ("--model", "cnn-2-8", *OWN)
         fails(monkeypatch, message, "audit", *words, *usual)

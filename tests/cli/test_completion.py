@@ -33,7 +33,6 @@ from antishortcut.models.registry import IMAGENET
         ("asd evaluate runs --on clean,sc", ["clean,scenes"]),
         ("asd bench --methods kd,rk", ["kd,rkd"]),
         ("asd check i", ["imagenet100", "images/"]),
-        ("asd corrupt folder:i", ["folder:images/"]),
         ("asd suite run desk", [name for name in SUITES if name.startswith("desk")]),
         ("asd list me", ["methods"]),
         ("asd doc", ["doctor"]),

@@ -211,7 +211,7 @@ def test_groups_and_recipes(check: Check, tmp_path: Path) -> None:
         (["my photos/train/ape/0.png"], "is one image; name the folder"),
         (["cues", "--set", "data.augmnt=none"], "did you mean 'augment'"),
         (["my photos", "--set", "data.augment=scale-crop-flip"], "for images with masks"),
-        (["my photos", "--out", "sheet"], "name a picture"),
+        (["my photos", "--out", "sheet.jpg"], "name a PNG file"),
         (["groups:nowhere"], "nowhere"),
     ],
 )

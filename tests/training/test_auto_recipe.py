@@ -217,8 +217,8 @@ def test_a_device_that_is_not_here_leaves_no_plan(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "missing: --data, --teacher, --student"),
-        (("--data", "photos", "--teacher", "cnn-8"), "missing: --student"),
+        ((), "name a recipe (asd list recipes), or --data, --teacher and --student"),
+        (("--data", "photos", "--teacher", "cnn-8"), "or --data, --teacher and --student"),
         (("cues", "--data", "photos"), "stand for a recipe"),
         (("photos",), "'photos' is a folder, not a recipe; images go with --data"),
         (("--data", "photos", *PAIR, "--name", "a/b"), "'a/b' cannot name a folder"),

@@ -85,19 +85,14 @@ def audit(
 
     device = options.use_hardware(device, threads)
     _clear(out)
-    flags: dict[str, Any] = {"--final": final, "--model": model, "--data": data}
     if teacher is not None:
-        flags |= {"--embedding": embedding, "--classes": classes, "--image-size": image_size}
-        if extra := [flag for flag, value in flags.items() if value is not None]:
-            raise UserError(f"--teacher brings its own model and data; leave out {', '.join(extra)}")
+        if any(value is not None for value in (final, model, data, embedding, classes, image_size)):
+            raise UserError("--teacher brings its own model and data; leave out what describes them")
         case = _from_teacher(teacher, early or (), data_root)
+    elif final is None or not early or model is None or data is None:
+        raise UserError("an audit needs --final, --early, --model and --data, or --teacher")
     else:
-        if missing := [flag for flag, value in {**flags, "--early": early or None}.items() if value is None]:
-            raise UserError(
-                f"an audit needs --final, --early, --model and --data, or --teacher; missing: {', '.join(missing)}"
-            )
-        sets = open_sets(str(data), data_root, image_size=image_size)
-        case = _from_files(str(model), Path(str(final)), early or (), sets, embedding, classes)
+        case = _from_files(model, final, early, open_sets(data, data_root, image_size=image_size), embedding, classes)
     if student is not None or student_model is not None:
         _add_student(case, student, student_model, classes)
     last, learner = case.networks.pop("final"), case.networks.pop("student", None)

@@ -44,8 +44,8 @@ def check(
     """
     from antishortcut.data import inspect
 
-    if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise UserError(f"--out {out}: name a picture, like sheet.png")
+    if out is not None and out.suffix.lower() != ".png":
+        raise UserError(f"--out {out}: name a PNG file, like sheet.png")
     settings, recipe = data_settings(data, set_ or [])
     keys = {"seed", "train_limit", "test_limit", "val_fraction", "image_size", "options"}
     finding = inspect.open_finding(settings.name, data_root, **settings.model_dump(include=keys))
@@ -70,14 +70,12 @@ def check(
         "sheet": out and str(out),
     }
     if out is not None:
-        from PIL import Image
-
         from antishortcut.evaluation.segmentation_scores import palette
 
         colours = palette(len(finding.classes)) if finding.dense else []
         sheet = inspect.contact_sheet(finding, scans["train"], augment, settings.seed, colours)
         with atomic_write(out) as file:
-            sheet.save(file, format=Image.registered_extensions()[out.suffix.lower()])
+            sheet.save(file, format="PNG")
     if as_json:
         print_json(facts)
     else:
@@ -111,8 +109,6 @@ def _next(settings: DataSettings, recipe: str | None, dense: bool) -> str:
     """The command to run next."""
     if recipe is not None:
         return f"asd distill {recipe}"
-    if names := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
-        return f"asd distill {names[0]}" + (f" (on the same images: {', '.join(names[1:])})" if names[1:] else "")
     teacher, student = STARTING_PAIRS[dense]
     return f"asd distill --data {shlex.quote(settings.name)} --teacher {teacher} --student {student}"
 

@@ -40,12 +40,10 @@ KINDS = {  # kind → where its names are used
 LISTED = f"{', '.join(KINDS)}; without it, this list."
 
 
-def _kinds(incomplete: str) -> list[str]:
-    return starting(KINDS, incomplete)
-
-
 def list_(
-    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=_kinds)] = None,
+    what: Annotated[
+        str | None, typer.Argument(help=LISTED, autocompletion=lambda incomplete: starting(KINDS, incomplete))
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what is available, with a line on each."""
@@ -69,23 +67,17 @@ def _rows(kind: str) -> Rows:
     if kind == "suites":
         return describe_suites()
     if kind == "recipes":
-        return _recipes()
+        recipes = {name: load_recipe(name) for name in shipped_recipes()}
+        return [
+            {"name": name, "pair": f"{r.teacher.name} → {r.student.name}", "data": r.data.name, "length": r.length}
+            | {"what": r.title}
+            for name, r in recipes.items()
+        ]
     from antishortcut.data import AUGMENTS, DATASETS
 
     datasets = {name: dataset.help for name, dataset in DATASETS.items()}
     lines = {"datasets": datasets, "augmentations": AUGMENTS, "evaluations": MEASURED}[kind]
     return [{"name": name, "what": line} for name, line in lines.items()]
-
-
-def _recipes() -> Rows:
-    rows = []
-    for name in shipped_recipes():
-        recipe = load_recipe(name)
-        pair = f"{recipe.teacher.name} → {recipe.student.name}"
-        rows.append(
-            {"name": name, "pair": pair, "data": recipe.data.name, "length": recipe.length, "what": recipe.title}
-        )
-    return rows
 
 
 def _methods() -> Rows:
@@ -214,19 +206,15 @@ def _devices(warnings: list[str]) -> dict[str, Any]:
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if not gpus and shutil.which("nvidia-smi"):
         warnings.append(
-            "there is an NVIDIA driver, but torch finds no GPU: install the build of pytorch.org/get-started"
+            "there is an NVIDIA driver, but torch finds no GPU: install its build of pytorch.org/get-started"
         )
     if kind == "cpu":
         warnings.append("no GPU: fine for asd demo, cues and the desk suites; suites of the paper would take weeks")
     if not has_compiler(torch.device(kind)):
         warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
-    default: dict[str, Any] = {"device": kind, "threads": torch.get_num_threads()}
-    try:
-        execution, precision = resolve_execution(Execution()), fastest_precision(torch.device(kind))
-        default |= {"student precision": execution.precision, "teacher precision": precision}
-        default["workers"] = execution.workers
-    except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
-        warnings.append(str(error))
+    execution = resolve_execution(Execution())
+    default = {"device": kind, "threads": torch.get_num_threads(), "workers": execution.workers}
+    default |= {"student precision": execution.precision, "teacher precision": fastest_precision(torch.device(kind))}
     return {"GPUs": gpus, "a run uses": default}
 
 
@@ -246,38 +234,28 @@ def bench(
     compile: Annotated[str, Option("--teacher-compile", help="on, off; auto: whichever is faster.")] = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Milliseconds of a training step by method, interleaved, with ratios and where the time goes.
-
-    Without --device on the CPU, and on a GPU if there is one.
-    """
+    """Milliseconds of a training step by method, interleaved, with ratios and where the time goes."""
     from antishortcut.experiments.benchmark import PHASES, WARM
     from antishortcut.experiments.benchmark import bench as measure
     from antishortcut.methods import METHODS
 
-    names = options.split_names(methods)
-    names = list(METHODS) if names == ["all"] else names
+    names = list(METHODS) if methods.strip() == "all" else options.split_names(methods)
     if not names:
         raise UserError("--methods names none; asd list methods shows them")
-    if compile not in ("on", "off", "auto"):
-        raise UserError(f"--teacher-compile {compile}: on, off or auto")
-    best = options.use_hardware(device, threads)
-    devices = list(dict.fromkeys(["cpu", best])) if device == "auto" else [best]
+    options.execution_of(teacher_compile=compile)  # checked
+    device = options.use_hardware(device, threads)
     models, size, usual = _networks(pair)
     settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
-    results = {}
-    for name in devices:
-        with ProgressBar(f"bench {pair} on {name}", rounds + WARM) as bar:
-            results[name] = measure(models, names, device=name, tell=lambda n: bar.update(n, {}), **settings)
+    with ProgressBar(f"bench {pair} on {device}", rounds + WARM) as bar:
+        result = measure(models, names, device=device, tell=lambda n: bar.update(n, {}), **settings)
     if as_json:
-        first, *rest = results
-        options.print_json(results[first] | {name: results[name] for name in rest})
+        options.print_json(result)
         return
-    for name, result in results.items():
-        split, passes = result["split"], result["teacher_passes"]
-        rows = [(method, passes[method], ms, *split[method].values()) for method, ms in result["ms"].items()]
-        title = f"ms a step, {pair}, batch {result['batch']}, {name}, median of {rounds}"
-        options.table(title, ("method", "teacher passes", "step", *PHASES), rows)
-        options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
+    split, passes = result["split"], result["teacher_passes"]
+    rows = [(method, passes[method], ms, *split[method].values()) for method, ms in result["ms"].items()]
+    title = f"ms a step, {pair}, batch {result['batch']}, {device}, median of {rounds}"
+    options.table(title, ("method", "teacher passes", "step", *PHASES), rows)
+    options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
 
 
 def _networks(pair: str) -> tuple[Pair, DataSize, int]:

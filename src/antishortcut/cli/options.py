@@ -53,15 +53,13 @@ def models(incomplete: str) -> list[str]:
 
 
 def recipes(incomplete: str) -> list[str]:
-    return [*starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
+    files = [*sorted(glob(f"{incomplete}*.toml")), *sorted(glob(f"{incomplete}*/"))]
+    return [*starting(shipped_recipes(), incomplete), *files]
 
 
 def datasets(incomplete: str) -> list[str]:
     from antishortcut.data.datasets import DATASETS, WITH_PATH
 
-    kind, colon, path = incomplete.partition(":")
-    if colon and kind in WITH_PATH:
-        return [f"{kind}:{folder}" for folder in _folders(path)]
     return starting([f"{name}:" if name in WITH_PATH else name for name in DATASETS], incomplete)
 
 
@@ -85,10 +83,6 @@ def last_of(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 def starting(known: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
-
-
-def _folders(incomplete: str) -> list[str]:
-    return sorted(glob(f"{incomplete}*/"))
 
 
 # --- Options ---
@@ -206,6 +200,8 @@ def image_folders(texts: Sequence[str]) -> dict[str, Path]:
         if not mark or not folder or name not in MEASURED:
             raise UserError(f"--at {text}: write NAME=FOLDER with a NAME of --on{suggest(name, MEASURED)}")
         folders[name] = expanded(folder)
+        if not folders[name].is_dir():
+            raise UserError(f"--at {name}={folder}: no such folder")
     return folders
 
 
@@ -252,6 +248,6 @@ def print_json(value: Any) -> None:
     print(re.sub(r"[^\n\x20-\x7e]", lambda m: m[0] if m[0].isprintable() else json.dumps(m[0])[1:-1], text))
 
 
-def tell(text: object, file: TextIO | None = None, flush: bool = False) -> None:
+def tell(text: object, file: TextIO | None = None) -> None:
     """Print a line that may hold names of files and runs; control characters are escaped."""
-    print(printable(str(text)), file=file, flush=flush)
+    print(printable(str(text)), file=file)

@@ -12,7 +12,6 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RunsOption, SetOption, execution_of, print_json, table, tell
-from antishortcut.config.recipe import Execution
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.experiments import launcher
 from antishortcut.experiments.cost import Cost, measured_cost
@@ -21,7 +20,7 @@ from antishortcut.experiments.local import LocalEngine
 from antishortcut.experiments.paper import reported_hours
 from antishortcut.experiments.suites import describe_suites, open_suite
 from antishortcut.experiments.worker import Place
-from antishortcut.progress import ProgressBar, console
+from antishortcut.progress import console
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, Argument(help="asd suite list.", autocompletion=options.suites)]
@@ -56,13 +55,15 @@ def show(
 
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
-    if not measure:
-        changed = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
-        _refuse_unused("--measure", changed)
+    if not measure and (device, precision, threads) != ("auto", "auto", 0):
+        raise UserError("--device, --precision and --threads do nothing without --measure")
     suite = _open(name, set_, only, seeds, scale)
     paper, cost = reported_hours(suite), None
     if measure:
-        cost = _measure(suite, runs, execution_of(device=device, precision=precision, threads=threads))
+        from antishortcut.experiments.benchmark import Stopwatch
+
+        clock = Stopwatch(execution_of(device=device, precision=precision, threads=threads))
+        cost = measured_cost(suite.jobs, runs, clock, _show_progress)
     if as_json:
         from antishortcut.methods import method_options
 
@@ -112,8 +113,8 @@ def run(
     """Run a suite. Finished runs are skipped, so the same command resumes after an interruption."""
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{suggest(engine, ENGINES)}")
-    if engine != "ray":
-        _refuse_unused("--engine ray", {"--address": address is not None, "--cards": cards is not None})
+    if engine != "ray" and (address is not None or cards is not None):
+        raise UserError("--address and --cards do nothing without --engine ray")
     suite = _open(name, set_, only, seeds, scale)
     if execution["cache_teachers"] is None:
         execution["cache_teachers"] = False if suite.timed else "auto"
@@ -137,12 +138,11 @@ def run(
 
 
 def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> launcher.Engine:
-    if name == "ray":
-        from antishortcut.experiments.ray_engine import RayEngine
+    if name == "local":
+        return LocalEngine(place, jobs or 1)
+    from antishortcut.experiments.ray_engine import RayEngine
 
-        return RayEngine(place, address or "auto", jobs, gpus)
-
-    return LocalEngine(place, jobs or 1)
+    return RayEngine(place, address or "auto", jobs, gpus)
 
 
 @app.command()
@@ -192,24 +192,9 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
     return open_suite(name, set_ or (), only or (), [int(number) for number in numbers], scale)
 
 
-def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
-    """Options that would do nothing, because the one they need is missing."""
-    if names := [name for name, used in flags.items() if used]:
-        raise UserError(f"{' and '.join(names)} without {needed} would do nothing; add {needed} or leave them out")
-
-
-def _measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
-    from antishortcut.experiments.benchmark import Stopwatch
-
-    with ProgressBar(f"measuring {suite.name}", 1) as bar:
-
-        def progress(done: int, groups: int, problem: str) -> None:
-            bar.total = groups
-            bar.update(done, {})
-            if problem:
-                bar.say(f"left out: {problem}")
-
-        return measured_cost(suite.jobs, runs, Stopwatch(execution), progress)
+def _show_progress(done: int, groups: int, problem: str) -> None:
+    line = f"measured {done} of {groups} kinds of steps" + (f"; left out: {problem}" if problem else "")
+    console().print(printable(line), markup=False)
 
 
 def _show_cost(cost: Cost) -> None:
