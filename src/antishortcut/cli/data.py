@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from antishortcut.evaluation.stylize.adain import Stylizer
 
 BAR = 30  # characters of the longest bar
-STARTING_PAIRS = {  # dense labels or not → teacher, student
-    False: ("timm:resnet50", "timm:mobilenetv3_small_100"),
-    True: ("deeplabv3-resnet50", "deeplabv3-mobilenetv2"),
-}
+PAIR = "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"  # to begin with
+DENSE_PAIR = "--teacher deeplabv3-resnet50 --student deeplabv3-mobilenetv2"
 DATA = "A folder of images, folder:PATH, groups:PATH, a data set or a recipe (asd list)."
 DataArg = Annotated[str, Argument(help=DATA, autocompletion=options.data)]
 
@@ -62,11 +60,12 @@ def check(
         finding = replace(finding, classes=tuple(row["class"] for row in facts["masks"]["frequency"]))
         facts["classes"] = len(finding.classes)
     problems = inspect.problems(facts)
+    pair = f"--data {shlex.quote(settings.name)} {DENSE_PAIR if finding.dense else PAIR}"
     facts |= {
         "augment": augment,
         "problems": problems,
         "advice": inspect.advice(finding, facts, settings.val_fraction),
-        "next": "asd check again when that is fixed" if problems else _next(settings, recipe, finding.dense),
+        "next": "asd check again when that is fixed" if problems else f"asd distill {recipe or pair}",
         "sheet": out and str(out),
     }
     if out is not None:
@@ -87,11 +86,8 @@ def check(
 def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSettings, str | None]:
     """The data settings of a recipe, a data set or a folder; and the recipe, if it is one. Recipes come first."""
     from antishortcut.data import DATASETS
-    from antishortcut.data.readers import FOREIGN, SUFFIXES
 
     overrides = [text for text in overrides if not text.startswith("method.")]  # as for distill
-    if Path(data).is_file() and Path(data).suffix.lower() in SUFFIXES | FOREIGN:
-        raise UserError(f"{data} is one image; name the folder that holds the folders of classes")
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
     if data.partition(":")[0] not in DATASETS:
@@ -103,14 +99,6 @@ def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSetting
     sections = {"data": {"name": data}, "teacher": {"name": "none"}, "student": {"name": "none"}}
     recipe = Recipe.model_validate({"title": "--set", "epochs": 1, **sections})
     return with_settings(recipe, overrides).data, None
-
-
-def _next(settings: DataSettings, recipe: str | None, dense: bool) -> str:
-    """The command to run next."""
-    if recipe is not None:
-        return f"asd distill {recipe}"
-    teacher, student = STARTING_PAIRS[dense]
-    return f"asd distill --data {shlex.quote(settings.name)} --teacher {teacher} --student {student}"
 
 
 def _show_check(facts: dict[str, Any], most: int) -> None:

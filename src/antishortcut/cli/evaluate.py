@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,12 +83,9 @@ def score_run(
     from antishortcut.evaluation import EvalContext
     from antishortcut.evaluation import evaluate as evaluate_run
 
-    folder = RunDir(path)
-    context = EvalContext(
-        session.sets(folder.read()[0].data), runs or path.resolve().parent.parent, at=images, quiet=False
-    )
-    if session.root is not None:
-        context = replace(context, root=session.root)
+    folder, parent = RunDir(path), runs or path.resolve().parent.parent
+    root: dict[str, Any] = {"root": session.root} if session.root else {}
+    context = EvalContext(session.sets(folder.read()[0].data), parent, at=images, quiet=False, **root)
     return evaluate_run(folder, context, names, device=device)
 
 

@@ -103,7 +103,6 @@ DeviceOption = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 PrecisionOption = Annotated[str, Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
 ThreadsOption = Annotated[int, Option(help="CPU threads of each process, 0 for torch's default.")]
 
-MICRO_BATCHES = "Micro-batches per accumulation step; auto fits memory [default: 1; auto without a recipe]."
 CACHE = "Cache the teachers' outputs on disk [default: in suites, if there is room]."
 
 # execution flag → its type and default; see `with_execution`
@@ -115,7 +114,10 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "threads": (ThreadsOption, 0),
     "workers": (Annotated[str, Option(help="Processes that decode image files; auto: one per core.")], "auto"),
     "save_every": (Annotated[float, Option(help="Seconds between checkpoints to resume from.")], 60.0),
-    "micro_batches": (Annotated[str | None, Option(help=MICRO_BATCHES)], None),
+    "micro_batches": (
+        Annotated[str | None, Option(help="Micro-batches per accumulation step; auto fits memory.")],
+        None,
+    ),
     "log": (Annotated[str, Option(help="Where metrics are logged too: tensorboard, wandb, or both.")], "tensorboard"),
     "cache_teachers": (Annotated[bool | None, Option("--cache-teachers/--no-cache-teachers", help=CACHE)], None),
     "teacher_precision": (Annotated[str, Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),

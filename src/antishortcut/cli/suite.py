@@ -78,8 +78,8 @@ def show(
         jobs_here = [job for job in suite.jobs if job.suite == folder]
         recipe, count = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
         title = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
-        first = {job.name: job for job in reversed(jobs_here)}
-        rows = [(name, first[name].method, _settings(first[name]), _early(first[name]), count[name]) for name in count]
+        first = {key: next(job for job in jobs_here if job.name == key) for key in count}
+        rows = [(key, job.method, _settings(job), _early(job), count[key]) for key, job in first.items()]
         table(f"{folder}: {title}", ("name", "method", "settings", "T_early", "seeds"), rows)
     tell(f"{len(suite.jobs)} students")
     if paper:
@@ -87,7 +87,7 @@ def show(
     if cost:
         _show_cost(cost)
     else:
-        tell(f"hours on this machine: asd suite show {name}{f' --scale {scale}' * (scale != 'paper')} --measure")
+        tell("add --measure for the hours on this machine")
 
 
 @app.command()
