@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from antishortcut.cli import app, options
 from antishortcut.cli.info import KINDS
@@ -18,6 +15,7 @@ from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
 from antishortcut.experiments.suites import SUITES
 from antishortcut.models.registry import IMAGENET
+from tests.cli.test_cli import asd
 
 
 @pytest.mark.parametrize(
@@ -67,12 +65,6 @@ def test_completion_is_installed(tmp_path: Path) -> None:
     code = "import sys; from antishortcut.cli import main; sys.argv[0] = 'asd'; main()"
     subprocess.run([sys.executable, "-c", code, "--install-completion", "bash"], env=env, check=True)
     assert "_ASD_COMPLETE" in (tmp_path / ".bash_completions/asd.sh").read_text()
-
-
-def asd(*words: str) -> Any:
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_list_without_a_name_lists_the_kinds() -> None:
