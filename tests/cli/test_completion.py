@@ -27,7 +27,6 @@ from tests.cli.test_cli import asd
         ("asd distill P2 --via wrn-40", ["wrn-40-2", "wrn-40-1"]),
         ("asd audit --model tim", [*(name for name in IMAGENET if name.startswith("timm")), "timm:"]),
         ("asd distill --student timm:mobilenetv3_small_0", [f"timm:mobilenetv3_small_0{size}" for size in (50, 75)]),
-        ("asd distill --teacher torchvision:resnet5", ["torchvision:resnet50"]),
         ("asd evaluate runs --on clean,sc", ["clean,scenes"]),
         ("asd bench --methods kd,rk", ["kd,rkd"]),
         ("asd check i", ["imagenet100", "images/"]),

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from antishortcut import __version__
 from antishortcut.cli import analyze, data, evaluate, info, suite, train
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.progress import first_process, own_exit_code
@@ -23,8 +24,6 @@ app = typer.Typer(
 def _version(show: bool) -> None:
     """Print the version and exit."""
     if show:
-        from antishortcut import __version__
-
         print(f"asd {__version__}")
         raise typer.Exit
 
@@ -47,13 +46,9 @@ app.command("list")(info.list_)
 app.add_typer(suite.app, name="suite")
 
 
-def main() -> None:
+@own_exit_code()
+def main() -> NoReturn:
     """Run the command. Bad input is one line and exit code 2; a signal is 128 + its number."""
-    with own_exit_code():
-        _main()
-
-
-def _main() -> NoReturn:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
@@ -75,7 +70,12 @@ def _main() -> NoReturn:
             sys.exit(2)
         if hasattr(error, "format_message"):  # typer's: bad arguments
             _fail(f"{one_line(error.format_message()).rstrip('.')}; see --help")
-        if _is_out_of_memory(error):
+        is_out_of_memory = isinstance(error, MemoryError)
+        if "torch" in sys.modules:
+            from antishortcut.training import microbatch
+
+            is_out_of_memory = microbatch.is_out_of_memory(error)
+        if is_out_of_memory:
             _fail(one_line(f"out of memory ({first_line(error)}); use a smaller batch, fewer images or more memory"))
         raise
     if stop.number:  # typer may have replaced the exit code
@@ -92,11 +92,3 @@ def _stopped(line: str, code: int) -> NoReturn:
     if first_process():
         print(f"asd: {one_line(line)}", file=sys.stderr)
     sys.exit(code)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from antishortcut.training.microbatch import is_out_of_memory
-
-    return is_out_of_memory(error)

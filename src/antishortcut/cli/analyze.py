@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from antishortcut.types import DataSplits
 
 PAGE, RESULT = "audit.html", "audit.json"
-WRITTEN = ("pictures", "figures", PAGE, RESULT)
 
 # Columns of the tables: key → heading
 ENERGY = {
@@ -154,9 +153,7 @@ def _from_files(
     return AuditInput(model, sets, networks, {name: str(path) for name, path in states.items()}, next(iter(paths)))
 
 
-def _load(
-    model: str, path: Path, sets: DataSplits, embedding: str | None = None, classes: int | None = None
-) -> Network:
+def _load(model: str, path: Path, sets: DataSplits, embedding: str | None, classes: int | None) -> Network:
     from antishortcut.models import build, load_weights
 
     if not path.is_file():
@@ -182,7 +179,7 @@ def _add_student(case: AuditInput, path: Path | None, model: str | None, classes
     if path.is_dir() == (model is not None):
         raise UserError(f"--student {path}: a file of weights needs --student-model, a run folder knows its model")
     if model is not None:
-        case.networks["student"], case.files["student"] = _load(model, path, case.sets, classes=classes), str(path)
+        case.networks["student"], case.files["student"] = _load(model, path, case.sets, None, classes), str(path)
         return
     folder = RunDir(path)
     run, _ = folder.read()
@@ -200,7 +197,11 @@ def _clear(out: Path) -> None:
     folder = out.resolve()
     recover_dir(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if folder.is_file() or folder == Path.cwd() or (names and not {RESULT} <= names <= set(WRITTEN)):
+    if (
+        folder.is_file()
+        or folder == Path.cwd()
+        or (names and not {RESULT} <= names <= {"pictures", "figures", PAGE, RESULT})
+    ):
         raise UserError(f"--out {out} holds other things already; name a new folder")
 
 

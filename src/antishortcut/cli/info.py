@@ -27,7 +27,6 @@ from antishortcut.progress import ProgressBar
 if TYPE_CHECKING:
     from antishortcut.experiments.benchmark import Pair
 
-Rows = list[dict[str, Any]]
 KINDS = {  # kind → where its names are used
     "methods": "asd distill RECIPE --method NAME",
     "models": "asd distill RECIPE --set student.name=NAME",
@@ -57,7 +56,7 @@ def list_(
     print_rows(what or "asd list", rows, as_json)
 
 
-def _rows(kind: str) -> Rows:
+def _rows(kind: str) -> list[dict[str, Any]]:
     if kind == "methods":
         return _methods()
     if kind == "models":
@@ -80,7 +79,7 @@ def _rows(kind: str) -> Rows:
     return [{"name": name, "what": line} for name, line in lines.items()]
 
 
-def _methods() -> Rows:
+def _methods() -> list[dict[str, Any]]:
     from antishortcut.methods import METHODS, method_options, method_roles
 
     rows = []

@@ -42,19 +42,14 @@ def models(incomplete: str) -> list[str]:
         import timm
 
         return starting((f"timm:{name}" for name in timm.list_models()), incomplete)
-    if incomplete.startswith("torchvision:"):
-        import torchvision
-
-        names = torchvision.models.list_models(module=torchvision.models)
-        return starting((f"torchvision:{name}" for name in names), incomplete)
     from antishortcut.models.registry import DEEPLAB, FAMILIES, IMAGENET
 
     return starting((*FAMILIES, *DEEPLAB, *IMAGENET, "timm:", "torchvision:", "import:"), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
-    files = [*sorted(glob(f"{incomplete}*.toml")), *sorted(glob(f"{incomplete}*/"))]
-    return [*starting(shipped_recipes(), incomplete), *files]
+    files = sorted(glob(f"{incomplete}*.toml")) + sorted(glob(f"{incomplete}*/"))
+    return starting(shipped_recipes(), incomplete) + files
 
 
 def datasets(incomplete: str) -> list[str]:

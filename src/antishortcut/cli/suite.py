@@ -62,8 +62,9 @@ def show(
     if measure:
         from antishortcut.experiments.benchmark import Stopwatch
 
+        tell("measuring steps …", file=sys.stderr)
         clock = Stopwatch(execution_of(device=device, precision=precision, threads=threads))
-        cost = measured_cost(suite.jobs, runs, clock, _show_progress)
+        cost = measured_cost(suite.jobs, runs, clock)
     if as_json:
         from antishortcut.methods import method_options
 
@@ -190,11 +191,6 @@ def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str 
     if seeds is not None and not (numbers and all(number.isdecimal() for number in numbers)):
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3")
     return open_suite(name, set_ or (), only or (), [int(number) for number in numbers], scale)
-
-
-def _show_progress(done: int, groups: int, problem: str) -> None:
-    line = f"measured {done} of {groups} kinds of steps" + (f"; left out: {problem}" if problem else "")
-    console().print(printable(line), markup=False)
 
 
 def _show_cost(cost: Cost) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from antishortcut.cli import options
+from antishortcut.cli.evaluate import score_run
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.config.recipe import Recipe, Run, load_recipe, recipe_from, rewind_length, setting, with_settings
 from antishortcut.errors import UserError, plural, suggest
@@ -138,9 +139,7 @@ def teach(
 @options.with_execution(*options.STUDENT_ONLY)
 def rewind(
     teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
-    epochs: Annotated[
-        int | None, Option(min=1, help="Epochs or iterations, as the teacher's [default: 10 epochs].")
-    ] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Or iterations, as the teacher's [default: 10 epochs].")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     as_json: JsonOption = False,
@@ -386,8 +385,6 @@ def _estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: i
 
 def _score(run: Run, session: Session, device: str) -> None:
     """Score the student for the report; what cannot be measured is left out with a line."""
-    from antishortcut.cli.evaluate import score_run
-
     names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
     for name in names if first_process() else ():
         try:
