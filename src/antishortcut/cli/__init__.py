@@ -1,4 +1,4 @@
-"""The command `asd`. Commands import what they need when they run, so `asd --help` is instant."""
+"""The command `asd`. What imports torch is imported when a command runs, so `asd --help` is instant."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Option
+from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table, tell
@@ -230,7 +229,7 @@ LEGEND = (
 
 
 def targets(
-    teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>.")],
+    teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>.")],
     states: Annotated[str, Option(help="Early states, comma-separated [default: all it kept].")] = "",
     strengths: Annotated[str, Option(help="Values of λ, comma-separated.")] = "0,0.25,0.5,1,2",
     data_root: RootOption = None,

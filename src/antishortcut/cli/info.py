@@ -11,9 +11,8 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from packaging.requirements import Requirement
-from typer import Option
+from typer import Argument, Option
 
 from antishortcut import __version__, hardware
 from antishortcut.cli import options
@@ -41,7 +40,7 @@ LISTED = f"{', '.join(KINDS)}; without it, this list."
 
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help=LISTED, autocompletion=lambda incomplete: starting(KINDS, incomplete))
+        str | None, Argument(help=LISTED, autocompletion=lambda incomplete: starting(KINDS, incomplete))
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

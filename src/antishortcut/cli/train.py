@@ -276,13 +276,7 @@ def _pair_request(data: str | None, teacher: str | None, student: str | None, **
 
 
 def _plan(
-    request: PairRequest,
-    session: Session,
-    suite: str,
-    overrides: Sequence[str],
-    method: str,
-    write: bool,
-    as_json: bool,
+    request: PairRequest, session: Session, suite: str, overrides: list[str], method: str, write: bool, as_json: bool
 ) -> Path:
     """The recipe of a folder of runs: the existing one if it agrees, or a new one. Nothing is written if it fails."""
     from antishortcut.training.auto_recipe import plan_recipe, to_toml
@@ -320,12 +314,12 @@ def _plan(
     return path
 
 
-def _require_agreement(path: Path, request: PairRequest, overrides: Sequence[str]) -> None:
+def _require_agreement(path: Path, request: PairRequest, overrides: list[str]) -> None:
     """An existing recipe is never changed."""
     recipe, settings = load_recipe(str(path)), request.settings
     if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
         del settings["data.name"]
-    changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(overrides))
+    changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + overrides)
     if text := difference(recipe, changed):
         raise UserError(f"{path} is another recipe ({text}); edit it, or give these runs a --suite of their own")
 
