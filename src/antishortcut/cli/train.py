@@ -165,7 +165,7 @@ def rewind(
 @options.with_execution()
 def distill(
     recipe: Annotated[str | None, Argument(help=options.RECIPE, autocompletion=options.recipes)] = None,
-    data: Annotated[str | None, Option(help="Instead: a folder of images.", autocompletion=options.data)] = None,
+    data: Annotated[str | None, Option(help="Without a recipe: your images.", autocompletion=options.data)] = None,
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
     final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
