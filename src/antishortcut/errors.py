@@ -74,6 +74,4 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)
     close = get_close_matches(word, words, n=3, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(repr(w) for w in close) + "?"
-    return "; known: " + ", ".join(words)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(words)}"

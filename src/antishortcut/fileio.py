@@ -64,6 +64,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     """
     path = path.absolute()
     new, old = _beside(path)
+    first = not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         recover_dir(path)
@@ -76,6 +77,8 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path} ({error.strerror or error}); name another folder as --out") from error
     finally:
         recover_dir(path)
+        if first and path.parent.is_dir() and not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
 
 def recover_dir(path: Path) -> None:
@@ -123,8 +126,7 @@ def near_folder(path: str | Path) -> str:
     place = expanded(path)
     while not place.parent.is_dir():
         place = place.parent
-    folders = [folder.name for folder in sorted(place.parent.glob("*/"))]
-    close = get_close_matches(place.name, folders, n=3)
+    close = get_close_matches(place.name, [folder.name for folder in sorted(place.parent.glob("*/"))])
     return f"; did you mean {' or '.join(str(place.parent / name) for name in close)}?" if close else ""
 
 
