@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     args = parser.parse_args()
     session = Session(args.runs, args.data_root)
-    data = data_settings(args.data)
+    data, _ = data_settings(args.data)
     sets = session.sets(data)
     side = sets.image_size
     recipe = Recipe(

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 LONGEST = 2_000  # characters of an error, which may quote a file
-WORD = 80  # characters of a mistyped word that are compared with the known ones: it takes quadratic time
 
 RIGHTS = "change who may read and write it, or name another place"
 ROOM = "make room there, then give the same command again"
@@ -33,15 +32,12 @@ class UserError(ValueError):
 
 def printable(text: str) -> str:
     """Text with control characters escaped, which would move a terminal's cursor or reverse a line."""
-    if text.isprintable():
-        return text
-    return "".join(char if _shows(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+    steering = [c for c in set(text) if c != "\n" and not c.isprintable() and unicodedata.category(c) != "Zs"]
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in steering})
 
 
 def one_line(text: str) -> str:
     """The same in one line, with its middle left out where it is very long."""
-    if len(text) > 2 * LONGEST:  # before each letter is looked at
-        text = f"{text[:LONGEST]} … {text[-LONGEST:]}"
     line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 503]} … {line[-500:]}"
 
@@ -77,11 +73,5 @@ def plural(number: int, thing: str) -> str:
 def suggest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
     words = list(known)
-    close = get_close_matches(word[:WORD], words, n=3, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(repr(w) for w in close) + "?"
-    return "; known: " + ", ".join(words)
-
-
-def _shows(char: str) -> bool:
-    return char == "\n" or char.isprintable() or unicodedata.category(char) == "Zs"
+    close = get_close_matches(word, words, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(words)}"

@@ -8,14 +8,13 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from antishortcut.errors import WORD, UserError
+from antishortcut.errors import UserError
 
 TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
 
@@ -26,23 +25,20 @@ def atomic_path(path: Path, parents: bool = True) -> Iterator[Path]:
 
     Without `parents` only the folder itself is created: a run folder whose disk was unmounted must not come back.
     """
-    temporary, handle = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part"), None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    path.parent.mkdir(parents=parents, exist_ok=True)
     try:
-        path.parent.mkdir(parents=parents, exist_ok=True)
-        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # without locks nothing is swept either
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield temporary
-        os.fsync(handle)
-        os.replace(temporary, path)
+        with temporary.open("xb") as file:
+            with suppress(OSError):  # without locks nothing is swept either
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield temporary
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 @contextmanager
@@ -81,9 +77,8 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path} ({error.strerror or error}); name another folder as --out") from error
     finally:
         recover_dir(path)
-        if first:
-            with suppress(OSError):  # not empty
-                path.parent.rmdir()
+        if first and path.parent.is_dir() and not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
 
 def recover_dir(path: Path) -> None:
@@ -121,24 +116,18 @@ def sha256(path: str | Path) -> str:
 
 def plain(path: str | Path) -> None:
     """Refuse what is not a plain file: reading a pipe may wait forever."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a folder, not a file" if path.is_dir() else "not a plain file", str(path))
 
 
 def near_folder(path: str | Path) -> str:
     """A hint naming folders similar to a path that does not exist, or an empty string."""
     place = expanded(path)
-    while not place.parent.is_dir() and place != place.parent:
+    while not place.parent.is_dir():
         place = place.parent
-    try:
-        beside = {entry.name.lower(): entry for entry in sorted(place.parent.iterdir()) if entry.is_dir()}
-    except OSError:
-        return ""
-    close = get_close_matches(place.name.lower()[:WORD], beside, n=3, cutoff=0.6)
-    return "; did you mean " + " or ".join(str(beside[name]) for name in close) + "?" if close else ""
+    close = get_close_matches(place.name, [folder.name for folder in sorted(place.parent.glob("*/"))])
+    return f"; did you mean {' or '.join(str(place.parent / name) for name in close)}?" if close else ""
 
 
 def expanded(path: str | Path) -> Path:

@@ -20,10 +20,8 @@ def cores() -> int:
 
 def processor() -> str:
     """The name of the CPU."""
-    try:
-        name = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        name = None
+    cpuinfo = Path("/proc/cpuinfo")
+    name = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
     return name[1] if name else platform.processor() or platform.machine()
 
 

@@ -41,8 +41,11 @@ class ProgressBar:
         self.bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
             from rich.markup import escape
+            from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            self.bar = _bar()
+            columns = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
+            terms = TextColumn("{task.fields[terms]}")
+            self.bar = Progress(*columns, terms, console=console(), transient=True)
             self.task = self.bar.add_task(escape(printable(title)), total=total, terms="")
 
     def __enter__(self) -> Self:
@@ -78,21 +81,6 @@ class ProgressBar:
             target = self.bar.console if self.bar is not None else console()
             with suppress(OSError):
                 target.print(printable(f"{self.title}: {text}"), markup=False)
-
-
-def _bar() -> Progress:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    more = (TimeRemainingColumn(), TextColumn("{task.fields[terms]}"))
-    return Progress(*columns, *more, console=console(), transient=True)
 
 
 @contextmanager

@@ -20,37 +20,26 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from antishortcut.config.recipe import SCHEMA, Run
+from antishortcut.config.recipe import SCHEMA, Run, Settings
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, near_folder, remove_leftovers, sha256, text
 
-DEEPEST = 100  # lists in lists of a JSON file; ours have five
-LOG = 2**30  # bytes of metrics.jsonl that are read
-
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
-    data = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    with atomic_write(path, parents) as file:
-        file.write(data.encode(errors="backslashreplace"))  # a file's name, like a class's, may be no UTF-8
+    with atomic_write(path, parents) as file:  # a file's name, like a class's, may be no UTF-8
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
 
 
 def read_json(path: Path) -> Any:
     try:
-        return shallow(json.loads(text(path)))
+        return json.loads(text(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: cannot be read as JSON ({reason}); restore it or remove its folder") from None
 
 
-def shallow(value: Any) -> Any:
-    """The same value; a ValueError if it is nested too deep for what is done with it next."""
-    level = [value]
-    for _ in range(DEEPEST):
-        dicts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [inner for each in dicts for inner in each]
-        if not level:
-            return value
-    raise ValueError(f"nested more than {DEEPEST} deep")
+def damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: damaged ({what}); restore it or remove its folder")
 
 
 class InUse(UserError):
@@ -101,16 +90,14 @@ class RunDir:
             if schema == SCHEMA:
                 run, execution = Run.model_validate(value["run"]), dict(value["execution"])
         except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
-            raise UserError(f"{path}: damaged ({type(error).__name__}); restore it or remove its folder") from None
+            raise damaged(path, type(error).__name__) from None
         if schema != SCHEMA:
             raise UserError(
-                f"{path}: written by another version (schema {schema}, this one has {SCHEMA}); train it again under "
-                "another --runs, or read it with the version that wrote it"
+                f"{path}: of another version (schema {schema}, not {SCHEMA}); train it again under another --runs"
             )
         if value.get("sum", _sum(value)) != _sum(value):
             raise UserError(
-                f"{path}: damaged or edited (its checksum is wrong); restore it or remove its folder; if you edited "
-                'it on purpose, remove its "sum"'
+                f'{path}: damaged or edited (wrong checksum); restore it, or remove its "sum" if you edited it'
             )
         return run, execution
 
@@ -137,10 +124,9 @@ class RunDir:
         return (self.path / "result.json").exists()
 
     def result(self) -> dict[str, Any]:
-        path = self.path / "result.json"
-        result = read_json(path)
+        result = read_json(self.path / "result.json")
         if not isinstance(result, dict):
-            raise UserError(f"{path}: damaged (not a JSON object); restore it or remove its folder")
+            raise damaged(self.path / "result.json", "not a JSON object")
         return result
 
     def primary_metric(self) -> tuple[str, float]:
@@ -150,8 +136,7 @@ class RunDir:
         try:
             return name, float(result["last"][name])
         except (KeyError, TypeError, ValueError, OverflowError):
-            path = self.path / "result.json"
-            raise UserError(f"{path}: damaged (no last {name}); restore it or remove its folder") from None
+            raise damaged(self.path / "result.json", f"no last {name}") from None
 
     def finish(self, result: dict[str, Any]) -> None:
         """With the checksums of the weights that are there."""
@@ -159,13 +144,10 @@ class RunDir:
         write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
 
     def weights(self, path: Path | None = None) -> Path:
-        """The file of a student's weights, if it is still the one that was saved; older results do not say.
-
-        Or another file of weights, its method's.
-        """
+        """A file of weights, the student's or its method's, if it is still the one that was saved."""
         path = path or self.student
-        message = self.result().get("sha256") if self.finished else None
-        if isinstance(message, dict) and path.is_file() and message.get(path.name) != sha256(path):
+        sums = self.result().get("sha256") if self.finished else None
+        if isinstance(sums, dict) and path.is_file() and sums.get(path.name) != sha256(path):
             raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
         return path
 
@@ -192,37 +174,29 @@ class RunDir:
             self._unwritten = b""
 
     def history(self) -> list[dict[str, Any]]:
-        """The logged rows."""
-        return [row for _, row in self._rows()]
+        """The logged rows, up to the first that is cut short or damaged."""
+        rows = []
+        with suppress(FileNotFoundError, ValueError, RecursionError):
+            for line in self.metrics.read_bytes().splitlines(keepends=True):
+                row = json.loads(line)
+                if not isinstance(row, dict) or not line.endswith(b"\n"):
+                    break
+                rows.append(row)
+        return rows
 
     def cut(self, step: int) -> None:
         """Drop the rows after `step`: those steps are going to be repeated."""
-        lines = [line for line, row in self._rows() if row.get("step", 0) <= step]
+        rows = [json.dumps(row) + "\n" for row in self.history() if row.get("step", 0) <= step]
         with atomic_write(self.metrics, parents=False) as file:
-            file.writelines(lines)
-
-    def _rows(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Lines and rows of the log, up to the first that is cut short or damaged."""
-        if not self.metrics.exists():
-            return
-        with self.metrics.open("rb") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    return
-                if not isinstance(row, dict) or not line.endswith(b"\n"):
-                    return
-                yield line, row
+            file.write("".join(rows).encode())
 
     def score(self, name: str) -> dict[str, Any] | None:
         """A score; None if there is none or its file is damaged: it is then computed again."""
-        path = self.path / "scores" / f"{name}.json"
-        try:
-            value = read_json(path) if path.exists() else None
-        except UserError:
-            return None
-        return value if isinstance(value, dict) and isinstance(value.get("values"), dict) else None
+        with suppress(UserError):
+            value = read_json(self.path / "scores" / f"{name}.json")
+            if isinstance(value, dict) and isinstance(value.get("values"), dict):
+                return value
+        return None
 
     def scores(self) -> dict[str, dict[str, Any]]:
         """All scores that can be read, by name."""
@@ -248,23 +222,16 @@ class RunDir:
 
 def _sum(value: dict[str, Any]) -> str:
     """Checksum of the settings in run.json."""
-    settings = json.dumps([value["run"], value["execution"]], sort_keys=True)
-    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([value["run"], value["execution"]], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find_twin(run: Run, runs: Path) -> RunDir | None:
     """A finished run of the same hash in another folder of a suite."""
-    own = run.folder(runs)
     for path in sorted(runs.glob(f"*/*-s{run.seed}/result.json")):
-        if path.parent == own:
-            continue
-        try:
-            twin = RunDir(path.parent)
-            message = read_json(twin.path / "run.json").get("hash")
-            if message == run.hash and twin.read()[0].hash == message:  # by its settings too: they may have been edited
+        twin = RunDir(path.parent)
+        with suppress(UserError):  # damaged, or of another version
+            if twin.path != run.folder(runs) and twin.read()[0].hash == run.hash:
                 return twin
-        except (UserError, AttributeError):
-            continue
     return None
 
 
@@ -276,15 +243,13 @@ def _instead(folder: Path) -> str:
     return "" if folder.is_dir() else near_folder(folder)
 
 
-def difference(a: Run, b: Run) -> str:
-    """The first settings in which two runs differ, for a person."""
-    one, two = a.model_dump(mode="json"), b.model_dump(mode="json")
-    pairs = [(key, one[key], two[key]) for key in one if one[key] != two[key]]
-    flat: list[str] = []
-    for key, old, new in pairs:
-        if isinstance(old, dict) and isinstance(new, dict):
-            inner = [k for k in old | new if old.get(k) != new.get(k)]
-            flat += [f"{key}.{k}: {old.get(k)!r} there, {new.get(k)!r} here" for k in inner]
-        else:
-            flat.append(f"{key}: {old!r} there, {new!r} here")
-    return "; ".join(flat[:3]) + ("; …" if len(flat) > 3 else "")
+def difference(there: Settings, here: Settings) -> str:
+    """The first settings in which two runs or recipes differ, for a person; empty if there are none."""
+    lines: list[str] = []
+    for key, old in there.model_dump(mode="json").items():
+        new = here.model_dump(mode="json")[key]
+        inner = (
+            {f"{key}.{k}": (old.get(k), new.get(k)) for k in old | new} if isinstance(old, dict) else {key: (old, new)}
+        )
+        lines += [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in inner.items() if a != b]
+    return "; ".join(lines[:3]) + ("; …" if len(lines) > 3 else "")

@@ -261,13 +261,10 @@ def test_the_page_is_one_file_and_escapes_names(tmp_path: Path) -> None:
     assert names == {"course", "directions", "student", "angles", "spectrum", "steadiness"}
 
 
-def test_no_page_without_the_report_libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_needs_the_report_libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.delitem(sys.modules, "antishortcut.report.audit_page")
-    early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
-    result = asd("audit", "--final", str(final), "--early", str(early), "--model", "cnn-2-8", *OWN)
-    assert result["page"] is None
-    assert {path.name for path in (here / "audit").iterdir()} == {"audit.json", "pictures"}
+    fails(monkeypatch, "an audit needs altair: pip install 'antishortcut[report]'", "audit")
 
 
 def asd(*words: str) -> Any:
@@ -369,7 +366,7 @@ def test_audit_of_a_teacher_folder_and_its_student(
     for words, message in (
         (("--early", "16%"), "has no state '16%'; did you mean"),
         (("--early", "100%"), "cannot be the early one too"),
-        (("--model", "cnn-2-8"), "leave out --model"),
+        (("--model", "cnn-2-8"), "--teacher brings its own model and data"),
     ):
         fails(monkeypatch, message, "audit", "--teacher", home, *words)
     fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(session.runs)))
@@ -408,19 +405,19 @@ def test_errors_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Path("full").mkdir()
     Path("full/mine.txt").touch()
     for message, words in {
-        "missing: --model, --data, --early": ("--final", "e.pt"),
+        "an audit needs --final, --early, --model and --data": ("--final", "e.pt"),
         "no weights at gone.pt": ("--final", "gone.pt", "--early", "e.pt"),
         "no weights at gone.safetensors": ("--final", "e.pt", "--early", "x=gone.safetensors"),
         "code.pt holds no plain tensors": ("--final", "code.pt", "--early", "e.pt"),
         "text.pt holds no plain tensors": ("--final", "text.pt", "--early", "e.pt"),
         "folder:own has 2 classes: where the model has other outputs": ("--final", "more.pt", "--early", "e.pt"),
         "nan.pt holds NaN in": ("--final", "e.pt", "--early", "nan.pt"),
-        "two early states are called 'e'": ("--final", "e.pt", "--early", "e.pt", "--early", "e.pt"),
-        "call the state something else": ("--final", "e.pt", "--early", "final=e.pt"),
+        "'e' cannot name this state, or names another": ("--final", "e.pt", "--early", "e.pt", "--early", "e.pt"),
+        "'final' cannot name this state": ("--final", "e.pt", "--early", "final=e.pt"),
         "--out full holds other things": ("--final", "e.pt", "--early", "e.pt", "--out", "full"),
-        "needs --student-model": ("--final", "e.pt", "--early", "e.pt", "--student", "e.pt"),
+        "a file of weights needs --student-model": ("--final", "e.pt", "--early", "e.pt", "--student", "e.pt"),
         "--student-model needs --student": ("--final", "e.pt", "--early", "e.pt", "--student-model", "cnn-2-8"),
         "no run.json": ("--final", "e.pt", "--early", "e.pt", "--student", "full"),
     }.items():  # fmt: skip
-        usual = () if message.startswith("missing") else ("--model", "cnn-2-8", *OWN)
+        usual = () if message.startswith("an audit needs") else ("--model", "cnn-2-8", *OWN)
         fails(monkeypatch, message, "audit", *words, *usual)

@@ -56,7 +56,6 @@ def test_data_sets_are_found_where_they_are_opened(tmp_path: Path, monkeypatch: 
 def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_DATA", str(tmp_path / "gone"))
     monkeypatch.setenv("ANTISHORTCUT_DATE", "today")
-    monkeypatch.setenv("ANTISHORTCUT_NATIVE", "float23")
     monkeypatch.setattr(hardware, "shared_bytes", lambda: 64 * 2**20)
     usage = shutil.disk_usage(".")._replace(free=2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
@@ -64,7 +63,7 @@ def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     warnings = "\n".join(examine()["warnings"])
-    for words in ("gone: no such folder", "ANTISHORTCUT_DATE is set, but means nothing", "float23", "--shm-size",
+    for words in ("gone: no such folder", "ANTISHORTCUT_DATE is set, but means nothing", "--shm-size",
                   "make room", "install g++", "NVIDIA", "no GPU"):  # fmt: skip
         assert words in warnings, words
 

@@ -208,10 +208,10 @@ def test_groups_and_recipes(check: Check, tmp_path: Path) -> None:
         (["cifr100"], "did you mean 'cifar100'"),
         (["no/such/folder"], "'no/such/folder' is no folder"),
         (["my fotos"], "'my fotos' is no folder, data set or recipe; did you mean my photos?"),
-        (["my photos/train/ape/0.png"], "is one image; name the folder"),
+        (["my photos/train/ape/0.png"], "0.png: not a TOML file"),
         (["cues", "--set", "data.augmnt=none"], "did you mean 'augment'"),
         (["my photos", "--set", "data.augment=scale-crop-flip"], "for images with masks"),
-        (["my photos", "--out", "sheet"], "name a picture"),
+        (["my photos", "--out", "sheet.jpg"], "name a PNG file"),
         (["groups:nowhere"], "nowhere"),
     ],
 )

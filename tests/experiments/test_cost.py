@@ -256,7 +256,7 @@ def test_show_measures_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bench, "STEPS", 1)
     small = [word for text in ("data.options.count=64", "optim.batch=8") for word in ("--set", text)]
     words = ["desk-cues", *small, "--only", "kd", "--runs", str(tmp_path)]
-    assert "hours on this machine: asd suite show desk-cues --measure" in show(*words)
+    assert "add --measure for the hours on this machine" in show(*words)
     assert isinstance(json.loads(show(*words, "--json")), list)
     printed = show(*words, "--measure", "--device", "cpu", "--threads", "1")
     assert "one after the other" in printed

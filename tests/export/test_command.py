@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from antishortcut.cli import app, main
-from antishortcut.cli.export import FORMATS as OFFERED
+from antishortcut.cli.evaluate import FORMATS as OFFERED
 from antishortcut.config.recipe import ModelSettings, load_recipe
 from antishortcut.export import FORMATS
 from antishortcut.run_dir import RunDir

@@ -14,9 +14,6 @@ import torch
 CALLS = {  # module, name → what it is called with, where {} is the marker
     ("os", "system"): "touch {}",
     ("builtins", "exec"): "open('{}', 'w').close()",
-    ("builtins", "getattr"): "x",
-    ("subprocess", "check_output"): "touch",
-    ("functools", "partial"): "x",
     ("runpy", "run_path"): "{}",
     ("torch.hub", "load"): "{}",
     ("torch.storage", "_load_from_bytes"): "x",

@@ -167,13 +167,8 @@ def _safetensors(head: bytes, length: int | None = None, body: bytes = b"\0" * 8
 GOOD = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
 DAMAGED = {
     "a head longer than the file": _safetensors(GOOD, 2**20),
-    "a head of 2⁶³ bytes": _safetensors(GOOD, 2**63),
     "offsets outside": _safetensors(GOOD.replace(b"8]}", b"1099511627776]}")),
-    "offsets backwards": _safetensors(GOOD.replace(b"[0, 8]", b"[8, 0]")),
     "fewer bytes than stated": _safetensors(GOOD, body=b"\0" * 4),
-    "a shape that overflows": _safetensors(GOOD.replace(b"[2]", b"[4611686018427387904, 4611686018427387904]")),
-    "an unknown type": _safetensors(GOOD.replace(b"F32", b"F33")),
-    "deep JSON": _safetensors(b'{"a":' * 100_000),
     "nothing": b"",
 }
 

@@ -162,15 +162,8 @@ def test_two_files_with_the_same_weights_are_refused(
 def test_a_folder_without_states_is_refused_with_a_hint(
     recipe: Recipe, session: Session, elsewhere: RunDir, tmp_path: Path
 ) -> None:
-    hub = tmp_path / "hub"
-    hub.mkdir()
-    (hub / "model.safetensors").touch()
-    for folder, hint in (
-        (tmp_path, "a folder without manifest.json"),
-        (hub, f"a file of weights, like {hub}/model.safetensors"),
-        (elsewhere.path / "snapshots", f"the folder around it, {elsewhere.path}"),
-    ):
-        with pytest.raises(UserError, match=re.escape(hint)):
+    for folder in (tmp_path, elsewhere.path / "snapshots"):
+        with pytest.raises(UserError, match=r"a folder without manifest\.json.* name one that Snapshots wrote"):
             feasible(imported(recipe, folder), session, "asd")
 
 

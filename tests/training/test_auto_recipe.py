@@ -189,10 +189,10 @@ def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypat
     out, err, code = asd(*other, "--method", "nosuch")
     assert (code, (suite / "recipe.toml").read_text()) == (2, recipe)
     out, err, code = asd(*other, "--set", "optim.betas=[0.9, 0.99]")
-    assert "says optim.betas = (0.9, 0.999), not (0.9, 0.99)" in err
+    assert "(optim.betas: [0.9, 0.999] there, [0.9, 0.99] here)" in err
     out, err, code = asd("distill", "--data", "photos", *PAIR, "--epochs", 3)
     assert (code, out) == (2, "")
-    assert "says epochs = 2, not 3" in err
+    assert "(epochs: 2 there, 3 here)" in err
     assert asd("report", suite)[2] == 0
     page = (suite / "report.html").read_text()
     assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("asd", "kd", "ce"))
@@ -217,8 +217,8 @@ def test_a_device_that_is_not_here_leaves_no_plan(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "--data, --teacher, --student are missing"),
-        (("--data", "photos", "--teacher", "cnn-8"), "--student is missing"),
+        ((), "name a recipe (asd list recipes), or --data, --teacher and --student"),
+        (("--data", "photos", "--teacher", "cnn-8"), "or --data, --teacher and --student"),
         (("cues", "--data", "photos"), "stand for a recipe"),
         (("photos",), "'photos' is a folder, not a recipe; images go with --data"),
         (("--data", "photos", *PAIR, "--name", "a/b"), "'a/b' cannot name a folder"),

@@ -31,7 +31,7 @@ def test_a_missing_package_is_an_error_before_training(
 
 
 def test_an_unknown_log_is_one_line() -> None:
-    with pytest.raises(UserError, match="--log: no log 'wand'; there are tensorboard, wandb"):
+    with pytest.raises(UserError, match="--log: Input should be 'tensorboard' or 'wandb'"):
         execution_of(log="wand")
     assert execution_of(log="wandb, tensorboard").log == ("wandb", "tensorboard")
 

@@ -1,4 +1,4 @@
-"""The command `asd`. Commands import what they need when they run, so `asd --help` is instant."""
+"""The command `asd`. What imports torch is imported when a command runs, so `asd --help` is instant."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO, TextIOWrapper
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from antishortcut.cli import analyze, bench, data, evaluate, export, info, suite, train
+from antishortcut import __version__
+from antishortcut.cli import analyze, data, evaluate, info, suite, train
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.progress import first_process, own_exit_code
 from antishortcut.training.signals import Stopped, StopRequest, ending, stopped_by
@@ -23,8 +24,6 @@ app = typer.Typer(
 def _version(show: bool) -> None:
     """Print the version and exit."""
     if show:
-        from antishortcut import __version__
-
         print(f"asd {__version__}")
         raise typer.Exit
 
@@ -40,20 +39,16 @@ def _asd(
 
 for command in (
     *(train.demo, train.init, train.teach, train.rewind, train.distill, evaluate.evaluate, evaluate.report),
-    *(analyze.audit, data.check, data.corrupt, data.stylize, export.export, analyze.targets, bench.bench, info.doctor),
+    *(analyze.audit, data.check, data.corrupt, data.stylize, evaluate.export, analyze.targets, info.bench, info.doctor),
 ):
     app.command()(command)
 app.command("list")(info.list_)
 app.add_typer(suite.app, name="suite")
 
 
-def main() -> None:
+@own_exit_code()
+def main() -> NoReturn:
     """Run the command. Bad input is one line and exit code 2; a signal is 128 + its number."""
-    with own_exit_code():
-        _main()
-
-
-def _main() -> NoReturn:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
@@ -61,25 +56,31 @@ def _main() -> NoReturn:
     try:
         with ending(stop), nullcontext() if first_process() else redirect_stdout(StringIO()):
             code = app(standalone_mode=False)
-        sys.exit(_stopped(stop.number) if stop.number else code)  # typer may have replaced the exit code
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(_stopped(stop.number) if stop.number else 130)
+        code = 130
     except Stopped as error:
-        if first_process():
-            print(f"asd: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(error.code)
+        _stopped(str(error), error.code)
     except UserError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder without write permission
         _fail(of_disk(error))
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            _show_help(error)
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
         if hasattr(error, "format_message"):  # typer's: bad arguments
             _fail(f"{one_line(error.format_message()).rstrip('.')}; see --help")
-        if _is_out_of_memory(error):
+        is_out_of_memory = isinstance(error, MemoryError)
+        if "torch" in sys.modules:
+            from antishortcut.training import microbatch
+
+            is_out_of_memory = microbatch.is_out_of_memory(error)
+        if is_out_of_memory:
             _fail(one_line(f"out of memory ({first_line(error)}); use a smaller batch, fewer images or more memory"))
         raise
+    if stop.number:  # typer may have replaced the exit code
+        _stopped(stopped_by(stop.number), 128 + stop.number)
+    sys.exit(code)
 
 
 def _fail(line: str) -> NoReturn:
@@ -87,20 +88,7 @@ def _fail(line: str) -> NoReturn:
     sys.exit(2)
 
 
-def _show_help(error: Any) -> NoReturn:
-    error.show()
-    sys.exit(error.exit_code)
-
-
-def _stopped(number: int) -> int:
+def _stopped(line: str, code: int) -> NoReturn:
     if first_process():
-        print(f"asd: {stopped_by(number)}", file=sys.stderr)
-    return 128 + number
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from antishortcut.training.microbatch import is_out_of_memory
-
-    return is_out_of_memory(error)
+        print(f"asd: {one_line(line)}", file=sys.stderr)
+    sys.exit(code)

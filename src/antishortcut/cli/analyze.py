@@ -7,38 +7,50 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Option
+from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table, tell
 from antishortcut.errors import UserError
+from antishortcut.fileio import atomic_dir, recover_dir
+from antishortcut.progress import console
+from antishortcut.run_dir import RunDir, write_json
 
 if TYPE_CHECKING:
     from antishortcut.models import Network
     from antishortcut.types import DataSplits
 
 PAGE, RESULT = "audit.html", "audit.json"
-WRITTEN = ("pictures", "figures", PAGE, RESULT)
-CANDIDATE = ("early", "final", "lost", "explained")
+
+# Columns of the tables: key → heading
+ENERGY = {
+    "state": "state", "accuracy": "accuracy", "shortcut": "displaced", "abandoned": "abandoned",
+    "robust": "principal directions",
+}  # fmt: skip
+CANDIDATE = {
+    "state": "state", "early": "early", "final": "final", "lost": "lost", "explained": "movement explained",
+    "degrees": "degrees between halves",
+}  # fmt: skip
+TARGET = {
+    "state": "T_early", "strength": "λ", "agreement": "agree", "moved": "moved", "entropy": "entropy",
+    "early_accuracy": "early", "final_accuracy": "final", "target_accuracy": "target", "hard_accuracy": "hard",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class AuditInput:
     """The networks and images of an audit."""
 
     model: str
     sets: DataSplits
-    final: Network
-    states: dict[str, Network]
-    early: str
+    networks: dict[str, Network]  # state → network; "final" and perhaps "student" among them
     files: dict[str, str]  # state → its file
-    student: Network | None = None
-    notes: tuple[str, ...] = ()
+    early: str  # the state to look at
+    notes: list[str] = field(default_factory=list)
 
 
 def audit(
@@ -63,38 +75,36 @@ def audit(
     """Audit your own model: from two checkpoints and images, which directions training abandoned, and how sure."""
     from antishortcut.analysis.audit import audit as measure
     from antishortcut.data import open_sets
-    from antishortcut.fileio import atomic_dir
-    from antishortcut.run_dir import write_json
 
-    options.use_threads(threads)
-    device = options.find_device(device)
+    try:
+        from antishortcut.report.audit_page import write_page
+    except ModuleNotFoundError as error:
+        raise UserError(f"an audit needs {error.name}: pip install 'antishortcut[report]'") from None
+
+    device = options.use_hardware(device, threads)
     _clear(out)
-    flags: dict[str, Any] = {"--final": final, "--model": model, "--data": data}
     if teacher is not None:
-        flags |= {"--embedding": embedding, "--classes": classes, "--image-size": image_size}
-        if extra := [flag for flag, value in flags.items() if value is not None]:
-            raise UserError(f"--teacher brings its own model and data; leave out {', '.join(extra)}")
+        if any(value is not None for value in (final, model, data, embedding, classes, image_size)):
+            raise UserError("--teacher brings its own model and data; leave out what describes them")
         case = _from_teacher(teacher, early or (), data_root)
+    elif final is None or not early or model is None or data is None:
+        raise UserError("an audit needs --final, --early, --model and --data, or --teacher")
     else:
-        if missing := [flag for flag, value in {**flags, "--early": early or None}.items() if value is None]:
-            raise UserError(
-                f"an audit needs --final, --early, --model and --data, or --teacher; missing: {', '.join(missing)}"
-            )
-        sets = open_sets(str(data), data_root, image_size=image_size)
-        case = _from_files(str(model), Path(str(final)), early or (), sets, embedding, classes)
+        case = _from_files(model, final, early, open_sets(data, data_root, image_size=image_size), embedding, classes)
     if student is not None or student_model is not None:
-        case = _with_student(case, student, student_model, classes)
+        _add_student(case, student, student_model, classes)
+    last, learner = case.networks.pop("final"), case.networks.pop("student", None)
     with atomic_dir(out.resolve()) as work:  # a link may lead to another disk
-        choice: dict[str, Any] = {"early": case.early, "student": case.student, "set_name": set_name, "limit": limit}
-        result = measure(case.final, case.states, case.sets, work, **choice, device=device, quiet=False)
+        choice: dict[str, Any] = {"early": case.early, "student": learner, "set_name": set_name, "limit": limit}
+        result = measure(last, case.networks, case.sets, work, **choice, device=device, quiet=False)
         result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
-        page = str(out / PAGE) if _write_page(result, work) else None
+        write_page(result, work)
         write_json(work / RESULT, result)
     if as_json:
-        print_json({"out": str(out), "page": page} | result)
+        print_json({"out": str(out), "page": str(out / PAGE)} | result)
     else:
         _show_audit(result)
-        tell(page or out / RESULT)
+        tell(out / PAGE)
 
 
 def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> AuditInput:
@@ -116,17 +126,13 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> A
     sets = Session(Path("runs"), data_root).sets(run.data)
     if sets.fingerprint != run.fingerprint:
         raise UserError(f"{path} was trained on other data than are here now (fingerprints differ)")
-    networks, files = {}, {}
+    case = AuditInput(run.model.name, sets, {}, {}, requested)
     for entry in trajectory.entries:
         name = "final" if entry is last else requested if entry is chosen else entry["labels"][0]
-        networks[name] = build_model(_blank(run.model), len(sets.classes), sets.image_size)
-        trajectory.fill(networks[name], entry["labels"][0])
-        files[name] = str(folder.snapshots / entry["file"])
-    return AuditInput(run.model.name, sets, networks.pop("final"), networks, requested, files)
-
-
-def _blank(settings: Any) -> Any:
-    return settings.model_copy(update={"weights": None, "pretrained": False})
+        case.networks[name] = build_model(run.model.without_weights(), len(sets.classes), sets.image_size)
+        trajectory.fill(case.networks[name], entry["labels"][0])
+        case.files[name] = str(folder.snapshots / entry["file"])
+    return case
 
 
 def _from_files(
@@ -138,19 +144,15 @@ def _from_files(
         name, mark, file = text.partition("=")
         if not mark or Path(text).is_file():
             name, file = Path(text).stem, text
-        if not name or name in ("final", "student"):
-            raise UserError(f"--early {text}: call the state something else than {name!r}: --early NAME=FILE")
-        if name in paths:
-            raise UserError(f"two early states are called {name!r}; tell them apart: --early NAME=FILE")
+        if name in ("", "final", "student", *paths):
+            raise UserError(f"--early {text}: {name!r} cannot name this state, or names another; write NAME=FILE")
         paths[name] = Path(file)
-    networks = {name: _load(model, path, sets, embedding, classes) for name, path in {**paths, "final": final}.items()}
-    files = {name: str(path) for name, path in {**paths, "final": final}.items()}
-    return AuditInput(model, sets, networks.pop("final"), networks, next(iter(paths)), files)
+    states = {**paths, "final": final}
+    networks = {name: _load(model, path, sets, embedding, classes) for name, path in states.items()}
+    return AuditInput(model, sets, networks, {name: str(path) for name, path in states.items()}, next(iter(paths)))
 
 
-def _load(
-    model: str, path: Path, sets: DataSplits, embedding: str | None = None, classes: int | None = None
-) -> Network:
+def _load(model: str, path: Path, sets: DataSplits, embedding: str | None, classes: int | None) -> Network:
     from antishortcut.models import build, load_weights
 
     if not path.is_file():
@@ -161,92 +163,55 @@ def _load(
     except UserError as error:
         if "of another shape" not in str(error) or classes is not None:
             raise
-        raise UserError(
-            f"{error}; {sets.name} has {len(sets.classes)} classes: where the model has other outputs, give --classes"
-        ) from None
+        hint = f"{sets.name} has {len(sets.classes)} classes: where the model has other outputs, give --classes"
+        raise UserError(f"{error}; {hint}") from None
     return network
 
 
-def _with_student(case: AuditInput, path: Path | None, model: str | None, classes: int | None) -> AuditInput:
+def _add_student(case: AuditInput, path: Path | None, model: str | None, classes: int | None) -> None:
     """The student from weights and a model's name, or from its run folder."""
     from antishortcut.models import load_weights
-    from antishortcut.run_dir import RunDir
     from antishortcut.teachers.trajectory import build_model
 
     if path is None:
         raise UserError("--student-model needs --student")
-    if not path.is_dir():
-        if model is None:
-            raise UserError(f"--student {path} needs --student-model; only a run folder knows its model")
-        network = _load(model, path, case.sets, classes=classes)
-        return replace(case, student=network, files={**case.files, "student": str(path)})
+    if path.is_dir() == (model is not None):
+        raise UserError(f"--student {path}: a file of weights needs --student-model, a run folder knows its model")
     if model is not None:
-        raise UserError(f"--student {path} is a folder and knows its model; leave out --student-model")
+        case.networks["student"], case.files["student"] = _load(model, path, case.sets, None, classes), str(path)
+        return
     folder = RunDir(path)
     run, _ = folder.read()
     if not folder.finished or run.keep:
         raise UserError(f"{path} is not a finished student (asd distill makes one)")
-    same = run.fingerprint == case.sets.fingerprint
-    notes = () if same else ("The student was trained on other images than these (fingerprints differ).",)
-    network = build_model(_blank(run.model), len(case.sets.classes), case.sets.image_size)
+    if run.fingerprint != case.sets.fingerprint:
+        case.notes.append("The student was trained on other images than these (fingerprints differ).")
+    network = build_model(run.model.without_weights(), len(case.sets.classes), case.sets.image_size)
     load_weights(network, folder.weights())
-    return replace(case, student=network, notes=notes, files={**case.files, "student": str(folder.student)})
+    case.networks["student"], case.files["student"] = network, str(folder.student)
 
 
 def _clear(out: Path) -> None:
     """Only a new or empty folder, or that of an earlier audit, may be written to."""
-    from antishortcut.fileio import recover_dir
-
     folder = out.resolve()
     recover_dir(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    earlier = RESULT in names and names <= set(WRITTEN)
-    if (folder.exists() and not folder.is_dir()) or folder == Path.cwd() or (names and not earlier):
+    if (
+        folder.is_file()
+        or folder == Path.cwd()
+        or (names and not {RESULT} <= names <= {"pictures", "figures", PAGE, RESULT})
+    ):
         raise UserError(f"--out {out} holds other things already; name a new folder")
-
-
-def _write_page(result: dict[str, Any], work: Path) -> bool:
-    """Write the page, if the report's libraries are installed."""
-    from antishortcut.report import EXTRA
-
-    try:
-        from antishortcut.report.audit_page import write_page
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        tell(f"no page: it needs {error.name}; pip install 'antishortcut[report]'", file=sys.stderr)
-        return False
-    write_page(result, work)
-    return True
 
 
 def _show_audit(result: dict[str, Any]) -> None:
     for note in result["notes"]:
         tell(f"Note: {note}", file=sys.stderr)
-    keys = ("state", "accuracy", "shortcut", "abandoned", "robust")
-    table(
-        f"{result['model']} on {result['data']}: {result['count']:,} images of {result['set']}, share of energy in",
-        ("state", "accuracy", "displaced", "abandoned", "principal directions"),
-        [tuple(row[key] for key in keys) for row in result["energy"]],
-    )
-    keys = ("number", "energy_early", "energy_final", "kept", "fate")
-    table(
-        f"T_early = {result['early']}: energy of each direction, and the classes at its ends",
-        ("kind", "no.", "T_early", "T_final", "left", "so", "one end", "other end"),
-        [
-            (kind, *(row[key] for key in keys), ", ".join(row["classes_high"]), ", ".join(row["classes_low"]))
-            for kind, rows in result["directions"].items()
-            for row in rows
-        ],
-    )
-    table(
-        "candidates for T_early: displaced directions of one half of the images, energy on the other half",
-        ("state", "early", "final", "lost", "movement explained", "degrees between halves"),
-        [
-            (row["state"], *(row["displaced"][key] for key in CANDIDATE), row["displaced"]["agreement"]["mean"])
-            for row in result["candidates"]
-        ],
-    )
+    images = f"{result['count']:,} images of {result['set']}"
+    table(f"{result['model']} on {result['data']}: {images}, share of energy in", ENERGY, result["energy"])
+    candidates = [row["displaced"] | {"state": row["state"]} for row in result["candidates"]]
+    title = "candidates for T_early: displaced directions of one half of the images, energy on the other half"
+    table(title, CANDIDATE, [row | {"degrees": row["agreement"]["mean"]} for row in candidates])
     width = max(40, min(120, shutil.get_terminal_size().columns))
     for line in result["findings"]:
         beside = f" ({line['beside']})" if line["beside"] else ""
@@ -256,10 +221,6 @@ def _show_audit(result: dict[str, Any]) -> None:
 
 # --- asd targets ---
 
-COLUMNS = {
-    "state": "T_early", "strength": "λ", "agreement": "agree", "moved": "moved", "entropy": "entropy",
-    "early_accuracy": "early", "final_accuracy": "final", "target_accuracy": "target", "hard_accuracy": "hard",
-}  # fmt: skip
 LEGEND = (
     "agree: share of images where T_early and T_final predict the same class; moved: share whose target has another "
     "top class than T_final's; entropy of the targets at τ = 4, in nats; then accuracies: of T_early, T_final and the "
@@ -268,7 +229,7 @@ LEGEND = (
 
 
 def targets(
-    teacher: Annotated[Path, typer.Argument(help="A teacher's folder, runs/teachers/<hash>.")],
+    teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>.")],
     states: Annotated[str, Option(help="Early states, comma-separated [default: all it kept].")] = "",
     strengths: Annotated[str, Option(help="Values of λ, comma-separated.")] = "0,0.25,0.5,1,2",
     data_root: RootOption = None,
@@ -276,12 +237,10 @@ def targets(
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
     from antishortcut.analysis.contrast_targets import LOST, measure
-    from antishortcut.progress import console
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
     try:
-        values = [float(word) for word in strengths.split(",") if word.strip()]
+        values = [float(word) for word in options.split_names(strengths)]
     except ValueError:
         values = []
     if not values or not all(0 <= value < math.inf for value in values):
@@ -293,8 +252,7 @@ def targets(
     if as_json:
         print_json(result)
         return
-    rows = [tuple(row[key] for key in COLUMNS) for row in result["rows"]]
-    table(f"contrast targets on {result['count']:,} {result['set']} images", list(COLUMNS.values()), rows)
+    table(f"contrast targets on {result['count']:,} {result['set']} images", TARGET, result["rows"])
     print(LEGEND)
     largest = ", ".join(
         f"{name} {'none' if value is None else f'{value:g}'}" for name, value in result["largest"].items()

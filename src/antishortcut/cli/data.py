@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,23 +14,17 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RootOption, SeedOption, print_json, table, tell
+from antishortcut.config.recipe import DataSettings, Recipe, load_recipe, shipped_recipes, with_settings
 from antishortcut.errors import UserError, plural, suggest
-from antishortcut.fileio import expanded, near_folder
+from antishortcut.fileio import atomic_write, expanded, near_folder
+from antishortcut.progress import ProgressBar
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from antishortcut.config.recipe import DataSettings
-    from antishortcut.data.corruptions import Copies
     from antishortcut.evaluation.stylize.adain import Stylizer
 
 BAR = 30  # characters of the longest bar
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-STARTING_PAIRS = {  # dense labels or not → teacher, student
-    False: ("timm:resnet50", "timm:mobilenetv3_small_100"),
-    True: ("deeplabv3-resnet50", "deeplabv3-mobilenetv2"),
-}
+PAIR = "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"  # to begin with
+DENSE_PAIR = "--teacher deeplabv3-resnet50 --student deeplabv3-mobilenetv2"
 DATA = "A folder of images, folder:PATH, groups:PATH, a data set or a recipe (asd list)."
 DataArg = Annotated[str, Argument(help=DATA, autocompletion=options.data)]
 
@@ -46,12 +41,10 @@ def check(
     Every image is decoded. The exit code is 2 if training would fail; the report is printed anyway.
     """
     from antishortcut.data import inspect
-    from antishortcut.fileio import atomic_write
-    from antishortcut.progress import ProgressBar
 
-    if out is not None and out.suffix.lower() not in FORMATS:
-        raise UserError(f"--out {out}: name a picture, like sheet.png")
-    settings, recipe = _settings(data, set_ or [])
+    if out is not None and out.suffix.lower() != ".png":
+        raise UserError(f"--out {out}: name a PNG file, like sheet.png")
+    settings, recipe = data_settings(data, set_ or [])
     keys = {"seed", "train_limit", "test_limit", "val_fraction", "image_size", "options"}
     finding = inspect.open_finding(settings.name, data_root, **settings.model_dump(include=keys))
     if recipe is None and settings.image_size is None:  # as asd distill chooses it
@@ -60,19 +53,19 @@ def check(
     inspect.check_augment(finding, augment)
     done = itertools.count(1)
     with ProgressBar(f"check {finding.name}", sum(map(len, finding.parts.values()))) as bar:
-        scans = {
-            name: inspect.look(images, lambda: bar.update(next(done), {})) for name, images in finding.parts.items()
-        }
+        looked = partial(inspect.look, tell=lambda: bar.update(next(done), {}))
+        scans = {name: looked(images) for name, images in finding.parts.items()}
     facts = inspect.summarise(finding, scans)
     if not finding.classes:  # no classes.txt: those of the masks
         finding = replace(finding, classes=tuple(row["class"] for row in facts["masks"]["frequency"]))
         facts["classes"] = len(finding.classes)
     problems = inspect.problems(facts)
+    pair = f"--data {shlex.quote(settings.name)} {DENSE_PAIR if finding.dense else PAIR}"
     facts |= {
         "augment": augment,
         "problems": problems,
         "advice": inspect.advice(finding, facts, settings.val_fraction),
-        "next": "asd check again when that is fixed" if problems else _next(settings, recipe, finding.dense),
+        "next": "asd check again when that is fixed" if problems else f"asd distill {recipe or pair}",
         "sheet": out and str(out),
     }
     if out is not None:
@@ -81,7 +74,7 @@ def check(
         colours = palette(len(finding.classes)) if finding.dense else []
         sheet = inspect.contact_sheet(finding, scans["train"], augment, settings.seed, colours)
         with atomic_write(out) as file:
-            sheet.save(file, format=FORMATS[out.suffix.lower()])
+            sheet.save(file, format="PNG")
     if as_json:
         print_json(facts)
     else:
@@ -90,15 +83,11 @@ def check(
         raise UserError(f"{settings.name}: training would stop: {'; '.join(problems)}")
 
 
-def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None]:
-    """The data settings, and the recipe they are from, if any. A data set's recipe of the same name comes first."""
-    from antishortcut.config.recipe import Recipe, load_recipe, shipped_recipes, with_settings
+def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSettings, str | None]:
+    """The data settings of a recipe, a data set or a folder; and the recipe, if it is one. Recipes come first."""
     from antishortcut.data import DATASETS
-    from antishortcut.data.readers import FOREIGN, SUFFIXES
 
     overrides = [text for text in overrides if not text.startswith("method.")]  # as for distill
-    if Path(data).is_file() and Path(data).suffix.lower() in SUFFIXES | FOREIGN:
-        raise UserError(f"{data} is one image; name the folder that holds the folders of classes")
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
     if data.partition(":")[0] not in DATASETS:
@@ -112,18 +101,6 @@ def _settings(data: str, overrides: list[str]) -> tuple[DataSettings, str | None
     return with_settings(recipe, overrides).data, None
 
 
-def _next(settings: DataSettings, recipe: str | None, dense: bool) -> str:
-    """The command to run next."""
-    from antishortcut.config.recipe import load_recipe, shipped_recipes
-
-    if recipe is not None:
-        return f"asd distill {recipe}"
-    if names := [name for name in shipped_recipes() if load_recipe(name).data.name == settings.name]:
-        return f"asd distill {names[0]}" + (f" (on the same images: {', '.join(names[1:])})" if names[1:] else "")
-    teacher, student = STARTING_PAIRS[dense]
-    return f"asd distill --data {shlex.quote(settings.name)} --teacher {teacher} --student {student}"
-
-
 def _show_check(facts: dict[str, Any], most: int) -> None:
     side, augment, masks = facts["image_size"], facts["augment"], facts.get("masks", {})
     tell(f"{facts['data']}: {plural(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
@@ -132,16 +109,12 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
     rows = [row | {"part": renamed.get(row["part"], row["part"])} for row in facts["parts"]]
     table("splits", ["split", *list(rows[0])[1:]], [tuple(row.values()) for row in rows])
     title, rows = ("share of labelled pixels", masks["frequency"]) if masks else ("images", facts["balance"])
-    ranked, top, half = (
-        sorted(rows, key=lambda row: -row["train"]),
-        max((r["train"] for r in rows), default=0),
-        most // 2,
-    )
+    ranked, half = sorted(rows, key=lambda row: -row["train"]), most // 2
+    longest = max((row["train"] for row in rows), default=0) or 1
     if len(ranked) > most:
         ranked, title = [*ranked[:half], *ranked[-half:]], f"{title}: the {half} largest and the {half} smallest"
-    bars = ["█" * round(BAR * row["train"] / (top or 1)) for row in ranked]
-    cells = [(row["class"], *(row[name] for name in names), bar) for row, bar in zip(ranked, bars, strict=True)]
-    table(f"{title} by class", ["class", *names, ""], cells)
+    ranked = [row | {"bar": "█" * round(BAR * row["train"] / longest)} for row in ranked]
+    table(f"{title} by class", {"class": "class", **dict(zip(names, names, strict=True)), "bar": ""}, ranked)
     for line in _summary(facts):
         tell(line)
     duplicates = facts["duplicates"]
@@ -157,8 +130,8 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
     }
     for title, lines in lists.items():
         more = [f"and {len(lines) - most:,} more"] if len(lines) > most else []
-        for line in [f"{title}:", *(f"  {line}" for line in [*lines[:most], *more])] if lines else []:
-            tell(line)
+        if lines:
+            tell("\n  ".join([f"{title}:", *lines[:most], *more]))
     for line in facts["advice"]:
         tell(f"- {line}")
     if facts["sheet"]:
@@ -203,7 +176,6 @@ def corrupt(
     """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to resume."""
     from antishortcut.data import corruptions, open_sets
     from antishortcut.data.splits import limited
-    from antishortcut.fileio import atomic_write
 
     chosen = options.split_names(names) if names is not None else list(corruptions.CORRUPTIONS)
     chosen = list(dict.fromkeys([*chosen, *(corruptions.EXTRA if extra else ())]))
@@ -222,27 +194,11 @@ def corrupt(
     sheet, examples = copies.folder / "contact.png", corruptions.striking(clean)
     with atomic_write(sheet) as file:
         corruptions.contact_sheet(copies, clean[examples], examples).save(file, format="PNG")
-    rows = [{"name": name, "change": _mean_changes(copies, name, clean)} for name in chosen]
     if as_json:
-        print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts), "rows": rows})
-        return
-    title = f"{copies.count:,} images of {copies.side} × {copies.side}: mean change of a value out of 255, by severity"
-    table(title, ("corruption", "1", "2", "3", "4", "5"), [(row["name"], *row["change"]) for row in rows])
-    tell(f"{copies.folder}, contact sheet {sheet}")
-
-
-def _mean_changes(copies: Copies, name: str, clean: NDArray[np.uint8]) -> list[float]:
-    """Mean of |corrupted − clean| over the first chunk, for each severity."""
-    from antishortcut.data.corruptions import SEVERITIES
-    from antishortcut.types import ImageSet
-
-    changes = []
-    for severity in SEVERITIES:
-        images = copies.part(name, severity)
-        assert isinstance(images, ImageSet)
-        corrupted = images.image[: len(clean)].permute(0, 2, 3, 1).numpy()
-        changes.append(round(float(abs(corrupted.astype("int16") - clean).mean()), 2))
-    return changes
+        print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts)})
+    else:
+        tell(f"{copies.count:,} images of {copies.side} × {copies.side} under {plural(len(chosen), 'corruption')}")
+        tell(f"{copies.folder}, contact sheet {sheet}")
 
 
 # --- asd stylize ---
@@ -271,9 +227,9 @@ def stylize(
     from antishortcut.evaluation.stylize import write_stylized
     from antishortcut.training.pipeline import Session
 
-    options.use_threads(threads)
-    network = _stylizer(vgg, decoder, magnify, stylizer).to(options.find_device(device))
-    sets = Session(Path("runs"), data_root, download=download).sets(data_settings(data))
+    device = options.use_hardware(device, threads)
+    network = _stylizer(vgg, decoder, magnify, stylizer).to(device)
+    sets = Session(Path("runs"), data_root, download=download).sets(data_settings(data)[0])
     choice: dict[str, Any] = {"which": set_name, "styles": styles, "alpha": alpha, "seed": seed}
     copies = write_stylized(network, sets, out, **choice, limit=limit, files=files)
     sheet, facts = out / "contact.png", dict(copies.facts)
@@ -296,12 +252,3 @@ def _stylizer(vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Pa
     if stylizer is None or vgg is not None or decoder is not None:
         raise UserError("give public weights, --vgg vgg_normalised.pth --decoder decoder.pth, or a trained --stylizer")
     return load(stylizer)
-
-
-def data_settings(name: str) -> DataSettings:
-    """The data of a recipe, or a data set by name."""
-    from antishortcut.config.recipe import DataSettings, load_recipe, shipped_recipes
-
-    if name.endswith(".toml") or name.partition("@")[0] in shipped_recipes():
-        return load_recipe(name).data
-    return DataSettings(name=name)

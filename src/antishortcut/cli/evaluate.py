@@ -1,9 +1,8 @@
-"""asd evaluate, report: what reads finished runs."""
+"""asd evaluate, report, export: what reads finished runs."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +10,16 @@ from typer import Argument, Option
 
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
+from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, one_line
+from antishortcut.report import build
+from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
+    from antishortcut.types import DataSplits
 
+FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
 ON = f"What to measure, comma-separated: {', '.join(MEASURED)}."
 
 
@@ -32,11 +36,9 @@ def evaluate(
 ) -> None:
     """Score finished runs; scores are written to their folders."""
     from antishortcut.evaluation.corruption_scores import relate
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
-    options.use_threads(threads)
-    device = options.find_device(device)
+    device = options.use_hardware(device, threads)
     session, names = Session(runs or Path("runs"), data_root), options.split_names(on)
     if not names:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
@@ -80,13 +82,10 @@ def score_run(
 ) -> dict[str, dict[str, Any]]:
     from antishortcut.evaluation import EvalContext
     from antishortcut.evaluation import evaluate as evaluate_run
-    from antishortcut.run_dir import RunDir
 
-    folder = RunDir(path)
-    sets = session.sets(folder.read()[0].data)
-    context = EvalContext(sets, runs or path.resolve().parent.parent, at=images, quiet=False)
-    if session.root is not None:
-        context = replace(context, root=session.root)
+    folder, parent = RunDir(path), runs or path.resolve().parent.parent
+    root: dict[str, Any] = {"root": session.root} if session.root else {}
+    context = EvalContext(session.sets(folder.read()[0].data), parent, at=images, quiet=False, **root)
     return evaluate_run(folder, context, names, device=device)
 
 
@@ -98,8 +97,6 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Tables and a page from run folders: report.html, table.md, table.tex, figures/."""
-    from antishortcut.report import build
-
     report = build(folder, columns, sweep=sweep, scatter=scatter)
     summary = report.summary(columns)
     if as_json:
@@ -115,3 +112,57 @@ def report(
     for entry in (*summary["unfinished"], *summary["skipped"]):
         tell(": ".join(entry.values()), file=sys.stderr)
     tell(summary["page"])
+
+
+def export(
+    folder: Annotated[Path, Argument(help="A run folder, or a teacher's or its hash.", metavar="RUN")],
+    to: Annotated[str, Option(help=f"{', '.join(FORMATS)}.", autocompletion=options.last_of(lambda: FORMATS))],
+    out: Annotated[Path | None, Option(help="The folder to write [default: RUN/export/<to>].")] = None,
+    embedding: Annotated[bool, Option("--embedding", help="Output the embedding too: onnx and torch.")] = False,
+    state: Annotated[str, Option(help="Of a teacher: a state it kept, like 15%.")] = "final",
+    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False,
+    runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
+    data_root: options.RootOption = None,
+    threads: options.ThreadsOption = 0,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Write the student alone, with its preprocessing and a model card, checked against the original."""
+    from antishortcut.export import destination
+    from antishortcut.export import export as write
+    from antishortcut.export.model_card import megabytes
+
+    options.use_hardware("cpu", threads)
+    source = options.find_run(folder, runs or Path("runs"))
+    run, _ = source.read()
+    destination(source, to, state, out, force)  # before its data are opened
+    choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
+    result = write(source, to, _sets(run, data_root), **choice)
+    record, teacher, check = result.record, result.teacher, result.record["check"]
+    if as_json:
+        sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
+        print_json({"out": str(result.place), **record, "teacher": sizes})
+        return
+    files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
+    rows = [(run.model.name, record["parameters"], files)]
+    if teacher:
+        rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
+    table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
+    tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
+    if record["note"]:
+        tell(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
+    tell(result.place)
+
+
+def _sets(run: Run, data_root: Path | None) -> DataSplits | None:
+    """The run's own data, if they are available."""
+    from antishortcut.training.pipeline import Session
+
+    try:
+        sets = Session(Path("runs"), data_root).sets(run.data)
+        if sets.fingerprint == run.fingerprint:
+            return sets
+        reason = "those here are not the ones it was trained on"
+    except UserError as error:
+        reason = str(error)
+    tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
+    return None

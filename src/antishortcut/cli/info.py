@@ -1,4 +1,4 @@
-"""asd list, doctor: what is available, and whether this machine is ready."""
+"""asd list, doctor, bench: what is available, whether this machine is ready, and how fast it is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from packaging.requirements import Requirement
+from typer import Argument, Option
 
 from antishortcut import __version__, hardware
-from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, starting, table, tell
+from antishortcut.cli import options
+from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, print_rows, starting, table, tell
+from antishortcut.config.recipe import Execution, load_recipe, shipped_recipes
 from antishortcut.errors import UserError, first_line, suggest
+from antishortcut.experiments.suites import describe_suites
+from antishortcut.progress import ProgressBar
 
-Rows = list[dict[str, Any]]
+if TYPE_CHECKING:
+    from antishortcut.data.datasets import TrainingSize
+    from antishortcut.experiments.benchmark import Pair
+
 KINDS = {  # kind → where its names are used
     "methods": "asd distill RECIPE --method NAME",
     "models": "asd distill RECIPE --set student.name=NAME",
@@ -31,12 +38,10 @@ KINDS = {  # kind → where its names are used
 LISTED = f"{', '.join(KINDS)}; without it, this list."
 
 
-def _kinds(incomplete: str) -> list[str]:
-    return starting(KINDS, incomplete)
-
-
 def list_(
-    what: Annotated[str | None, typer.Argument(help=LISTED, autocompletion=_kinds)] = None,
+    what: Annotated[
+        str | None, Argument(help=LISTED, autocompletion=lambda incomplete: starting(KINDS, incomplete))
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what is available, with a line on each."""
@@ -47,13 +52,10 @@ def list_(
         rows = _rows(name)
     else:
         raise UserError(f"asd list knows no {what!r}{suggest(name, KINDS)}")
-    if as_json:
-        print_json(rows)
-    else:
-        table(what or "asd list", list(rows[0]), [tuple(row.values()) for row in rows])
+    print_rows(what or "asd list", rows, as_json)
 
 
-def _rows(kind: str) -> Rows:
+def _rows(kind: str) -> list[dict[str, Any]]:
     if kind == "methods":
         return _methods()
     if kind == "models":
@@ -61,17 +63,13 @@ def _rows(kind: str) -> Rows:
 
         return describe()
     if kind == "suites":
-        from antishortcut.experiments.suites import describe_suites
-
         return describe_suites()
     if kind == "recipes":
-        from antishortcut.config.recipe import load_recipe, shipped_recipes
-
+        recipes = {name: load_recipe(name) for name in shipped_recipes()}
         return [
             {"name": name, "pair": f"{r.teacher.name} → {r.student.name}", "data": r.data.name, "length": r.length}
             | {"what": r.title}
-            for name in shipped_recipes()
-            for r in [load_recipe(name)]
+            for name, r in recipes.items()
         ]
     from antishortcut.data import AUGMENTS, DATASETS
 
@@ -80,7 +78,7 @@ def _rows(kind: str) -> Rows:
     return [{"name": name, "what": line} for name, line in lines.items()]
 
 
-def _methods() -> Rows:
+def _methods() -> list[dict[str, Any]]:
     from antishortcut.methods import METHODS, method_options, method_roles
 
     rows = []
@@ -124,9 +122,9 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
     """The report as JSON: `warnings` say what to do, `broken` why asd cannot run."""
     needs = [Requirement(line) for line in requires("antishortcut") or []]
     broken, warnings = _broken(needs), list[str]()
-    root = data_root or Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    sets = [] if broken else _present(root)
-    if not root.is_dir() and (data_root or os.environ.get("ANTISHORTCUT_DATA")):
+    variable = os.environ.get("ANTISHORTCUT_DATA")
+    root = data_root or Path(variable or "data")
+    if not root.is_dir() and (data_root or variable):
         warnings.append(f"data root {root}: no such folder")
     environment = {name: text for name, text in os.environ.items() if name in VARIABLES or "ANTISHORTCUT_" in name}
     warnings += [f"{name} is set, but means nothing" for name in environment if name not in VARIABLES]
@@ -143,7 +141,7 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
         "processor": f"{hardware.processor()}, {hardware.cores()} of {os.cpu_count()} cores",
         **({} if broken else _devices(warnings)),
         "data root": str(root),
-        "data sets there": sets,
+        "data sets there": [] if broken else _present(root),
         "disk free": f"{free / GIB:.1f} GiB",
         "environment": environment,
         "warnings": warnings,
@@ -152,16 +150,14 @@ def examine(data_root: Path | None = None) -> dict[str, Any]:
 
 
 def _present(root: Path) -> list[str]:
-    """Names of the data sets below the data root."""
+    """Names of the data sets below the data root, or in it if the root is a data set's own folder."""
     from antishortcut.data import DATASETS
 
-    return [name for name, each in DATASETS.items() if any(_exists(root, mark) for mark in each.layout)]
+    def exists(mark: str) -> bool:
+        first, _, rest = mark.partition("/")
+        return (root / mark).exists() or (root.name == first and (root / rest).exists())
 
-
-def _exists(root: Path, mark: str) -> bool:
-    """Below the root, or in it if the root is the data set's own folder."""
-    first, _, rest = mark.partition("/")
-    return (root / mark).exists() or (root.name == first and (root / rest).exists())
+    return [name for name, dataset in DATASETS.items() if any(map(exists, dataset.layout))]
 
 
 def _installed(name: str) -> str | None:
@@ -201,7 +197,6 @@ def _devices(warnings: list[str]) -> dict[str, Any]:
     """GPUs, and the defaults of a run."""
     import torch
 
-    from antishortcut.config.recipe import Execution
     from antishortcut.teachers.frozen import fastest_precision, has_compiler
     from antishortcut.training.fabric import resolve_execution
 
@@ -209,17 +204,67 @@ def _devices(warnings: list[str]) -> dict[str, Any]:
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if not gpus and shutil.which("nvidia-smi"):
         warnings.append(
-            "there is an NVIDIA driver, but torch finds no GPU: install the build of pytorch.org/get-started"
+            "there is an NVIDIA driver, but torch finds no GPU: install its build of pytorch.org/get-started"
         )
     if kind == "cpu":
         warnings.append("no GPU: fine for asd demo, cues and the desk suites; suites of the paper would take weeks")
     if not has_compiler(torch.device(kind)):
         warnings.append("no C++ compiler, so teachers are never compiled on the CPU: install g++ if runs are long")
-    default: dict[str, Any] = {"device": kind, "threads": torch.get_num_threads()}
-    try:
-        execution, precision = resolve_execution(Execution()), fastest_precision(torch.device(kind))
-        default |= {"student precision": execution.precision, "teacher precision": precision}
-        default["workers"] = execution.workers
-    except UserError as error:  # ANTISHORTCUT_NATIVE, misspelt
-        warnings.append(str(error))
+    execution = resolve_execution(Execution())
+    default = {"device": kind, "threads": torch.get_num_threads(), "workers": execution.workers}
+    default |= {"student precision": execution.precision, "teacher precision": fastest_precision(torch.device(kind))}
     return {"GPUs": gpus, "a run uses": default}
+
+
+# --- asd bench ---
+
+PAIR = "TEACHER:STUDENT on CIFAR-100, or a recipe."
+METHOD_NAMES = options.last_of(lambda: options.methods(""))
+
+
+def bench(
+    pair: Annotated[str, Option(help=PAIR, autocompletion=options.recipes)] = "wrn-40-2:wrn-16-2",
+    methods: Annotated[str, Option(help="Comma-separated, or all.", autocompletion=METHOD_NAMES)] = "kd,asd,contrast",
+    batch: Annotated[int | None, Option(min=2, help="Batch size [default: 64, or the recipe's].")] = None,
+    rounds: Annotated[int, Option(min=1, help="Measured steps of each method.")] = 20,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = 0,
+    compile: Annotated[str, Option("--teacher-compile", help="on, off; auto: whichever is faster.")] = "auto",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Milliseconds of a training step by method, interleaved, with ratios and where the time goes."""
+    from antishortcut.experiments.benchmark import PHASES, WARM
+    from antishortcut.experiments.benchmark import bench as measure
+    from antishortcut.methods import METHODS
+
+    names = list(METHODS) if methods.strip() == "all" else options.split_names(methods)
+    if not names:
+        raise UserError("--methods names none; asd list methods shows them")
+    options.execution_of(teacher_compile=compile)  # checked
+    device = options.use_hardware(device, threads)
+    models, size, usual = _networks(pair)
+    settings: dict[str, Any] = {"batch": batch or usual, "rounds": rounds, "compile": compile, "images": size}
+    with ProgressBar(f"bench {pair} on {device}", rounds + WARM) as bar:
+        result = measure(models, names, device=device, tell=lambda n: bar.update(n, {}), **settings)
+    if as_json:
+        options.print_json(result)
+        return
+    split, passes = result["split"], result["teacher_passes"]
+    rows = [(method, passes[method], ms, *split[method].values()) for method, ms in result["ms"].items()]
+    title = f"ms a step, {pair}, batch {result['batch']}, {device}, median of {rounds}"
+    options.table(title, ("method", "teacher passes", "step", *PHASES), rows)
+    options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
+
+
+def _networks(pair: str) -> tuple[Pair, TrainingSize, int]:
+    """Teacher and student, the size of their data, and the usual batch size."""
+    from antishortcut.experiments.benchmark import CIFAR, pair_of
+    from antishortcut.experiments.cost import architecture, size_of
+
+    if pair.partition("@")[0] not in shipped_recipes() and not Path(pair).is_file():
+        return pair_of(pair), CIFAR, 64
+    recipe = load_recipe(pair)
+    size = size_of(recipe.data)
+    if size.dense:
+        raise UserError(f"--pair {pair}: {recipe.data.name} is not measured here; write TEACHER:STUDENT")
+    return (architecture(recipe.teacher), architecture(recipe.student)), size, recipe.optim.batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from glob import glob
 from inspect import Parameter, Signature, signature
@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from pydantic import ValidationError
 from typer import Option
 
+from antishortcut.config.recipe import Execution, shipped_recipes
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.evaluation import EVALUATIONS
+from antishortcut.experiments.suites import SUITES
 from antishortcut.fileio import expanded
+from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import Execution
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import Session
 
 MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
@@ -40,28 +42,19 @@ def models(incomplete: str) -> list[str]:
         import timm
 
         return starting((f"timm:{name}" for name in timm.list_models()), incomplete)
-    if incomplete.startswith("torchvision:"):
-        import torchvision
-
-        names = torchvision.models.list_models(module=torchvision.models)
-        return starting((f"torchvision:{name}" for name in names), incomplete)
     from antishortcut.models.registry import DEEPLAB, FAMILIES, IMAGENET
 
     return starting((*FAMILIES, *DEEPLAB, *IMAGENET, "timm:", "torchvision:", "import:"), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
-    from antishortcut.config.recipe import shipped_recipes
-
-    return [*starting(shipped_recipes(), incomplete), *sorted(glob(f"{incomplete}*.toml")), *_folders(incomplete)]
+    files = sorted(glob(f"{incomplete}*.toml")) + sorted(glob(f"{incomplete}*/"))
+    return starting(shipped_recipes(), incomplete) + files
 
 
 def datasets(incomplete: str) -> list[str]:
     from antishortcut.data.datasets import DATASETS, WITH_PATH
 
-    kind, colon, path = incomplete.partition(":")
-    if colon and kind in WITH_PATH:
-        return [f"{kind}:{folder}" for folder in _folders(path)]
     return starting([f"{name}:" if name in WITH_PATH else name for name in DATASETS], incomplete)
 
 
@@ -70,8 +63,6 @@ def data(incomplete: str) -> list[str]:
 
 
 def suites(incomplete: str) -> list[str]:
-    from antishortcut.experiments.suites import SUITES
-
     return starting(SUITES, incomplete)
 
 
@@ -87,10 +78,6 @@ def last_of(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 def starting(known: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
-
-
-def _folders(incomplete: str) -> list[str]:
-    return sorted(glob(f"{incomplete}*/"))
 
 
 # --- Options ---
@@ -111,7 +98,6 @@ DeviceOption = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 PrecisionOption = Annotated[str, Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
 ThreadsOption = Annotated[int, Option(help="CPU threads of each process, 0 for torch's default.")]
 
-MICRO_BATCHES = "Micro-batches per accumulation step; auto fits memory [default: 1; auto without a recipe]."
 CACHE = "Cache the teachers' outputs on disk [default: in suites, if there is room]."
 
 # execution flag → its type and default; see `with_execution`
@@ -123,7 +109,10 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "threads": (ThreadsOption, 0),
     "workers": (Annotated[str, Option(help="Processes that decode image files; auto: one per core.")], "auto"),
     "save_every": (Annotated[float, Option(help="Seconds between checkpoints to resume from.")], 60.0),
-    "micro_batches": (Annotated[str | None, Option(help=MICRO_BATCHES)], None),
+    "micro_batches": (
+        Annotated[str | None, Option(help="Micro-batches per accumulation step; auto fits memory.")],
+        None,
+    ),
     "log": (Annotated[str, Option(help="Where metrics are logged too: tensorboard, wandb, or both.")], "tensorboard"),
     "cache_teachers": (Annotated[bool | None, Option("--cache-teachers/--no-cache-teachers", help=CACHE)], None),
     "teacher_precision": (Annotated[str, Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),
@@ -136,19 +125,19 @@ Flags = dict[str, Any]
 
 def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `execution: Flags` by the flags of EXECUTION, except some."""
-    flags = {name: flag for name, flag in EXECUTION.items() if name not in without}
+    flags = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in EXECUTION.items()
+        if name not in without
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def wrapped(**words: Any) -> None:
-            command(execution={name: words.pop(name) for name in flags}, **words)
+            command(execution={flag.name: words.pop(flag.name) for flag in flags}, **words)
 
-        own = signature(command, eval_str=True).parameters.values()
-        parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own if p.name != "execution"]
-        parameters += [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for name, (kind, default) in flags.items()
-        ]
+        own = [p for p in signature(command, eval_str=True).parameters.values() if p.name != "execution"]
+        parameters = [*(p.replace(kind=Parameter.KEYWORD_ONLY) for p in own), *flags]
         wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapped
@@ -158,9 +147,6 @@ def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..
 
 def execution_of(**flags: Any) -> Execution:
     """Execution settings from the flags; None means the default."""
-    from pydantic import ValidationError
-
-    from antishortcut.config.recipe import Execution
 
     settings = {{"device": "accelerator"}.get(name, name): value for name, value in flags.items() if value is not None}
     if "log" in settings:
@@ -179,30 +165,21 @@ def open_session(runs: Path, data_root: Path | None, download: bool, **flags: An
     return Session(runs, data_root, download, execution_of(**flags))
 
 
-def use_threads(threads: int) -> None:
-    """For what runs in this very process."""
+def use_hardware(device: str, threads: int) -> str:
+    """Set the threads of this process; returns a device that exists here."""
     import torch
 
-    execution_of(threads=threads)  # checked
-    if threads:
+    if execution_of(threads=threads).threads:
         torch.set_num_threads(threads)
-
-
-def find_device(name: str) -> str:
-    """A device that exists here."""
-    import torch
-
-    if name == "auto":
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda", "mps") or (name == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"--device {name}: not here; use cpu")
-    return name
+    if device not in ("cpu", "cuda", "mps") or (device == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"--device {device}: not here; use cpu")
+    return device
 
 
 def find_run(path: Path, runs: Path = Path("runs")) -> RunDir:
     """A run folder, or a teacher by its hash."""
-    from antishortcut.run_dir import RunDir
-
     teacher = runs / "teachers" / path
     return RunDir(teacher if teacher.is_dir() and not path.is_dir() else path)
 
@@ -228,18 +205,30 @@ def image_folders(texts: Sequence[str]) -> dict[str, Path]:
 # --- Printing ---
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence[Any]) -> None:
+    """Print rows of cells; or rows that are dictionaries, of which `columns` maps the shown keys to headings."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(printable(title)), title_justify="left")
+    if isinstance(columns, Mapping):
+        rows = [[row[key] for key in columns] for row in rows]
+        columns = list(columns.values())
+    shown = Table(title=Text(printable(title)), title_justify="left")
     for number, column in enumerate(columns):
         numeric = any(isinstance(row[number], int | float) for row in rows)
-        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(_cell(value))) for value in row))
-    Console().print(table)
+        shown.add_row(*(Text(printable(_cell(value))) for value in row))
+    Console().print(shown)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table with a column for each key, or the same as JSON."""
+    if as_json:
+        print_json(rows)
+    else:
+        table(title, {key: key for key in rows[0]}, rows)
 
 
 def _cell(value: Any) -> str:
@@ -256,6 +245,6 @@ def print_json(value: Any) -> None:
     print(re.sub(r"[^\n\x20-\x7e]", lambda m: m[0] if m[0].isprintable() else json.dumps(m[0])[1:-1], text))
 
 
-def tell(text: object, file: TextIO | None = None, flush: bool = False) -> None:
+def tell(text: object, file: TextIO | None = None) -> None:
     """Print a line that may hold names of files and runs; control characters are escaped."""
-    print(printable(str(text)), file=file, flush=flush)
+    print(printable(str(text)), file=file)

@@ -13,13 +13,16 @@ from typer import Argument, Option
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RunsOption, SetOption, execution_of, print_json, table, tell
 from antishortcut.errors import UserError, printable, suggest
+from antishortcut.experiments import launcher
+from antishortcut.experiments.engines import Engine, LocalEngine, RayEngine
+from antishortcut.experiments.jobs import Job, Suite
+from antishortcut.experiments.paper import reported_hours
+from antishortcut.experiments.suites import describe_suites, open_suite
+from antishortcut.experiments.worker import Place
+from antishortcut.progress import console
 
 if TYPE_CHECKING:
-    from antishortcut.config.recipe import Execution
     from antishortcut.experiments.cost import Cost
-    from antishortcut.experiments.engines import Engine
-    from antishortcut.experiments.jobs import Job, Suite
-    from antishortcut.experiments.worker import Place
 
 app = typer.Typer(no_args_is_help=True, help="Many runs that answer a question together.")
 NameArg = Annotated[str, Argument(help="asd suite list.", autocompletion=options.suites)]
@@ -33,13 +36,7 @@ STATES = ("finished", "not scored", "begun", "waiting", "another")  # another: t
 @app.command("list")
 def list_(scale: ScaleOption = "paper", as_json: JsonOption = False) -> None:
     """Suites and how many students each trains."""
-    from antishortcut.experiments.suites import describe_suites
-
-    rows = describe_suites(scale)
-    if as_json:
-        print_json(rows)
-    else:
-        table("suites", list(rows[0]), [tuple(row.values()) for row in rows])
+    options.print_rows("suites", describe_suites(scale), as_json)
 
 
 @app.command()
@@ -60,15 +57,17 @@ def show(
 
     With --json a list of the runs; with --measure too, an object: runs, paper (its A100-hours), cost (here).
     """
-    from antishortcut.experiments.paper import reported_hours
-
-    if not measure:
-        changed = {"--device": device != "auto", "--precision": precision != "auto", "--threads": threads != 0}
-        _refuse_unused("--measure", changed)
+    if not measure and (device, precision, threads) != ("auto", "auto", 0):
+        raise UserError("--device, --precision and --threads do nothing without --measure")
     suite = _open(name, set_, only, seeds, scale)
     paper, cost = reported_hours(suite), None
     if measure:
-        cost = _measure(suite, runs, execution_of(device=device, precision=precision, threads=threads))
+        from antishortcut.experiments.benchmark import Stopwatch
+        from antishortcut.experiments.cost import measured_cost
+
+        tell("measuring steps …", file=sys.stderr)
+        clock = Stopwatch(execution_of(device=device, precision=precision, threads=threads))
+        cost = measured_cost(suite.jobs, runs, clock)
     if as_json:
         from antishortcut.methods import method_options
 
@@ -81,13 +80,10 @@ def show(
         return
     for folder in dict.fromkeys(job.suite for job in suite.jobs):
         jobs_here = [job for job in suite.jobs if job.suite == folder]
-        recipe, seeds_of = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
-        first = {job.name: job for job in reversed(jobs_here)}
+        recipe, count = jobs_here[0].recipe, Counter(job.name for job in jobs_here)
         title = f"{recipe.teacher.name} → {recipe.student.name}, {recipe.length} on {recipe.data.name}"
-        rows = [
-            (row, first[row].method, _settings(first[row]), _early(first[row]), count)
-            for row, count in seeds_of.items()
-        ]
+        first = {key: next(job for job in jobs_here if job.name == key) for key in count}
+        rows = [(key, job.method, _settings(job), _early(job), count[key]) for key, job in first.items()]
         table(f"{folder}: {title}", ("name", "method", "settings", "T_early", "seeds"), rows)
     tell(f"{len(suite.jobs)} students")
     if paper:
@@ -95,7 +91,7 @@ def show(
     if cost:
         _show_cost(cost)
     else:
-        tell(f"hours on this machine: asd suite show {name}{f' --scale {scale}' * (scale != 'paper')} --measure")
+        tell("add --measure for the hours on this machine")
 
 
 @app.command()
@@ -119,23 +115,19 @@ def run(
     execution: options.Flags,
 ) -> None:
     """Run a suite. Finished runs are skipped, so the same command resumes after an interruption."""
-    from antishortcut.experiments.launcher import check_images, run_jobs
-    from antishortcut.experiments.worker import Place
-    from antishortcut.progress import console
-
     if engine not in ENGINES:
         raise UserError(f"--engine {engine!r}{suggest(engine, ENGINES)}")
-    if engine != "ray":
-        _refuse_unused("--engine ray", {"--address": address is not None, "--cards": cards is not None})
+    if engine != "ray" and (address is not None or cards is not None):
+        raise UserError("--address and --cards do nothing without --engine ray")
     suite = _open(name, set_, only, seeds, scale)
     if execution["cache_teachers"] is None:
         execution["cache_teachers"] = False if suite.timed else "auto"
     place = Place(runs, data_root, options.image_folders(at or ()), execution_of(**execution), download)
     todo = [job.model_copy(update={"on": tuple(dict.fromkeys((*job.on, *place.at)))}) for job in suite.jobs]
-    check_images(todo, place)
+    launcher.check_images(todo, place)
     screen = console()
     where = _engine(engine, place, jobs, address, cards)
-    outcome = run_jobs(todo, place, where, lambda text: screen.print(printable(text), markup=False))
+    outcome = launcher.run_jobs(todo, place, where, lambda text: screen.print(printable(text), markup=False))
     if as_json:
         print_json({"done": outcome.done, "failed": outcome.failed, "runs": len(suite.jobs)})
     if outcome.stopped:
@@ -150,8 +142,6 @@ def run(
 
 
 def _engine(name: str, place: Place, jobs: int | None, address: str | None, gpus: float | None) -> Engine:
-    from antishortcut.experiments.engines import LocalEngine, RayEngine
-
     return RayEngine(place, address or "auto", jobs, gpus) if name == "ray" else LocalEngine(place, jobs or 1)
 
 
@@ -166,11 +156,11 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """How many runs of a suite are finished."""
-    from antishortcut.experiments.launcher import scored, state
-
     jobs = _open(name, set_, only, seeds, scale).jobs
-    states = {job.title: state(job, runs) for job in jobs}
-    states |= {job.title: "not scored" for job in jobs if states[job.title] == "finished" and not scored(job, runs)}
+    states = {job.title: launcher.state(job, runs) for job in jobs}
+    states |= {
+        job.title: "not scored" for job in jobs if states[job.title] == "finished" and not launcher.scored(job, runs)
+    }
     if as_json:
         print_json(states)
         return
@@ -196,40 +186,10 @@ def _early(job: Job) -> str:
 
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
-    from antishortcut.experiments.suites import open_suite
-
-    try:
-        numbers = [int(word) for word in (seeds or "").split(",") if word.strip()]
-    except ValueError:
-        numbers = []
-    if seeds is not None and not numbers:
+    numbers = options.split_names(seeds or "")
+    if seeds is not None and not (numbers and all(number.isdecimal() for number in numbers)):
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3")
-    return open_suite(name, set_ or (), only or (), numbers, scale)
-
-
-def _refuse_unused(needed: str, flags: dict[str, bool]) -> None:
-    """Options that would do nothing, because the one they need is missing."""
-    if names := [name for name, used in flags.items() if used]:
-        raise UserError(f"{' and '.join(names)} without {needed} would do nothing; add {needed} or leave them out")
-
-
-def _measure(suite: Suite, runs: Path, execution: Execution) -> Cost:
-    from antishortcut.experiments.benchmark import Stopwatch
-    from antishortcut.experiments.cost import measured_cost
-    from antishortcut.progress import ProgressBar
-
-    clock = Stopwatch(execution)
-    with ProgressBar(f"measuring {suite.name}", 1) as bar:
-
-        def progress(done: int, groups: int, problem: str) -> None:
-            if done == 0:
-                bar.total = groups
-                bar.begin(0)
-            if problem:
-                bar.say(f"left out: {problem}")
-            bar.update(done, {})
-
-        return measured_cost(suite.jobs, runs, clock, progress)
+    return open_suite(name, set_ or (), only or (), [int(number) for number in numbers], scale)
 
 
 def _show_cost(cost: Cost) -> None:

@@ -2,57 +2,112 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from antishortcut.cli import options
-from antishortcut.cli.options import (
-    JsonOption,
-    RootOption,
-    RunsOption,
-    SetOption,
-    open_session,
-    print_json,
-    table,
-    tell,
-)
-from antishortcut.errors import UserError, suggest
+from antishortcut.cli.evaluate import score_run
+from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
+from antishortcut.config.recipe import Recipe, Run, load_recipe, recipe_from, rewind_length, setting, with_settings
+from antishortcut.errors import UserError, plural, suggest
+from antishortcut.experiments.jobs import Job
+from antishortcut.fileio import atomic_write, expanded
+from antishortcut.progress import first_process
+from antishortcut.report import make_report
+from antishortcut.run_dir import RunDir, difference
 
 if TYPE_CHECKING:
-    from antishortcut.run_dir import RunDir
+    from antishortcut.training.auto_recipe import PairRequest
+    from antishortcut.training.pipeline import Session
 
+DEMOS = {  # task → recipe, folder of the runs, evaluations of the students
+    "classification": ("cues", "demo", ("clean", "mechanism")),
+    "segmentation": ("cues-seg", "demo-segmentation", ("clean", "scenes")),
+}
+SETS = ("iid", "conflict", "uncorrelated")
+INSIDE = {"cos_final": "cos final", "cos_early": "cos early", "projection": "projection"}
+LEGEND = """iid: {score} on images like the training images
+conflict: {score} when the texture is another class's: low means it relies on the texture
+uncorrelated: {score} when the texture is random
+shape bias: of the {things} in conflict predicted by shape or by texture, the share predicted by shape"""
+LEGEND_INSIDE = """cos final, cos early: cosine of the student's embedding to the teacher's, final and early
+projection: onto the shortcut eigenspace; a random direction has {random:.2f}
+in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
+EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
 VIA = "A network between teacher and student (TAKD), repeated."
 
 
 def demo(
     task: Annotated[str, Option(help="classification or segmentation.")] = "classification",
-    runs: RunsOption = Path("runs"),
+    runs: options.RunsOption = Path("runs"),
     seed: options.SeedOption = 1,
-    set_: SetOption = None,
+    set_: options.SetOption = None,
     threads: options.ThreadsOption = 0,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
-    from antishortcut.cli.demo import DEMOS, run_demo, show_demo
-    from antishortcut.config.recipe import load_recipe
+    from antishortcut.training.pipeline import distill, teach
 
     if task not in DEMOS:
         raise UserError(f"--task {task!r}{suggest(task, DEMOS)}")
-    settings = {"device": "cpu", "threads": threads, "cache_teachers": DEMOS[task].cached}
-    session = open_session(runs, None, False, **settings)
-    result = run_demo(load_recipe(DEMOS[task].recipe, set_ or ()), DEMOS[task], session, seed)
+    name, suite, on = DEMOS[task]
+    cached = task == "classification"  # the teacher's outputs are vectors, not maps
+    session = options.open_session(runs, None, False, device="cpu", threads=threads, cache_teachers=cached)
+    recipe = load_recipe(name, set_ or ())
+    teacher, early = teach(recipe, session), recipe.teacher.early_state
+    rows = [_demo_row("teacher", teacher, session, ["clean"])]
+    if early != "rewind" and "/" not in early:  # a state of this teacher
+        rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
+    for method in ("ce", "kd", "asd", "contrast+tc"):
+        rows.append(_demo_row(method, distill(recipe, session, method=method, seed=seed, suite=suite), session, on))
+    page = make_report(runs / suite)["page"]
     if as_json:
-        print_json(result)
+        print_json({"rows": rows, "out": str(runs / suite), "report": page})
     else:
-        show_demo(result)
+        _show_demo(rows)
+        tell(f"\nruns: {runs / suite}\npage: {page}")
+
+
+def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
+    from antishortcut.evaluation import EvalContext, evaluate
+
+    folder = RunDir(run.folder(session.runs))
+    scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), on, state)
+    mark = "" if state == "final" else f"@{state}"
+    metric, _ = folder.primary_metric()
+    row: dict[str, Any] = {"method": method, "run": str(folder.path), "score": metric}
+    row |= {name: scores[name + mark]["values"][metric] for name in SETS}
+    row["shape_bias"] = scores[f"conflict{mark}"]["values"].get("shape_bias")
+    for space, values in (scores["mechanism"]["values"] if "mechanism" in on else {}).items():
+        row |= {(key if space == "raw" else f"{key}_aligned"): value for key, value in values.items()}
+    return row
+
+
+def _show_demo(rows: list[dict[str, Any]]) -> None:
+    headings = {"method": ""} | {name: name for name in SETS} | {"shape_bias": "shape bias"}
+    table("What the students lean on", headings, rows)
+    inside = [row for row in rows if "projection" in row]
+    if inside:
+        cells = [
+            [row["method"], *(f"{row[key]:.2f} ({row[f'{key}_aligned']:.2f})" for key in INSIDE)] for row in inside
+        ]
+        table("Where their features lie", ("", *INSIDE.values()), cells)
+    score, things = {"accuracy": ("accuracy", "images"), "miou": ("mIoU", "pixels")}[rows[0]["score"]]
+    tell(LEGEND.format(score=score, things=things))
+    if inside:
+        tell(LEGEND_INSIDE.format(random=inside[0]["projection_random"]))
 
 
 def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("recipe.toml")) -> None:
     """Write a commented recipe for your own data."""
     from antishortcut.config.recipe import recipe_template
-    from antishortcut.fileio import atomic_write
 
     if path.exists():
         raise UserError(f"{path} exists; name another file or remove it")
@@ -73,22 +128,17 @@ def teach(
     execution: options.Flags,
 ) -> None:
     """Train a recipe's teacher and keep its trajectory."""
-    from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import teach as teach_recipe
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    run = teach_recipe(settings, open_session(runs, data_root, download, **execution))
+    run = teach_recipe(settings, options.open_session(runs, data_root, download, **execution))
     _show_trajectory(RunDir(run.folder(runs)), as_json)
 
 
 @options.with_execution(*options.STUDENT_ONLY)
 def rewind(
     teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
-    epochs: Annotated[
-        int | None, Option(help="Length in the teacher's epochs or iterations [default: 10 epochs].")
-    ] = None,
-    rate: Annotated[float | None, Option(help="Constant learning rate [default: 0.05, or AdamW's first one].")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Or iterations, as the teacher's [default: 10 epochs].")] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     as_json: JsonOption = False,
@@ -96,8 +146,6 @@ def rewind(
     execution: options.Flags,
 ) -> None:
     """Make an early-like reference when only the final checkpoint is left."""
-    from antishortcut.config.recipe import rewind_length
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import rewind as rewind_teacher
 
     folder = options.find_run(teacher, runs)
@@ -105,12 +153,9 @@ def rewind(
     if run.kind not in ("teach", "imported") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
     epochs = rewind_length(run.iterations) if epochs is None else epochs
-    if rate is None:  # the paper's is SGD's
-        rate = 0.05 if run.optim.name == "sgd" else run.optim.lr
-    if epochs < 1 or rate <= 0:
-        raise UserError("--epochs must be at least 1 and --rate positive")
+    rate = 0.05 if run.optim.name == "sgd" else run.optim.lr  # the paper's is SGD's
     runs = folder.path.resolve().parent.parent
-    session = open_session(runs, data_root, False, **execution)
+    session = options.open_session(runs, data_root, False, **execution)
     new = rewind_teacher(run, epochs, rate, session)
     session.say(f"Use it with --set teacher.early={new.hash}/final")
     _show_trajectory(RunDir(new.folder(runs)), as_json)
@@ -119,9 +164,7 @@ def rewind(
 @options.with_execution()
 def distill(
     recipe: Annotated[str | None, Argument(help=options.RECIPE, autocompletion=options.recipes)] = None,
-    data: Annotated[
-        str | None, Option(help="Without a recipe: a folder of images.", autocompletion=options.data)
-    ] = None,
+    data: Annotated[str | None, Option(help="Without a recipe: your images.", autocompletion=options.data)] = None,
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
     final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
@@ -147,58 +190,49 @@ def distill(
 
     Name a recipe, or --data, --teacher and --student. --set method.KEY=VALUE sets an option of the method.
     """
-    from antishortcut.cli import auto
-    from antishortcut.config.recipe import load_recipe
-    from antishortcut.run_dir import RunDir
     from antishortcut.training.pipeline import distill as distill_recipe
 
     overrides = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
     planned = recipe is None
     execution["micro_batches"] = execution["micro_batches"] or ("auto" if planned else "1")
-    session = open_session(runs, data_root, download, **execution)
+    session = options.open_session(runs, data_root, download, **execution)
     name = _folder_name(name)
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = auto.pair_request(**pair)
+        request = _pair_request(**pair)
         suite = _folder_name(suite or request.name)
         lasting = [text for text in overrides if not text.startswith("methods.")]
-        recipe = str(auto.plan(request, session, suite, lasting, method, not dry_run, as_json))
+        recipe = str(_plan(request, session, suite, lasting, method, not dry_run, as_json))
         if dry_run:
             return
     elif dry_run or any(value is not None for value in pair.values()):
         raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
     settings = load_recipe(recipe, overrides)
-    suite = _folder_name(suite or auto.suite_of(Path(recipe), runs))
+    suite = _folder_name(suite or _suite_of(Path(recipe), runs))
     if planned:
-        auto.estimate(settings, session, suite, method, seed)
+        _estimate(settings, session, suite, method, seed)
     chain: dict[str, Any] = {"via": via or (), "generations": generations}
     run = distill_recipe(settings, session, method=method, seed=seed, suite=suite, name=name, **chain)
     if planned:
-        auto.score(run, session, execution["device"])
+        _score(run, session, execution["device"])
     folder = RunDir(run.folder(runs))
     _show_result(folder, f"{run.name} on {run.data.name}", {"run": str(folder.path), "hash": run.hash}, as_json)
     if planned and not as_json:
-        auto.say_next(run, session, Path(recipe))
+        _say_next(run, session, Path(recipe))
 
 
 def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool) -> None:
     """The last and the best scores on the set that was evaluated during training."""
     folder.primary_metric()  # raises if it is damaged
     result = folder.result()
-    try:
-        names = [name for name in result["last"] if name not in ("epoch", "images")]
-        rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
-        title += f", {result['set']} set"
-    except (KeyError, TypeError) as error:
-        what = f"no {error.args[0]}" if isinstance(error, KeyError) else "not what a run writes"
-        path = folder.path / "result.json"
-        raise UserError(f"{path}: damaged ({what}); restore it or remove its folder") from None
     if as_json:
         print_json(head | result)
-    else:
-        table(title, ("", "epoch", *names), rows)
-        tell(folder.path)
+        return
+    names = [name for name in result["last"] if name not in ("epoch", "images")]
+    rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
+    table(f"{title}, {result['set']} set", ("", "epoch", *names), rows)
+    tell(folder.path)
 
 
 def _show_trajectory(folder: RunDir, as_json: bool) -> None:
@@ -215,13 +249,155 @@ def _show_trajectory(folder: RunDir, as_json: bool) -> None:
 
 
 def _folder_name(name: Any) -> Any:
-    """A run's name is a folder's name: no separators, nothing hidden."""
+    """A run's name is a folder's name: no separators, nothing hidden, UTF-8."""
     if name == "teachers":
         raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
-    if name is not None and (not name or "/" in name or "\\" in name or name.startswith(".") or "\0" in name):
+    if name is not None and (not name.isprintable() or name[:1] in ("", ".") or "/" in name or "\\" in name):
         raise UserError(f"{name!r} cannot name a folder")
-    try:
-        str(name).encode()
-    except UnicodeEncodeError:  # files that name the run could not be read
-        raise UserError(f"{name!r} cannot name a folder: it is not UTF-8") from None
     return name
+
+
+# --- asd distill without a recipe: plan one for your data and two networks ---
+
+
+def _pair_request(data: str | None, teacher: str | None, student: str | None, **more: Any) -> PairRequest:
+    from antishortcut.training.auto_recipe import PairRequest, data_name
+
+    if data is None or teacher is None or student is None:
+        raise UserError(
+            "name a recipe (asd list recipes), or --data, --teacher and --student, like --data folder:photos "
+            "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"
+        )
+    early, final = more["early"], more["final"]
+    if early is not None and final is None and early != "rewind" and not early.endswith("%"):
+        raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
+    return PairRequest(data_name(data), teacher, student, **more)
+
+
+def _plan(
+    request: PairRequest, session: Session, suite: str, overrides: list[str], method: str, write: bool, as_json: bool
+) -> Path:
+    """The recipe of a folder of runs: the existing one if it agrees, or a new one. Nothing is written if it fails."""
+    from antishortcut.training.auto_recipe import plan_recipe, to_toml
+    from antishortcut.training.fabric import check_device
+    from antishortcut.training.pipeline import feasible
+
+    path = session.runs / suite / "recipe.toml"
+    while write and not first_process() and not path.is_file():  # under torchrun the first process plans
+        time.sleep(0.2)
+    if exists := path.is_file():
+        _require_agreement(path, request, overrides)
+        text, counts = path.read_text(encoding="utf-8"), ""
+    else:
+        head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
+        head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
+        lines = plan_recipe(request, session.root, dict(setting(text) for text in overrides))
+        text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
+    recipe = recipe_from(text, path)
+    roles = feasible(recipe, session, method)
+    if write:  # a plan can be shown for another machine
+        check_device(session.execution)
+    size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
+    session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
+    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
+        session.say(f"{number}. {line}")
+    if write and not exists:
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    if write:
+        session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
+    elif as_json:
+        print_json(recipe.model_dump(mode="json", exclude_unset=True))
+    else:
+        print(text, end="")
+    return path
+
+
+def _require_agreement(path: Path, request: PairRequest, overrides: list[str]) -> None:
+    """An existing recipe is never changed."""
+    recipe, settings = load_recipe(str(path)), request.settings
+    if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
+        del settings["data.name"]
+    changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + overrides)
+    if text := difference(recipe, changed):
+        raise UserError(f"{path} is another recipe ({text}); edit it, or give these runs a --suite of their own")
+
+
+def _resolved(name: str) -> tuple[str, Path]:
+    kind, _, path = name.partition(":")
+    return kind, expanded(path).resolve()
+
+
+def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
+    teacher, student = recipe.teacher, recipe.student
+    if not taught:
+        yield f"train {student.name} from labels alone for {recipe.length}, {_start(student)}: it needs no teacher"
+        return
+    if teacher.final is not None:
+        early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
+        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
+    else:
+        length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
+        verb = "fine-tune" if teacher.pretrained else "train"
+        yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
+        yield f"take its state at {teacher.early} as T_early, the one to push away from"
+    yield f"distil {student.name} for {recipe.length}, {_start(student)}"
+
+
+def _start(model: Any) -> str:
+    if model.pretrained or model.weights:
+        return "from published weights" if model.pretrained else f"from {model.weights}"
+    hub = model.name.startswith(("timm:", "torchvision:")) and "pretrained" not in model.model_fields_set
+    return "from scratch" + (" (no published weights at hand)" if hub else "")
+
+
+def _suite_of(recipe: Path, runs: Path) -> str:
+    """The folder of a recipe's runs: its name, or where it lies if it was planned here."""
+    folder = recipe.resolve().parent
+    return folder.name if recipe.name == "recipe.toml" and folder.parent == runs.resolve() else recipe.stem
+
+
+def _estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int) -> None:
+    """Say how long it takes on this machine, from a few real steps, if that can be measured."""
+    import torch
+
+    from antishortcut.experiments.benchmark import Stopwatch
+    from antishortcut.experiments.cost import measured_cost
+
+    execution, threads = session.execution, torch.get_num_threads()
+    if execution.devices * execution.nodes > 1 or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return  # its processes would wait for each other
+    job = Job(suite=suite, name=method, seed=seed, recipe=recipe, method=method)
+    try:
+        cost = measured_cost([job], session.runs, Stopwatch(execution))
+    finally:
+        torch.set_num_threads(threads)
+    if not cost.left_out and 60 * cost.hours > 1:
+        span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
+        session.say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
+
+
+def _score(run: Run, session: Session, device: str) -> None:
+    """Score the student for the report; what cannot be measured is left out with a line."""
+    names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    for name in names if first_process() else ():
+        try:
+            score_run(run.folder(session.runs), session.runs, session, [name], {}, options.use_hardware(device, 0))
+        except UserError as error:
+            session.say(f"not measured: {name}: {error}")
+
+
+def _say_next(run: Run, session: Session, recipe: Path) -> None:
+    folder = run.folder(session.runs)
+    other = next(name for name in ("kd", "contrast+tc") if name != run.method)
+    session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
+    session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
+    session.say(
+        f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare with"
+    )
+
+
+def _again(recipe: Path, runs: Path, root: Path | None) -> str:
+    """The command for another student of the same teacher."""
+    words = ["asd", "distill", str(recipe), *(["--runs", str(runs)] if runs != Path("runs") else [])]
+    return shlex.join(words + (["--data-root", str(root)] if root is not None else []))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from importlib.resources import files
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -28,9 +27,8 @@ from antishortcut.errors import UserError, plural, short_repr, suggest
 from antishortcut.fileio import expanded, sha256
 from antishortcut.fileio import text as text_of
 
+RECIPES = Path(__file__).with_name("recipes")
 SCHEMA = 2  # raise it when the meaning of a setting changes
-DEEPEST = 16  # sections inside sections that --set may name
-WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights end
 Value = bool | int | float | str
 
 
@@ -50,10 +48,10 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _rewinds(cls, tree: Any) -> Any:
-        """Ten epochs, unless said, would be ten iterations."""
-        if isinstance(tree, dict) and isinstance(tree.get("teacher"), dict) and isinstance(tree.get("iterations"), int):
-            own = {"rewind_epochs": rewind_length(tree["iterations"])} if tree["iterations"] > 0 else {}
-            return tree | {"teacher": own | tree["teacher"]}
+        """The default of rewind_epochs counts epochs; a recipe in iterations has its own."""
+        match tree:
+            case {"iterations": int(iterations), "teacher": dict(teacher)} if iterations > 0:
+                return tree | {"teacher": {"rewind_epochs": rewind_length(iterations)} | teacher}
         return tree
 
     @model_validator(mode="after")
@@ -116,35 +114,28 @@ class Run(Settings):
 
 
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:
-    """The training of a recipe's teacher, or what stands for it where it was given already trained."""
+    """The training of a recipe's teacher; if the teacher is already trained, what stands for it."""
     teacher = recipe.teacher
-    model, early = _model(teacher), dict[str, Value]()
+    length = teacher.epochs or recipe.epochs or recipe.iterations
+    own = {"lr": teacher.lr or recipe.optim.lr, "batch": teacher.batch or recipe.optim.batch}
+    model = ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
     if teacher.final is not None:
         model = model.model_copy(update={"weights": teacher.final})
-        early = {"early": _digest(teacher.early)} if teacher.early_file else {}
     return Run(
         kind="teach" if teacher.final is None else "imported",
         suite="teachers",
         name=teacher.name,
         seed=teacher.seed,
-        **_length(recipe, teacher.epochs),
+        epochs=length if recipe.epochs else 0,
+        iterations=length if recipe.iterations else 0,
         data=recipe.data.model_copy(update={"augmentation_cycle": None}),
         fingerprint=fingerprint,
         model=_with_digest(model),
-        options=early,
-        optim=recipe.optim.model_copy(
-            update={"lr": teacher.lr or recipe.optim.lr, "batch": teacher.batch or recipe.optim.batch}
-        ),
+        options={"early": _digest(teacher.early)} if teacher.early_file else {},
+        optim=recipe.optim.model_copy(update=own),
         task=TaskSettings(aux=recipe.task.aux),  # nobody draws rows for a teacher
         keep=teacher.keep,
     )
-
-
-def _length(recipe: Recipe, own: int | None = None) -> dict[str, int]:
-    """Epochs and iterations of a run, one of them 0; its own number counts as the recipe's does."""
-    if recipe.iterations:
-        return {"epochs": 0, "iterations": own or recipe.iterations}
-    return {"epochs": own or recipe.epochs, "iterations": 0}
 
 
 def rewind_length(iterations: int) -> int:
@@ -154,13 +145,10 @@ def rewind_length(iterations: int) -> int:
 
 def rewind_run(teacher: Run, epochs: int = 10, lr: float = 0.05) -> Run:
     """Fine-tune a final teacher at a constant high learning rate (S-Sec. A.4.6) to get an early-like state."""
-    constant = teacher.optim.model_copy(
-        update={"schedule": "constant", "lr": lr, "warmup": 0.0, "ema": 0.0}
-    )  # a mean over a high rate's steps would be a better state, not an earlier one
+    own = {"schedule": "constant", "lr": lr, "warmup": 0.0, "ema": 0.0}  # averaged, it would be a better state
     length = {"iterations": epochs} if teacher.iterations else {"epochs": epochs}
-    return teacher.model_copy(
-        update={"kind": "rewind", "teacher": teacher.hash, "optim": constant, "keep": (100.0,)} | length
-    )
+    changes = {"kind": "rewind", "teacher": teacher.hash, "optim": teacher.optim.model_copy(update=own)}
+    return teacher.model_copy(update={**changes, **length, "keep": (100.0,)})
 
 
 def distill_run(
@@ -183,7 +171,8 @@ def distill_run(
         suite=suite,
         name=name or method,
         seed=seed,
-        **_length(recipe),
+        epochs=recipe.epochs,
+        iterations=recipe.iterations,
         data=recipe.data.model_copy(update={"augmentation_cycle": recipe.augmentation_cycle}),
         fingerprint=fingerprint,
         model=_with_digest(recipe.student),
@@ -198,45 +187,35 @@ def distill_run(
     )
 
 
-def _model(teacher: TeacherSettings) -> ModelSettings:
-    return ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
-
-
 def _with_digest(model: ModelSettings) -> ModelSettings:
     return model.model_copy(update={"digest": None if model.weights is None else _digest(model.weights)})
 
 
 def _digest(weights: str) -> str:
-    """sha256 of a file of weights; of a folder of states, of its list, which has theirs."""
+    """sha256 of a file of weights. For a folder of states: of its manifest, which has theirs."""
     path = expanded(weights)
     try:
         return sha256(path / "manifest.json" if path.is_dir() else path)
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else error
         if isinstance(error, FileNotFoundError) and path.is_dir():
             raise UserError(
-                f"{weights} is a folder without manifest.json, so without states of Snapshots; name {_instead(path)}"
+                f"{weights} is a folder without manifest.json; name one that Snapshots wrote, or a file of weights"
             ) from None
-        raise UserError(f"weights {weights}: cannot be read ({reason})") from None
+        raise UserError(f"weights {weights}: cannot be read ({_reason(error)})") from None
 
 
-def _instead(folder: Path) -> str:
-    """What may be meant by a folder that has no list of states: the one around it, or a file of weights in it."""
-    if (folder.parent / "manifest.json").is_file() and folder.name == "snapshots":
-        return f"the folder around it, {folder.parent}"
-    result = [file for file in sorted(folder.glob("*")) if file.suffix in WEIGHTS]
-    return f"a file of weights, like {result[0]}" if result else "a file of weights"
+def _reason(error: OSError | ValueError) -> str:
+    return str(error.strerror if isinstance(error, OSError) else error)
 
 
 def recipe_template() -> str:
     """The commented recipe that `asd init` writes."""
-    return (files("antishortcut") / "config" / "recipes" / "template.toml.txt").read_text(encoding="utf-8")
+    return (RECIPES / "template.toml.txt").read_text(encoding="utf-8")
 
 
 def shipped_recipes() -> dict[str, Path]:
     """Recipes inside the package, by name."""
-    folder = Path(str(files("antishortcut") / "config" / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
+    return {path.stem: path for path in sorted(RECIPES.glob("*.toml"), key=lambda p: (len(p.stem), p.stem))}
 
 
 def _repdistiller(tree: dict[str, Any]) -> None:
@@ -254,11 +233,10 @@ PROTOCOLS = {"repdistiller": _repdistiller}  # "P2@repdistiller" is P2 under ano
 
 def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
     """A recipe from a TOML file or by the name of a shipped one (NAME or NAME@PROTOCOL), with overrides applied."""
-    shipped = shipped_recipes()
-    path = Path(source)
-    protocol = ""
+    path, protocol = Path(source), ""
     if not path.is_file():
         name, _, protocol = source.partition("@")
+        shipped = shipped_recipes()
         if name not in shipped:
             if path.is_dir():
                 raise UserError(f"{source!r} is a folder, not a recipe; images go with --data, --teacher and --student")
@@ -269,37 +247,33 @@ def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
     try:
         text = text_of(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path}: not a TOML file: {reason}") from None
-    return recipe_from(text, path, overrides, PROTOCOLS[protocol] if protocol else lambda _: None)
+        raise UserError(f"{path}: not a TOML file: {_reason(error)}") from None
+    return recipe_from(text, path, overrides, protocol)
 
 
-def recipe_from(
-    text: str, where: Path, overrides: Iterable[str] = (), change: Callable[[dict[str, Any]], None] = lambda _: None
-) -> Recipe:
+def recipe_from(text: str, where: Path, overrides: Iterable[str] = (), protocol: str = "") -> Recipe:
     """A recipe from the text of a TOML file."""
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, a plain ValueError
         raise UserError(f"{where}: not a TOML file: {error}") from None
-    change(tree)
+    if protocol:
+        PROTOCOLS[protocol](tree)
+    return _validated(tree, overrides, where)
+
+
+def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
+    """A recipe with settings overridden, as by --set."""
+    return _validated(recipe.model_dump(mode="json", exclude_unset=True), overrides, recipe.title)
+
+
+def _validated(tree: dict[str, Any], overrides: Iterable[str], where: Path | str) -> Recipe:
     for override in overrides:
         _override(tree, override)
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
         raise UserError(f"{where}: {_first(error)}") from None
-
-
-def with_settings(recipe: Recipe, overrides: Iterable[str]) -> Recipe:
-    """A recipe with settings overridden, as by --set."""
-    tree = recipe.model_dump(mode="json", exclude_unset=True)
-    for override in overrides:
-        _override(tree, override)
-    try:
-        return Recipe.model_validate(tree)
-    except ValidationError as error:
-        raise UserError(f"{recipe.title}: {_first(error)}") from None
 
 
 RENAMED = {  # keys of version 0.1
@@ -328,9 +302,7 @@ def _override(tree: dict[str, Any], text: str) -> None:
     key, parsed = setting(text)
     if key in COUNTS:  # a length takes the place of the other kind
         tree.pop(COUNTS[key], None)
-    *parents, last = key.split(".", DEEPEST + 1)
-    if len(parents) > DEEPEST:
-        raise UserError(f"--set {text[:80]!r}: no setting lies so deep; write key=value, like --set optim.lr=0.1")
+    *parents, last = key.split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LONGEST = 10**9  # epochs or iterations; larger numbers have no place in a float's mantissa once they are steps
-# nobody's settings lie beyond these; what does would end in an error of torch's, or take all memory
+# Upper bounds far beyond real settings: what lies above would end in an error of torch's, or take all memory.
+LONGEST = 10**9  # epochs or iterations; as steps, larger numbers have no place in a float's mantissa
 LARGEST = 1e6  # of weights, decays and the like
 FASTEST = 1e30  # of learning rates: such a training fails, but one float32 holds its rate times any decay
 SIDE = 4096  # pixels of an image
-IMAGES = 10**7  # of a batch
 PROCESSES = 1024  # and threads: torch falls over with a million of them
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
+BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Images = Annotated[int, Field(ge=1, le=10**7)]
+Side = Annotated[int, Field(ge=8, le=SIDE)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Processes = Annotated[int, Field(ge=0, le=PROCESSES)]
 Weight = Annotated[float, Field(ge=0, le=LARGEST)]
-LOGS = ("tensorboard", "wandb")  # where the numbers of a training can go besides its folder
+Rate = Annotated[float, Field(gt=0, le=FASTEST)]
+Level = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 
 
 class Settings(BaseModel):
     """Frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-Level = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Positive = Annotated[float, Field(gt=0, le=LARGEST)]
-BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
 
 
 class ModelSettings(Settings):
@@ -39,7 +40,7 @@ class ModelSettings(Settings):
     stages: tuple[str, ...] | None = Field(None, min_length=1)  # module paths of the feature maps, likewise
     mean: tuple[Level, Level, Level] | None = None  # of the images it wants to see, in [0, 1]; its own when not given
     std: tuple[Positive, Positive, Positive] | None = None
-    size: int | None = Field(None, ge=8, le=SIDE)  # side that images are brought to, where it takes only one
+    size: Side | None = None  # side that images are brought to, where it takes only one
     pretrained: bool = False  # weights from the hub of timm or torchvision
     weights: str | None = None  # weights from a file
     digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
@@ -56,22 +57,22 @@ class ModelSettings(Settings):
 
 class OptimSettings(Settings):
     name: Literal["sgd", "adamw"] = "sgd"
-    lr: float = Field(0.05, gt=0, le=FASTEST)
-    momentum: float = Field(0.9, ge=0, lt=1)
+    lr: Rate = 0.05
+    momentum: Fraction = 0.9
     nesterov: bool = False
-    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of AdamW
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # of AdamW
     weight_decay: Weight = 5e-4
     decay: Literal["all", "weights"] = "all"  # weights: no decay of biases, norms, and what a network wants spared
-    batch: int = Field(64, ge=1, le=IMAGES)  # images per optimiser step, over all devices
-    accumulate: int = Field(1, ge=1, le=IMAGES)  # in how many parts a batch is computed
+    batch: Images = 64  # images per optimiser step, over all devices
+    accumulate: Images = 1  # in how many parts a batch is computed
     schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
     milestones: tuple[float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
     warmup: float = Field(0.0, ge=0, le=LONGEST)  # epochs of linear warm-up
     clip: float = Field(0.0, ge=0, le=FASTEST)  # largest gradient norm, 0 for none
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: Fraction = 0.0
     mixup: Weight = 0.0  # α of the Beta distribution of shares, 0 for none; with cutmix one of the two
     cutmix: Weight = 0.0
-    ema: float = Field(0.0, ge=0, lt=1)  # decay of a running mean of the weights, which is then the student; 0 for none
+    ema: Fraction = 0.0  # decay of a running mean of the weights, which is then the student; 0 for none
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -100,28 +101,18 @@ class Execution(Settings):
     save_every: float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
     micro_batches: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
-    log: tuple[str, ...] = ("tensorboard",)  # of LOGS; may be another when a run goes on
-
-    @field_validator("log")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in LOGS:
-                raise ValueError(f"no log {name!r}; there are {', '.join(LOGS)}")
-        return tuple(dict.fromkeys(names))
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)  # may be another when a run goes on
 
 
 class DataSettings(Settings):
     name: str = "cues"
     train_limit: Length | None = None  # a class-balanced part of the training set
     test_limit: Length | None = None
-    val_fraction: float = Field(0.0, ge=0, lt=1)  # held out of training, to choose things by
-    image_size: int | None = Field(None, ge=8, le=SIDE)
+    val_fraction: Fraction = 0.0  # held out of training, to choose things by
+    image_size: Side | None = None
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
     augmentation_cycle: Length | None = None  # of students: epoch e is augmented as e mod this; None: anew each epoch
-    seed: int = Field(
-        0, ge=0, lt=2**31
-    )  # of limits and splits, and of generated images; the same for all runs that are to be compared
+    seed: Seed = 0  # of limits, splits and generated images; the same for all runs that are to be compared
     options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
 
 
@@ -132,21 +123,17 @@ class TaskSettings(Settings):
     aux: Weight = 0.4  # weight of the auxiliary head's loss, where a network has one
 
 
-FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
-
-
 class TeacherSettings(ModelSettings):
     final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
     epochs: Length | None = None  # or iterations, as the recipe counts; the recipe's number when not given
-    lr: float | None = Field(None, gt=0, le=FASTEST)  # optim.lr when not given
-    batch: int | None = Field(None, ge=1, le=IMAGES)  # optim.batch when not given
-    seed: int = Field(0, ge=0, lt=2**31)  # one teacher serves all seeds of the students
-    keep: tuple[float | str, ...] = Field(
-        (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1
-    )  # per cent of training, or "epoch:36"
+    lr: Rate | None = None  # optim.lr when not given
+    batch: Images | None = None  # optim.batch when not given
+    seed: Seed = 0  # one teacher serves all seeds of the students
+    # states to save: per cent of training, or "epoch:36"
+    keep: tuple[float | str, ...] = Field((2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1)
     early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
     rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
-    rewind_lr: float = Field(0.05, gt=0, le=FASTEST)
+    rewind_lr: Rate = 0.05
 
     @model_validator(mode="after")
     def _given(self) -> Self:

@@ -17,8 +17,8 @@ from PIL import Image
 
 from antishortcut.errors import printable
 from antishortcut.fileio import content
-from antishortcut.run_dir import LOG
 
+LOG = 2**30  # bytes of metrics.jsonl
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
 HUGE = 1e150  # the squares of larger numbers overflow
 BINS = 120  # points of a loss curve
