@@ -192,7 +192,6 @@ def corrupt(
     data: Annotated[str, Argument(help="asd list datasets, or folder:PATH.", autocompletion=options.datasets)],
     out: Annotated[Path, Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
     names: Annotated[str | None, Option(help="Corruptions, comma-separated [default: the fifteen].")] = None,
-    extra: Annotated[bool, Option("--extra", help="The four extra corruptions too.")] = False,
     seed: SeedOption = 0,
     frost: Annotated[Path | None, Option(help="Folder of frost pictures [default: drawn crystals].")] = None,
     data_root: RootOption = None,
@@ -206,10 +205,9 @@ def corrupt(
     from antishortcut.fileio import atomic_write
 
     chosen = options.split_names(names) if names is not None else list(corruptions.CORRUPTIONS)
-    chosen = list(dict.fromkeys([*chosen, *(corruptions.EXTRA if extra else ())]))
     for name in chosen:
-        if name not in corruptions.ALL:  # before the data set is opened, which may take a while
-            raise UserError(f"no corruption {name!r}{suggest(name, corruptions.ALL)}")
+        if name not in corruptions.CORRUPTIONS:  # before the data set is opened, which may take a while
+            raise UserError(f"no corruption {name!r}{suggest(name, corruptions.CORRUPTIONS)}")
     sets = open_sets(data, data_root)
     test = next(iter(sets.tests)) if set_name is None else set_name
     if test not in sets.tests:

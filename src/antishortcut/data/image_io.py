@@ -21,7 +21,7 @@ from torch import Tensor
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import atomic_write, plain
 from antishortcut.hardware import cores
-from antishortcut.types import FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet, ImageSet
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below
 
@@ -94,6 +94,13 @@ def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     left, top = ((side - size) // 2 for side in picture.size)
     return picture.crop((left, top, left + size, top + size))
+
+
+def picture_at(images: AnySet, at: int) -> Image.Image:
+    """One image of a set as RGB, in its own size."""
+    if isinstance(images, ImageSet):
+        return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
+    return read(images.paths[at])
 
 
 def pixels(picture: Image.Image) -> Tensor:

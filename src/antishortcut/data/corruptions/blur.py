@@ -1,4 +1,4 @@
-"""Blurs: Gaussian, defocus, glass, motion, zoom. Random draws are arguments."""
+"""Blurs: defocus, glass, motion, zoom. Random draws are arguments."""
 # B images, S side, P = S · S pixels, C channels, T taps of a kernel
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ def smooth(values: Floats, sigma: float) -> Floats:
     """skimage's Gaussian filter: up to four standard deviations, edges repeated. Values (B, S, S, …)."""
     smoothed: Floats = ndimage.gaussian_filter(values, sigma, mode="nearest", truncate=4.0, axes=(1, 2))
     return smoothed
-
-
-def gaussian_blur(images: Bytes, sigma: float) -> Bytes:
-    return as_bytes(smooth(images / 255, sigma))
 
 
 def defocus_blur(images: Bytes, radius: float, alias: float) -> Bytes:

@@ -19,15 +19,14 @@ from PIL import Image
 from torch import Tensor
 
 from antishortcut.data import contact_sheet as sheets
-from antishortcut.data.corruptions.constants import ALL, CORRUPTIONS, SEVERITIES
+from antishortcut.data.corruptions.constants import CORRUPTIONS, SEVERITIES
 from antishortcut.data.corruptions.noise import Bytes
 from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_facts
 from antishortcut.data.derived import as_set, read_images, read_labels
-from antishortcut.data.image_io import fit, read, size_of
-from antishortcut.data.loader import MARGIN
+from antishortcut.data.image_io import picture_at, size_of
 from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError, suggest
-from antishortcut.types import AnySet, FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet
 
 WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
@@ -58,8 +57,8 @@ def find_copies(folder: Path, classes: Sequence[str], *, needed: Sequence[str] =
     """Copies in either layout. `classes` are the class folders; of .npy files only their number matters."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder} of corrupted images")
-    files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in ALL)))
-    if not files and any(_home(folder, name) is not None for name in ALL):
+    files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in CORRUPTIONS)))
+    if not files and any(_home(folder, name) is not None for name in CORRUPTIONS):
         return _open_folders(folder, tuple(classes), needed)
     return open_copies(folder, len(classes), needed=needed)
 
@@ -69,7 +68,7 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     facts = read_facts(folder / FACTS)
     if facts is None and (folder / MAKING).exists():
         raise UserError(f"the copies in {folder} are not finished; run asd corrupt again with the same settings")
-    names = _present(folder, [name for name in ALL if (folder / f"{name}.npy").exists()], needed)
+    names = _present(folder, [name for name in CORRUPTIONS if (folder / f"{name}.npy").exists()], needed)
     label = _first_of_five(folder / LABELS, classes)
     arrays = {name: read_images(folder / f"{name}.npy") for name in names}  # mapped, not read
     shape = (len(SEVERITIES) * len(label), *arrays[names[0]].shape[1:])
@@ -134,7 +133,7 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
     Labels are places in `classes`; images of other classes are left out. Only one corruption is listed now; the others
     must hold the same files, which is checked when they are opened.
     """
-    homes = {name: home for name in ALL if (home := _home(folder, name)) is not None}
+    homes = {name: home for name in CORRUPTIONS if (home := _home(folder, name)) is not None}
     names = _present(folder, list(homes), needed)
     for name, severity in product(names, SEVERITIES):
         if not (homes[name] / str(severity)).is_dir():
@@ -196,12 +195,8 @@ def striking(images: Bytes) -> int:
 
 def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:
     """Rows are corruptions, columns the clean image (S, S, 3) and severities 1 to 5 of image number `at`."""
-
-    def picture(name: str, severity: int) -> Image.Image:
-        images = copies.part(name, severity)
-        if isinstance(images, ImageSet):
-            return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
-        return fit(read(images.paths[at]), copies.side, MARGIN)
-
-    rows = [(name, [Image.fromarray(clean), *(picture(name, level) for level in SEVERITIES)]) for name in copies.names]
+    rows = [
+        (name, [Image.fromarray(clean), *(picture_at(copies.part(name, level), at) for level in SEVERITIES)])
+        for name in copies.names
+    ]
     return sheets.contact_sheet(["clean", *(f"severity {severity}" for severity in SEVERITIES)], rows)

@@ -83,21 +83,12 @@ def plasma(size: int, decay: float, uniform: NDArray[np.float64]) -> NDArray[np.
 
 
 def brightness(images: Bytes, added: float) -> Bytes:
-    """V of HSV raised, clipped to 1; hue and saturation stay."""
-    value, faded = value_and_fading(images)
-    return as_bytes((value + added).clip(0, 1) * (1 - faded))
-
-
-def value_and_fading(images: Bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """V of HSV (B, S, S, 1), and how far each channel falls short of it as a share of V (B, S, S, 3).
-
-    The greatest share is S of HSV. With another V or S every channel is V (1 - share), the shares scaled alike: the
-    same as going to HSV and back.
-    """
+    """V of HSV raised, clipped to 1; hue and saturation stay: every channel keeps its share of V."""
     values = images / 255  # (B, S, S, 3)
     red, green, blue = (values[..., channel, None] for channel in range(3))
     value = np.maximum(np.maximum(red, green), blue)  # (B, S, S, 1)
-    return value, (value - values) / np.where(value > 0, value, 1)
+    missing = (value - values) / np.where(value > 0, value, 1)  # (B, S, S, 3) of V
+    return as_bytes((value + added).clip(0, 1) * (1 - missing))
 
 
 def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
