@@ -64,9 +64,6 @@ def check(
             name: inspect.look(images, lambda: bar.update(next(done), {})) for name, images in finding.parts.items()
         }
     facts = inspect.summarise(finding, scans)
-    if not finding.classes:  # no classes.txt: those of the masks
-        finding = replace(finding, classes=tuple(row["class"] for row in facts["masks"]["frequency"]))
-        facts["classes"] = len(finding.classes)
     problems = inspect.problems(facts)
     facts |= {
         "augment": augment,
@@ -146,14 +143,9 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
         tell(line)
     duplicates = facts["duplicates"]
     lists = {
-        "cannot be read": [f"{entry['file']}: {entry['why']}" for entry in facts["unreadable"]],
+        "cannot be used": facts["unreadable"],
         "the same image in two splits": [" = ".join(names) for names in duplicates["across"]],
         "the same image in two classes": [" = ".join(names) for names in duplicates["two_classes"]],
-        "without image or mask": facts["unpaired"],
-        "values that are no class": [
-            f"{entry['file']}: {', '.join(map(str, entry['values'][:5]))}{', …' * (len(entry['values']) > 5)}"
-            for entry in masks.get("strange", [])
-        ],
     }
     for title, lines in lists.items():
         more = [f"and {len(lines) - most:,} more"] if len(lines) > most else []
@@ -167,22 +159,15 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
 
 
 def _summary(facts: dict[str, Any]) -> Iterator[str]:
-    def listed(counts: dict[str, int], word: str = "") -> str:
-        return ", ".join(f"{count:,} {word}{name}" for name, count in counts.items() if count) or "none"
-
     if sizes := facts["sizes"]:
         small, middle, large = (" × ".join(map(str, sizes[key])) for key in ("smallest", "median", "largest"))
         yield f"sizes: {small} to {large}, median {middle}; {sizes['smaller']:,} below {facts['image_size']}"
-    if facts["modes"]:
-        yield f"pixels: {listed(facts['modes'])}"
-    within, leaked = (facts["duplicates"][key] for key in ("within", "leaked"))
-    yield f"exact copies: {listed(within, 'in ')}; training images in other splits: {listed(leaked, 'of ')}"
+    leaked = [f"{count:,} of {name}" for name, count in facts["duplicates"]["leaked"].items() if count]
+    yield f"training images in other splits: {', '.join(leaked) or 'none'}"
     if "masks" in facts:
         yield "void: " + ", ".join(f"{share:.1%} of {name}" for name, share in facts["masks"]["void"].items())
-    if facts["not_images"]:
-        yield f"not images: {listed(facts['not_images'])}"
     if not facts["unreadable"]:
-        yield "cannot be read: none"
+        yield "cannot be used: none"
 
 
 # --- asd corrupt ---

@@ -27,6 +27,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # re
 
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself only warns
+REPLACE = "; replace or remove the file (asd check lists all such)"  # the end of an error
 _CHUNK = 64  # images a thread takes at once
 
 
@@ -49,9 +50,7 @@ def _one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(
-            f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
-        ) from None
+        raise UserError(f"cannot read the image {path} ({reason(error)}){REPLACE}") from None
 
 
 def opened(path: Path) -> ImageFile.ImageFile:

@@ -14,13 +14,12 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antishortcut import hardware
 from antishortcut.data import segmentation
-from antishortcut.data.image_io import fit, read
+from antishortcut.data.image_io import fit, picture_at
 from antishortcut.data.rng import order
 from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
@@ -55,13 +54,11 @@ class _Builder:
         else:
             pixels = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
             for out, at in zip(pixels, index.tolist(), strict=True):
-                if isinstance(images, ImageSet):
-                    picture, margin = Image.fromarray(images.image[at].permute(1, 2, 0).numpy()), 1.0
-                else:
-                    picture, margin = read(images.paths[at]), MARGIN
+                picture = picture_at(images, at)
                 if self.augment == "imagenet":
                     out[:] = varied(picture, self.size, self.seed, self.epoch, at)
                 else:
+                    margin = 1.0 if isinstance(images, ImageSet) else MARGIN
                     out[:] = np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
         image, move = torch.from_numpy(pixels), WHOLE_BATCH.get(self.augment)
         image = image if move is None else move(image, self.seed, self.epoch, index)

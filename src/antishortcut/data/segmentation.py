@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 from torch import Tensor
 
 from antishortcut.data import rng
-from antishortcut.data.image_io import cached, in_threads, opened, read, reason, size_of
+from antishortcut.data.image_io import REPLACE, cached, in_threads, opened, picture_at, reason, size_of
 from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, first_line
@@ -228,7 +228,7 @@ def read_values(path: Path) -> Bytes:
             raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")
         return values.astype(np.uint8)
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(f"cannot read the mask {path} ({reason(error)}); replace or remove the file") from None
+        raise UserError(f"cannot read the mask {path} ({reason(error)}){REPLACE}") from None
 
 
 def _factor(picture: ImageFile.ImageFile) -> int:
@@ -244,16 +244,19 @@ def _factor(picture: ImageFile.ImageFile) -> int:
     return _STRETCHED.get(str(kind), 1)
 
 
-def read_pair(files: FileSet, at: int) -> tuple[Image.Image, Bytes]:
+def read_pair(images: AnySet, at: int) -> tuple[Image.Image, Bytes]:
     """An image as RGB and its labels (H, W), VOID where it has none."""
-    picture, path = read(files.paths[at]), files.masks[at]
+    picture = picture_at(images, at)
+    if isinstance(images, ImageSet):
+        return picture, images.label[at].numpy()
+    path = images.masks[at]
     values = read_values(path)  # (H, W)
     if values.shape != picture.size[::-1]:
         (height, width), (wide, high) = values.shape, picture.size
-        raise UserError(f"the mask {path} has {width} × {height} pixels, its image {files.paths[at]} {wide} × {high}")
-    if files.lookup is None:
+        raise UserError(f"the mask {path} has {width} × {height} pixels, its image {images.paths[at]} {wide} × {high}")
+    if images.lookup is None:
         return picture, values
-    lookup = files.lookup.numpy()  # (256,)
+    lookup = images.lookup.numpy()  # (256,)
     label: Bytes = lookup[values]  # (H, W)
     if (label == NO_CLASS).any():
         known, void = np.flatnonzero(lookup < NO_CLASS), np.flatnonzero(lookup == VOID)
@@ -351,11 +354,7 @@ def _crops(images: AnySet, size: int, seed: int, epoch: int, index: Tensor) -> t
     image = np.zeros((len(place), 3, size, size), dtype=np.uint8)
     label = np.full((len(place), size, size), VOID, dtype=np.uint8)
     for at, number in enumerate(place.tolist()):
-        if isinstance(images, ImageSet):
-            picture = Image.merge("RGB", [Image.fromarray(plane) for plane in images.image[number].numpy()])
-            mask = images.label[number].numpy()
-        else:
-            picture, mask = read_pair(images, number)
+        picture, mask = read_pair(images, number)
         left, right, x = _window(picture.width, size, scale[at], column[at])
         top, bottom, y = _window(picture.height, size, scale[at], row[at])
         cut = picture.resize((len(x), len(y)), Image.Resampling.BILINEAR, (left, top, right, bottom))
