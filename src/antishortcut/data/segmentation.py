@@ -17,10 +17,9 @@ from torch import Tensor
 
 from antishortcut.data import rng
 from antishortcut.data.image_io import REPLACE, cached, in_threads, opened, picture_at, reason, size_of
-from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of
+from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of, read_text
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import text
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
 Bytes = NDArray[np.uint8]
@@ -129,10 +128,9 @@ def names_in(folder: Path) -> tuple[str, ...]:
         names = lines(path, "expected the name of a class on every line, in the order of their values")
     elif (path := folder / "classes.json").exists():
         try:
-            names = json.loads(text(path))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else first_line(error)
-            raise UserError(f"cannot read {path} ({reason}); expected a list of names") from None
+            names = json.loads(read_text(path, "expected a list of names"))
+        except ValueError as error:
+            raise UserError(f"{path} is not JSON ({first_line(error)}); expected a list of names") from None
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path} is not a list of names of classes")
     else:

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.data.readers import class_list, folders, images_below, listed
+from antishortcut.data.readers import class_list, folders, images_below, listed, read_text
 from antishortcut.data.splits import fingerprint
 from antishortcut.errors import UserError, first_line, suggest
-from antishortcut.fileio import text
 from antishortcut.types import FileSet
 
 RENDITIONS = ("imagenet-r", "imagenet-a")
@@ -82,6 +81,7 @@ SIXTEEN = (
     "chair", "clock", "dog", "elephant", "keyboard", "knife", "oven", "truck",
 )  # fmt: skip
 _NAME = re.compile(rf"({'|'.join(SIXTEEN)})\d+-({'|'.join(SIXTEEN)})\d+")
+_MAPPING_HINT = "map them in a TOML file: airplane = ['…'], bear = ['…']"
 _HINT = "expected images such as cat7-elephant2.png: shape and number, texture and number"
 
 
@@ -113,7 +113,7 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
         covered, names = f"only {next(iter(members))}" if members else "none", ", ".join(map(repr, classes[:3]))
         raise UserError(
             f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {names}, "
-            "…); map them in a TOML file: airplane = ['…'], bear = ['…']"
+            f"…); {_MAPPING_HINT}"
         )
     categories, stimuli = tuple(members), _named(folder)
     place = {category: at for at, category in enumerate(categories)}
@@ -143,10 +143,9 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The student's classes of every category, as a TOML file lists them; categories without any are left out."""
     try:
-        loaded = tomllib.loads(text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else first_line(error)
-        raise UserError(f"cannot read the mapping {path} ({reason})") from None
+        loaded = tomllib.loads(read_text(path, _MAPPING_HINT))
+    except ValueError as error:
+        raise UserError(f"{path} is not TOML ({first_line(error)}); {_MAPPING_HINT}") from None
     owner: dict[str, str] = {}
     for category, names in loaded.items():
         if category not in SIXTEEN:
