@@ -258,7 +258,7 @@ MEANS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "mean"), zip(CORRUPTIONS, MEANS, strict=True))
+@pytest.mark.parametrize(("name", "mean"), list(zip(CORRUPTIONS, MEANS, strict=True)))
 def test_draws_are_frozen(name: str, mean: float) -> None:
     """Mean byte of the upper left quarter. When draws or their order change, so must VERSION, and all copies."""
     built = corrupt(pictures(4), name, 3)[:, :16, :16]

@@ -243,7 +243,6 @@ def test_damaged_cifar100_names_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "content",
     [
-        {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 3]},  # three classes only
         {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]},
         {"data": np.zeros((2, 3072), np.float32), "fine_labels": [0, 1]},
         {"data": np.zeros((2, 3072), np.uint8)},
@@ -253,6 +252,9 @@ def test_damaged_cifar100_names_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_cifar100_with_wrong_content(tmp_path: Path, content: dict[str, Any]) -> None:
     (make_cifar(tmp_path) / readers.CIFAR / "train").write_bytes(pickle.dumps(content, 2))
     refused("train does not hold CIFAR-100 images", "cifar100", tmp_path)
+    content = {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 3]}
+    (tmp_path / readers.CIFAR / "train").write_bytes(pickle.dumps(content, 2))
+    refused("labels 0 to 3, but 3 classes", "cifar100", tmp_path)
 
 
 def test_real_cifar100_agrees_with_torchvision() -> None:

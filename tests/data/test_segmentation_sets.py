@@ -191,7 +191,7 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("thing\n")
     refused(text, name, None)
     (tmp_path / "classes.txt").write_text("ground\nthing\n")
-    refused(r"show 1 class and void \(255\): there is nothing to tell apart; a foreground is written as 1", name, None)
+    refused("show 1 class besides void, two are needed; write foreground as 1", name, None)
 
 
 def png(depth: int, rows: list[list[int]]) -> bytes:

@@ -202,9 +202,9 @@ def corrupt(
     corruptions.write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
     copies = corruptions.open_copies(out, len(sets.classes), needed=chosen)
     clean = corruptions.clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
-    sheet, examples = copies.folder / "contact.png", corruptions.striking(clean)
+    sheet = copies.folder / "contact.png"
     with atomic_write(sheet) as file:
-        corruptions.contact_sheet(copies, clean[examples], examples).save(file, format="PNG")
+        corruptions.contact_sheet(copies, clean[0]).save(file, format="PNG")
     rows = [{"name": name, "change": _mean_changes(copies, name, clean)} for name in chosen]
     if as_json:
         print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts), "rows": rows})

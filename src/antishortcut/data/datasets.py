@@ -66,7 +66,7 @@ def open_sets(
     the data set's own validation images if it has any, else `val_fraction` of the training images.
     """
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
-    listed = divided(raw, name, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
+    listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
     tests = {key: splits[f"test {key}"] for key in raw.tests}
@@ -113,7 +113,6 @@ def find(
 
 def divided(
     raw: RawDataset,
-    name: str,
     *,
     seed: int = 0,
     train_limit: int | None = None,
@@ -122,7 +121,7 @@ def divided(
 ) -> dict[str, AnySet]:
     """After splits and limits: "train", "val" if there is one, and "test <name>" for every test set."""
     if raw.val is not None and val_fraction:
-        raise UserError(f"{name} has validation images of its own; leave val_fraction at 0")
+        raise UserError("the data set has validation images of its own; leave val_fraction at 0")
     train, val = hold_out(raw.train, val_fraction, seed) if raw.val is None else (raw.train, raw.val)
     splits = {"train": limited(train, train_limit, seed)} | ({} if val is None else {"val": val})
     return splits | {f"test {key}": limited(test, test_limit, seed, "test_limit") for key, test in raw.tests.items()}

@@ -40,11 +40,7 @@ def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[s
     cues = sorted(images.cues)
     values = [(images.cues[cue] == images.label).long() if cue == "texture" else images.cues[cue] for cue in cues]
     kinds, group = torch.unique(torch.stack([images.label, *values], dim=1), dim=0, return_inverse=True)
-    names = [
-        ", ".join([classes[label], *(_described(cue, value) for cue, value in zip(cues, row, strict=True))])
-        for label, *row in kinds.tolist()
-    ]
-    return group, tuple(names)
+    return group, tuple(", ".join([classes[label], *map(_described, cues, row)]) for label, *row in kinds.tolist())
 
 
 def shares(images: AnySet, classes: tuple[str, ...]) -> dict[str, float]:

@@ -66,30 +66,32 @@ class Request:
     options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
 
 
+def package_list(name: str) -> str:
+    """A text shipped with the package in data/lists."""
+    return (files("antishortcut.data") / "lists" / f"{name}.txt").read_text(encoding="utf-8")
+
+
 def class_list(name: str) -> tuple[str, ...]:
-    """A list of wnids shipped with the package: imagenet100, imagenet-r or imagenet-a."""
-    return tuple((files("antishortcut.data") / "lists" / f"{name}.txt").read_text().split())
+    """The wnids of imagenet100, imagenet-r or imagenet-a."""
+    return tuple(package_list(name).split())
 
 
 def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
     """Class names, training and test images of root/cifar-100-python."""
     folder = home(root, CIFAR)
-    path = folder / "meta"
-    names = read_pickle(path, *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
-        raise UserError(f"{path} has no list fine_label_names; {_CIFAR_HINT}")
+    names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise UserError(f"{folder / 'meta'} has no list fine_label_names; {_CIFAR_HINT}")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    return classes, _cifar_part(folder / "train", len(classes)), _cifar_part(folder / "test", len(classes))
+    return classes, _cifar_split(folder / "train"), _cifar_split(folder / "test")
 
 
-def _cifar_part(path: Path, classes: int) -> ImageSet:
+def _cifar_split(path: Path) -> ImageSet:
     loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
     try:
         data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
         if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or label.ndim != 1 or len(label) == 0:
             raise ValueError(f"data of shape {data.shape} and type {data.dtype}, labels of shape {label.shape}")
-        if label.min() < 0 or label.max() >= classes:
-            raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
     image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns about others

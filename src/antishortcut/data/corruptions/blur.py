@@ -91,12 +91,9 @@ def taken(delta: Ints, reach: int) -> NDArray[np.int64]:
 
 
 def motion_blur(images: Bytes, radius: float, sigma: float, angle: Floats) -> Bytes:
-    """Images (B, S, S, C) blurred along their angles (B,) in degrees, to the nearest byte."""
-    return np.asarray(np.floor(moved(images, radius, sigma, angle) + 0.5)).clip(0, 255).astype(np.uint8)
+    """Images (B, S, S, C) blurred along their angles (B,) in degrees, to the nearest byte.
 
-
-def moved(images: Bytes, radius: float, sigma: float, angle: Floats) -> NDArray[np.float32]:
-    """Motion blur after ImageMagick: out(p) = Σ_i w_i in(p + o_i), with the edge repeated outside.
+    After ImageMagick: out(p) = Σ_i w_i in(p + o_i), with the edge repeated outside.
 
     w_i ∝ exp(-i² / 2 sigma²) for i = 0 … 2 ⌈radius⌉, one-sided, and o_i = ⌈i (cos, sin)(angle) - ½⌉. Images are sorted
     by angle, so that those which look up the same neighbour lie together and share one addition.
@@ -117,7 +114,7 @@ def moved(images: Bytes, radius: float, sigma: float, angle: Floats) -> NDArray[
             total[low:high] += share * padded[low:high, y[low] : y[low] + side, x[low] : x[low] + side]
     blurred = np.empty_like(total)
     blurred[order] = total
-    return blurred
+    return np.asarray(np.floor(blurred + 0.5)).clip(0, 255).astype(np.uint8)
 
 
 def zoom_blur(images: Bytes, end: float, step: float) -> Bytes:

@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -105,13 +104,10 @@ def _present(folder: Path, names: Sequence[str], needed: Sequence[str]) -> tuple
 def _first_of_five(path: Path, classes: int) -> Tensor:
     """Labels of one severity, (N,), of a file that repeats them for all."""
     label = read_labels(path, classes)
-    fold = len(SEVERITIES)
-    if len(label) % fold:
-        raise UserError(f"{path} has {len(label)} labels, not {fold} times as many as there are images")
-    rows = label.view(fold, -1)  # (5, N)
-    if not torch.equal(rows, rows[:1].expand_as(rows)):
-        raise UserError(f"{path} does not repeat the same labels {fold} times, once for each severity")
-    return rows[0].clone()
+    first = label[: len(label) // len(SEVERITIES)]  # (N,)
+    if not torch.equal(label, first.repeat(len(SEVERITIES))):
+        raise UserError(f"{path} does not repeat the same labels {len(SEVERITIES)} times, once for each severity")
+    return first.clone()
 
 
 @lru_cache(maxsize=512)
@@ -186,17 +182,10 @@ def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], cl
     return digest.hexdigest()[:16]
 
 
-def striking(images: Bytes) -> int:
-    """Which of the images (B, S, S, 3) to show: one of much contrast, neither dark nor pale nor of one colour."""
-    flat = images.reshape(len(images), -1, 3).astype(np.float32)
-    spread, tint = flat.std(axis=(1, 2)), abs(flat.mean(axis=1) - 127).mean(axis=1)  # (B,)
-    return int((spread - tint).argmax())
-
-
-def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:
-    """Rows are corruptions, columns the clean image (S, S, 3) and severities 1 to 5 of image number `at`."""
+def contact_sheet(copies: Copies, clean: Bytes) -> Image.Image:
+    """The first image: a row for every corruption, with the clean image (S, S, 3) and severities 1 to 5."""
     rows = [
-        (name, [Image.fromarray(clean), *(picture_at(copies.part(name, level), at) for level in SEVERITIES)])
+        (name, [Image.fromarray(clean), *(picture_at(copies.part(name, level), 0) for level in SEVERITIES)])
         for name in copies.names
     ]
     return sheets.contact_sheet(["clean", *(f"severity {severity}" for severity in SEVERITIES)], rows)

@@ -16,6 +16,7 @@ from scipy import ndimage
 from antishortcut.data.corruptions.blur import motion_blur, zoom_line
 from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
 from antishortcut.data.image_io import read
+from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError
 
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
@@ -109,7 +110,6 @@ def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts
 FROST = "procedural-2"  # the frost grown here, and its version
 TEXTURES = 5  # the official scripts have six files and draw from the first five
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 SEED = 2019
 SIDE = 1000  # pixels
@@ -118,8 +118,6 @@ STEP = 0.9  # pixels between the points that make up a line
 SHADES = ((98, 115, 128), (155, 179, 194), (219, 228, 232))  # the pane, thin ice, thick ice: low in contrast
 
 Reals = NDArray[np.float64]
-
-
 Frost = tuple[Bytes, ...]  # textures, each (H, W, 3), shrunk to suit the images
 
 

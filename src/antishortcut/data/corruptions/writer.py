@@ -6,7 +6,7 @@ making.json holds the settings while copies are being written, facts.json once t
 
 from __future__ import annotations
 
-import json
+import itertools
 import multiprocessing
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import AnySet, FileSet, is_dense
 
 FACTS, MAKING, LABELS = "facts.json", "making.json", "labels.npy"
-FEW = 200_000_000  # pixels that one process corrupts in seconds: more processes pay above
+FEW = 600_000_000  # bytes that one process corrupts in seconds: more processes pay above
 
 
 def write_copies(
@@ -61,8 +61,6 @@ def write_copies(
         raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
     if is_dense(images):
         raise UserError("images with masks cannot be copied: corrupted copies have one label for an image")
-    if seed < 0 or (processes is not None and processes < 1):
-        raise UserError(f"the seed must be at least 0 and processes at least 1, not {seed} and {processes}")
     settings = {
         "kind": "corruptions",
         "source": "generated",
@@ -86,9 +84,20 @@ def write_copies(
             ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
-            _generate(images, side, missing, out, seed, ice, processes, quiet)
+            chunks = range(-(-len(images) // CHUNK[table_of(side)]))
+            if processes is None:
+                large = size > FEW and not multiprocessing.current_process().daemon
+                processes = cores() if large else 1
+            workers, done = min(processes, len(chunks)), itertools.count(1)
+            with ProgressBar("corruptions", len(missing) * len(chunks), quiet) as bar:
+                bar.begin(0)
+                for name in missing:  # file after file, so that finished files stay
+                    with growing(out / f"{name}.npy", shape) as path:
+                        call = partial(_fill_chunk, images, side, name, seed, ice, path)
+                        for _ in in_workers(call, chunks, workers if workers > 1 else 0):
+                            bar.update(next(done), {})
         settings["names"] = [name for name in CORRUPTIONS if (out / f"{name}.npy").exists()]
-        if read_facts(out / FACTS) != json.loads(json.dumps(settings)):
+        if read_facts(out / FACTS) != settings:
             write_json(out / FACTS, settings)
         (out / MAKING).unlink(missing_ok=True)
 
@@ -110,11 +119,11 @@ def _begin(out: Path, settings: Mapping[str, Any]) -> None:
             raise UserError(f"{out} holds {foreign[0]} that was not made here; give another folder")
         write_json(out / MAKING, dict(settings))
         return
-    new = json.loads(json.dumps(settings))  # as they would be read back
-    keys = dict.fromkeys(key for key in (*new, *existing) if key != "names" and existing.get(key) != new.get(key))
-    if keys:
-        changed = ", ".join(f"{key} {existing.get(key)} there, {new.get(key)} here" for key in keys)
-        raise UserError(f"{out} holds copies made with other settings ({changed}); give another folder or remove it")
+    for key in (*settings, *existing):
+        old, new = existing.get(key), settings.get(key)
+        if key != "names" and old != new:
+            change = f"{key} {old} there, {new} here"
+            raise UserError(f"{out} holds copies made with other settings ({change}); give another folder or remove it")
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
@@ -141,32 +150,6 @@ def clean_chunk(images: AnySet, side: int, chunk: int) -> Bytes:
     numbers = range(chunk * size, min((chunk + 1) * size, len(images)))
     margin = MARGIN if isinstance(images, FileSet) else 1.0
     return np.stack([np.asarray(fit(picture_at(images, at), side, margin)) for at in numbers])
-
-
-def _generate(
-    images: AnySet,
-    side: int,
-    names: Sequence[str],
-    out: Path,
-    seed: int,
-    ice: Frost | None,
-    processes: int | None,
-    quiet: bool,
-) -> None:
-    """File after file, so that finished files stay; the chunks of a file in all processes at once."""
-    count, chunks = len(images), -(-len(images) // CHUNK[table_of(side)])
-    if processes is None:
-        large = len(names) * len(SEVERITIES) * count * side**2 > FEW
-        processes = cores() if large and not multiprocessing.current_process().daemon else 1
-    processes = min(processes, chunks)
-    with ProgressBar("corruptions", len(names) * chunks, quiet) as bar:
-        bar.begin(0)
-        for number, name in enumerate(names):
-            with growing(out / f"{name}.npy", (len(SEVERITIES) * count, side, side, 3)) as path:
-                call = partial(_fill_chunk, images, side, name, seed, ice, path)
-                finished = in_workers(call, range(chunks), processes if processes > 1 else 0)
-                for chunk, _ in enumerate(finished, start=1):
-                    bar.update(number * chunks + chunk, {})
 
 
 def _fill_chunk(images: AnySet, side: int, name: str, seed: int, ice: Frost | None, path: Path, chunk: int) -> None:
