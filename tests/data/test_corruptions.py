@@ -115,18 +115,6 @@ def test_motion_along_given_angles(side: int, severity: int) -> None:
         near(one, twins.magick_motion(image, radius, sigma, turn))
 
 
-@pytest.mark.parametrize("angle", [-135.0, -90.0, -46.0, 0.0, 100.0, 179.0])
-def test_a_point_leaves_a_trail_behind_it(angle: float) -> None:
-    """out(p) gathers in(p + i · direction), so light moves against the direction, fading."""
-    point = np.zeros((1, 33, 33, 3), np.uint8)
-    point[0, 16, 16] = 255
-    trail = blur.motion_blur(point, 6, 3, np.array([angle]))[0, :, :, 0]
-    down, right = (-round(5 * part) for part in (np.sin(np.deg2rad(angle)), np.cos(np.deg2rad(angle))))
-    assert trail[16, 16] > 0
-    assert trail[16 + down - 1 : 16 + down + 2, 16 + right - 1 : 16 + right + 2].max() > 0
-    assert trail[16 - down - 1 : 16 - down + 2, 16 - right - 1 : 16 - right + 2].max() == 0
-
-
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_snow_of_given_draws(severity: int) -> None:
     images, rng = pictures(3), np.random.default_rng(3)
