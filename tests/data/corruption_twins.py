@@ -63,14 +63,6 @@ def brightness(image: Array, added: float) -> Array:
     return clipped(out)
 
 
-def saturate(image: Array, factor: float, added: float) -> Array:
-    out = np.empty(image.shape)
-    for place in np.ndindex(image.shape[:2]):
-        hue, saturation, value = colorsys.rgb_to_hsv(*(image[place] / 255.0))
-        out[place] = colorsys.hsv_to_rgb(hue, min(max(saturation * factor + added, 0), 1), value)
-    return clipped(out)
-
-
 def clipped_zoom(image: Array, factor: float) -> Array:
     side = image.shape[0]
     crop = int(np.ceil(side / factor))

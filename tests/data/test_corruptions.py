@@ -13,10 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from antishortcut.data.corruptions import (
-    ALL,
     CHUNK,
     CORRUPTIONS,
-    EXTRA,
     GROUPS,
     SEVERITIES,
     TABLES,
@@ -51,7 +49,6 @@ def each(severity: int, side: int, name: str) -> Any:
 
 PLAIN: dict[str, Callable[..., Array]] = {
     "brightness": twins.brightness,
-    "saturate": twins.saturate,
     "zoom_blur": twins.zoom_blur,
     "defocus_blur": twins.defocus_blur,
 }
@@ -79,9 +76,7 @@ def test_known_values() -> None:
     assert (corrupt(black, "brightness", 5) == int(0.3 * 255)).all()  # V of black is 0, so it turns grey
     assert (corrupt(white, "brightness", 5) == 255).all()
     assert (corrupt(black, "fog", 5) == 0).all()  # the brightest value of the image scales the fog
-    assert (corrupt(black, "saturate", 5) == 0).all()
     grey = np.full((1, 32, 32, 3), 200, np.uint8)
-    assert corrupt(grey, "saturate", 5)[0, 0, 0].tolist() == [200, 160, 160]  # grey counts as red of saturation 0
     assert (corrupt(grey, "contrast", 5) >= 199).all()
     half = np.zeros((1, 32, 32, 3), np.uint8)
     half[:, :, 16:] = 200
@@ -118,18 +113,6 @@ def test_motion_along_given_angles(side: int, severity: int) -> None:
     built = blur.motion_blur(images, radius, sigma, angle)
     for one, image, turn in zip(built, images, angle, strict=True):
         near(one, twins.magick_motion(image, radius, sigma, turn))
-
-
-@pytest.mark.parametrize("angle", [-135.0, -90.0, -46.0, 0.0, 100.0, 179.0])
-def test_a_point_leaves_a_trail_behind_it(angle: float) -> None:
-    """out(p) gathers in(p + i · direction), so light moves against the direction, fading."""
-    point = np.zeros((1, 33, 33, 3), np.uint8)
-    point[0, 16, 16] = 255
-    trail = blur.motion_blur(point, 6, 3, np.array([angle]))[0, :, :, 0]
-    down, right = (-round(5 * part) for part in (np.sin(np.deg2rad(angle)), np.cos(np.deg2rad(angle))))
-    assert trail[16, 16] > 0
-    assert trail[16 + down - 1 : 16 + down + 2, 16 + right - 1 : 16 + right + 2].max() > 0
-    assert trail[16 - down - 1 : 16 - down + 2, 16 - right - 1 : 16 - right + 2].max() == 0
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
@@ -180,7 +163,7 @@ def test_elastic_of_given_draws(side: int, severity: int) -> None:
 
 
 @pytest.mark.parametrize("severity", [1, 5])
-@pytest.mark.parametrize("name", ["gaussian_noise", "speckle_noise", "shot_noise", "impulse_noise"])
+@pytest.mark.parametrize("name", ["gaussian_noise", "shot_noise", "impulse_noise"])
 def test_noise_in_distribution(name: str, severity: int) -> None:
     """Mean and deviation of 1.5 million values: a mean is known to sigma / 1240; four of those may be."""
     x, constant = 100 / 255, each(severity, 32, name)
@@ -189,7 +172,6 @@ def test_noise_in_distribution(name: str, severity: int) -> None:
     mean = x + constant * (0.5 - x) if name == "impulse_noise" else x
     sigma = {
         "gaussian_noise": constant,
-        "speckle_noise": constant * x,
         "shot_noise": (x / constant) ** 0.5,
         "impulse_noise": (struck - (mean - x) ** 2) ** 0.5,
     }[name]
@@ -208,22 +190,21 @@ def test_angles_of_motion_use_all_of_their_range() -> None:
 
 
 UNDRAWN = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
-UNDRAWN |= {"gaussian_blur", "saturate"}
 
 
 def test_constants_as_published() -> None:
     """The digest is of numbers that were typed from the three scripts twice and compared."""
     for table in TABLES.values():
-        assert set(table) == {*CORRUPTIONS, *EXTRA} == set(ALL)
+        assert tuple(table) == CORRUPTIONS
         assert {len(row) for row in table.values()} == {5}
     assert TABLES[32]["frost"] == ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
     assert TABLES[224]["motion_blur"] == ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))
-    assert hashlib.sha256(json.dumps(TABLES, sort_keys=True).encode()).hexdigest()[:16] == "ee1d4dccfcaa9d02"
+    assert hashlib.sha256(json.dumps(TABLES, sort_keys=True).encode()).hexdigest()[:16] == "23c830d98fdd1404"
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(CORRUPTIONS)
     assert [table_of(side) for side in (16, 45, 46, 119, 120, 512)] == [32, 32, 64, 64, 224, 224]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_bytes_depend_on_seed_severity_chunk_and_place_alone(name: str) -> None:
     images = pictures(12)
     built = corrupt(images, name, 3, seed=1, chunk=2)
@@ -251,7 +232,7 @@ def test_more_images_than_a_chunk(name: str) -> None:
 
 
 @pytest.mark.parametrize("side", [16, 130])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_any_side(name: str, side: int) -> None:
     images = pictures(2, side)
     built = corrupt(images, name, 5)
@@ -259,24 +240,18 @@ def test_any_side(name: str, side: int) -> None:
     assert not np.array_equal(built, images)
 
 
-MEANS = dict(  # in the order of ALL
-    zip(
-        ALL,
-        (
-            *(90.593, 88.268, 89.939, 89.290, 87.674, 87.634, 89.066, 115.810, 144.060, 103.631, 119.398, 116.975),
-            *(90.325, 90.872, 88.752, 87.963, 89.338, 82.299, 95.068),
-        ),
-        strict=True,
-    )
-)
+MEANS = (
+    90.593, 88.268, 89.939, 89.290, 87.674, 87.634, 89.066, 115.810, 144.060, 103.631, 119.398, 116.975, 90.325, 90.872,
+    88.752,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_draws_are_frozen(name: str) -> None:
+@pytest.mark.parametrize(("name", "mean"), list(zip(CORRUPTIONS, MEANS, strict=True)))
+def test_draws_are_frozen(name: str, mean: float) -> None:
     """Mean byte of the upper left quarter. When draws or their order change, so must VERSION, and all copies."""
     built = corrupt(pictures(4), name, 3)[:, :16, :16]
     assert VERSION == 1
-    assert built.mean() == pytest.approx(MEANS[name], abs=0.02)
+    assert built.mean() == pytest.approx(mean, abs=0.02)
 
 
 @pytest.mark.parametrize("side", TABLES)

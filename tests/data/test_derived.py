@@ -29,34 +29,6 @@ def test_filled_in_pieces_and_read_back(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fog.npy"]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    def stopped() -> None:
-        with growing(tmp_path / "fog.npy", (6, 4, 4, 3)) as part:
-            fill(part, 0, images())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_files_cut_short_absent_or_pickled(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    with pytest.raises(UserError, match="no file"):
-        read_images(path)
-    np.save(path, images())
-    whole = path.read_bytes()
-    for length in (0, 5, 60, 127, 128, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"cut short|damaged"):
-            read_images(path)
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(UserError, match="damaged"):
-        read_images(path)
-    with pytest.raises(UserError, match="damaged"):
-        read_labels(path, 10)
-
-
 def test_labels(tmp_path: Path) -> None:
     path = tmp_path / "labels.npy"
     with pytest.raises(UserError, match="labels lie beside"):

@@ -117,7 +117,7 @@ def test_errors_in_the_table(tmp_path: Path, old: str, new: str, match: str) -> 
         (b"", "no column img_filename, y, split"),
         (HEADER.encode() + b"\n", "no image with split 0"),
         (b"\xff\xfe\x00", "cannot read .*metadata.csv"),
-        (b"a" * 200_000, "cannot read .*field"),
+        (b"a" * 200_000, "is not a table .field larger"),
         (None, "cannot read .*metadata.csv .No such file.*expected"),
     ],
 )

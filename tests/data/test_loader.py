@@ -23,8 +23,8 @@ from torch import Tensor
 from antishortcut import hardware
 from antishortcut.data import Loader, crop_flip, mix, order, rng, to_device, uniform
 from antishortcut.data import loader as loading
-from antishortcut.data.image_io import read
-from antishortcut.data.loader import CopyStream, ahead
+from antishortcut.data.image_io import picture_at
+from antishortcut.data.loader import ahead
 from antishortcut.data.transforms import flip
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, Batch, FileSet, ImageSet
@@ -238,7 +238,6 @@ def test_images_without_augmentation_are_unchanged() -> None:
         (5, {"augment": "crop-flop"}, "did you mean 'crop-flip'"),
         (5, {"batch": 2, "world": 3}, "at least 3"),
         (0, {}, "no images"),
-        (5, {"rank": 2, "world": 2}, "rank 2 of 2"),
     ],
 )
 def test_bad_arguments_are_one_line(count: int, options: dict[str, Any], match: str) -> None:
@@ -307,12 +306,11 @@ def test_closing_stops_the_thread_and_its_source() -> None:
 
 
 def test_batches_go_to_cuda_through_their_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: MagicMock(device=CPU))
+    monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     monkeypatch.setattr(torch.Tensor, "record_stream", MagicMock())
-    monkeypatch.setattr(loading, "CopyStream", lambda device: CopyStream(CPU))
     sent = list(to_device(batches(4), torch.device("cuda")))
     assert [int(batch.label[0]) for batch in sent] == [0, 1, 2, 3]
     assert threads() == []
@@ -347,23 +345,23 @@ def test_number_of_workers(disk: FileSet, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_killed_worker_is_one_line(disk: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
     here = os.getpid()
 
-    def deadly(path: Path) -> Image.Image:
-        if os.getpid() != here and path == disk.paths[10]:
+    def deadly(images: AnySet, at: int) -> Image.Image:
+        if os.getpid() != here and at == 10:
             os.kill(os.getpid(), signal.SIGKILL)
-        return read(path)
+        return picture_at(images, at)
 
     def lost(*_: Any, **__: Any) -> Iterator[Batch]:
         yield next(batches(1))
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    def broken(path: Path) -> Image.Image:
+    def broken(images: AnySet, at: int) -> Image.Image:
         raise RuntimeError("of the decoder's own")
 
-    monkeypatch.setattr(loading, "read", deadly)
+    monkeypatch.setattr(loading, "picture_at", deadly)
     with pytest.raises(UserError, match=r"died.*--workers") as caught:
         list(loader(disk, workers=2, shuffle=False).epoch(0))
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(loading, "read", broken)
+    monkeypatch.setattr(loading, "picture_at", broken)
     with pytest.raises(RuntimeError, match="of the decoder's own"):  # an error in a worker is not its death
         list(loader(disk, workers=2, shuffle=False).epoch(0))
     monkeypatch.setattr(loading, "DataLoader", lost)

@@ -187,24 +187,13 @@ def test_ranks_share_whole_images(tmp_path: Path, world: int, shuffle: bool) -> 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_masks_are_one_line_also_from_a_worker(tmp_path: Path, workers: int) -> None:
     lookup = torch.full((256,), NO_CLASS, dtype=torch.uint8)
-    lookup[:5] = torch.arange(5)
-    lookup[VOID] = VOID
+    lookup[:5], lookup[VOID] = torch.arange(5), VOID
     files = on_disk(painted(6, 40, 40), tmp_path, lookup)
-    good = files.masks[4].read_bytes()
-
-    def text(augment: str = "scale-crop-flip") -> str:
-        with pytest.raises(UserError) as caught:
-            list(loader(files, workers=workers, augment=augment).epoch(0))
-        assert "\n" not in str(caught.value)
-        assert str(files.masks[4]) in str(caught.value)
-        return str(caught.value)
-
-    files.masks[4].write_bytes(good[: len(good) // 2])
-    assert "cannot read the mask" in text()
     Image.fromarray(np.full((40, 40), 9, dtype=np.uint8)).save(files.masks[4])
-    assert "has the value 9, which is no class: they are 0 to 4, and 255" in text()
-    Image.fromarray(np.zeros((40, 30), dtype=np.uint8)).save(files.masks[4])
-    assert "30 × 40 pixels" in text("none")
+    with pytest.raises(
+        UserError, match=f"{files.masks[4]} has the value 9, which is no class: they are 0 to 4, and 255"
+    ):
+        list(loader(files, workers=workers).epoch(0))
 
 
 def test_unsuitable_augmentations(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_pickles_of_arrays_are_read(tmp_path: Path, protocol: int) -> None:
         assert np.array_equal(loaded[name], data)
 
 
-@pytest.mark.parametrize("array", [np.zeros(2, ">i4"), np.array(["a"]), np.array([None])], ids=str)
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None])], ids=str)
 def test_arrays_of_other_types_are_refused(tmp_path: Path, array: object) -> None:
     (tmp_path / "p").write_bytes(pickle.dumps({"data": array}, 2))
     with pytest.raises(UserError, match="not allowed"):

@@ -93,7 +93,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
         ),
         "weights.pt": file("weights.pt", _saved(state), read_weights),
         "weights.safetensors": file("weights.safetensors", save(state), read_weights),
-        "CIFAR": file("train", cifar, lambda path: layouts._cifar_part(path, 2)),
+        "CIFAR": file("train", cifar, lambda path: layouts._cifar_split(path)),
         "images.npy": file("images.npy", array.getvalue(), read_images),
         "image": file("image.png", picture.getvalue(), lambda path: read(path, at_least=8)),
         "metadata.csv": file("groups/metadata.csv", table, lambda path: list_groups(path.parent)),

@@ -223,7 +223,7 @@ def test_a_device_that_is_not_here_leaves_no_plan(
         (("photos",), "'photos' is a folder, not a recipe; images go with --data"),
         (("--data", "photos", *PAIR, "--name", "a/b"), "'a/b' cannot name a folder"),
         (("--data", "photos", "--teacher", "resnet10t", "--student", "cnn-8"), "did you mean 'timm:resnet10t'?"),
-        (("--data", "a folder", *PAIR), "(asd check 'folder:a folder' tells more)"),
+        (("--data", "a folder", *PAIR), "a folder has one folder of images only"),
         (("--data", "nowhere", *PAIR), "'nowhere' is no folder here and no data set"),
         (("--data", "folder:nowhere", *PAIR), "no folder nowhere"),
         (("--data", "photos", *PAIR, "--set", "optim.batc=1"), "unknown setting 'optim.batc'; did you mean 'batch'"),

@@ -56,9 +56,6 @@ def check(
         looked = partial(inspect.look, tell=lambda: bar.update(next(done), {}))
         scans = {name: looked(images) for name, images in finding.parts.items()}
     facts = inspect.summarise(finding, scans)
-    if not finding.classes:  # no classes.txt: those of the masks
-        finding = replace(finding, classes=tuple(row["class"] for row in facts["masks"]["frequency"]))
-        facts["classes"] = len(finding.classes)
     problems = inspect.problems(facts)
     pair = f"--data {shlex.quote(settings.name)} {DENSE_PAIR if finding.dense else PAIR}"
     facts |= {
@@ -119,14 +116,9 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
         tell(line)
     duplicates = facts["duplicates"]
     lists = {
-        "cannot be read": [f"{entry['file']}: {entry['why']}" for entry in facts["unreadable"]],
+        "cannot be used": facts["unreadable"],
         "the same image in two splits": [" = ".join(names) for names in duplicates["across"]],
         "the same image in two classes": [" = ".join(names) for names in duplicates["two_classes"]],
-        "without image or mask": facts["unpaired"],
-        "values that are no class": [
-            f"{entry['file']}: {', '.join(map(str, entry['values'][:5]))}{', …' * (len(entry['values']) > 5)}"
-            for entry in masks.get("strange", [])
-        ],
     }
     for title, lines in lists.items():
         more = [f"and {len(lines) - most:,} more"] if len(lines) > most else []
@@ -140,22 +132,15 @@ def _show_check(facts: dict[str, Any], most: int) -> None:
 
 
 def _summary(facts: dict[str, Any]) -> Iterator[str]:
-    def listed(counts: dict[str, int], word: str = "") -> str:
-        return ", ".join(f"{count:,} {word}{name}" for name, count in counts.items() if count) or "none"
-
     if sizes := facts["sizes"]:
         small, middle, large = (" × ".join(map(str, sizes[key])) for key in ("smallest", "median", "largest"))
         yield f"sizes: {small} to {large}, median {middle}; {sizes['smaller']:,} below {facts['image_size']}"
-    if facts["modes"]:
-        yield f"pixels: {listed(facts['modes'])}"
-    within, leaked = (facts["duplicates"][key] for key in ("within", "leaked"))
-    yield f"exact copies: {listed(within, 'in ')}; training images in other splits: {listed(leaked, 'of ')}"
+    leaked = [f"{count:,} of {name}" for name, count in facts["duplicates"]["leaked"].items() if count]
+    yield f"training images in other splits: {', '.join(leaked) or 'none'}"
     if "masks" in facts:
         yield "void: " + ", ".join(f"{share:.1%} of {name}" for name, share in facts["masks"]["void"].items())
-    if facts["not_images"]:
-        yield f"not images: {listed(facts['not_images'])}"
     if not facts["unreadable"]:
-        yield "cannot be read: none"
+        yield "cannot be used: none"
 
 
 # --- asd corrupt ---
@@ -165,7 +150,6 @@ def corrupt(
     data: Annotated[str, Argument(help="asd list datasets, or folder:PATH.", autocompletion=options.datasets)],
     out: Annotated[Path, Argument(help="Where the copies go: <corruption>.npy, labels.npy, facts.json.")],
     names: Annotated[str | None, Option(help="Corruptions, comma-separated [default: the fifteen].")] = None,
-    extra: Annotated[bool, Option("--extra", help="The four extra corruptions too.")] = False,
     seed: SeedOption = 0,
     frost: Annotated[Path | None, Option(help="Folder of frost pictures [default: drawn crystals].")] = None,
     data_root: RootOption = None,
@@ -178,10 +162,9 @@ def corrupt(
     from antishortcut.data.splits import limited
 
     chosen = options.split_names(names) if names is not None else list(corruptions.CORRUPTIONS)
-    chosen = list(dict.fromkeys([*chosen, *(corruptions.EXTRA if extra else ())]))
     for name in chosen:
-        if name not in corruptions.ALL:  # before the data set is opened, which may take a while
-            raise UserError(f"no corruption {name!r}{suggest(name, corruptions.ALL)}")
+        if name not in corruptions.CORRUPTIONS:  # before the data set is opened, which may take a while
+            raise UserError(f"no corruption {name!r}{suggest(name, corruptions.CORRUPTIONS)}")
     sets = open_sets(data, data_root)
     test = next(iter(sets.tests)) if set_name is None else set_name
     if test not in sets.tests:
@@ -191,9 +174,9 @@ def corrupt(
     corruptions.write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
     copies = corruptions.open_copies(out, len(sets.classes), needed=chosen)
     clean = corruptions.clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
-    sheet, examples = copies.folder / "contact.png", corruptions.striking(clean)
+    sheet = copies.folder / "contact.png"
     with atomic_write(sheet) as file:
-        corruptions.contact_sheet(copies, clean[examples], examples).save(file, format="PNG")
+        corruptions.contact_sheet(copies, clean[0]).save(file, format="PNG")
     if as_json:
         print_json({"folder": str(copies.folder), "sheet": str(sheet), "facts": dict(copies.facts)})
     else:

@@ -66,14 +66,11 @@ def open_sets(
     the data set's own validation images if it has any, else `val_fraction` of the training images.
     """
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
-    train, val, tests = divided(raw, name, seed, train_limit, test_limit, val_fraction)
-    train = held(train, raw.image_size, place)
-    val = None if val is None else held(val, raw.image_size, place)
-    tests = {key: held(test, raw.image_size, place) for key, test in tests.items()}
-    splits = {"train": train} | ({} if val is None else {"val": val})
-    splits |= {f"test {key}": test for key, test in tests.items()}
+    listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
+    splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
-    return DataSplits(name, raw.classes, raw.image_size, train, val, tests, mark)
+    tests = {key: splits[f"test {key}"] for key in raw.tests}
+    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark)
 
 
 def find(
@@ -115,14 +112,19 @@ def find(
 
 
 def divided(
-    raw: RawDataset, name: str, seed: int, train_limit: int | None, test_limit: int | None, val_fraction: float
-) -> tuple[AnySet, AnySet | None, dict[str, AnySet]]:
-    """Training, validation and test images after splits and limits."""
+    raw: RawDataset,
+    *,
+    seed: int = 0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    val_fraction: float = 0.0,
+) -> dict[str, AnySet]:
+    """After splits and limits: "train", "val" if there is one, and "test <name>" for every test set."""
     if raw.val is not None and val_fraction:
-        raise UserError(f"{name} has validation images of its own; leave val_fraction at 0")
+        raise UserError("the data set has validation images of its own; leave val_fraction at 0")
     train, val = hold_out(raw.train, val_fraction, seed) if raw.val is None else (raw.train, raw.val)
-    tests = {key: limited(test, test_limit, seed, "test_limit") for key, test in raw.tests.items()}
-    return limited(train, train_limit, seed), val, tests
+    splits = {"train": limited(train, train_limit, seed)} | ({} if val is None else {"val": val})
+    return splits | {f"test {key}": limited(test, test_limit, seed, "test_limit") for key, test in raw.tests.items()}
 
 
 def held(images: AnySet, size: int, root: Path | None) -> AnySet:

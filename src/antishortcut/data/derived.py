@@ -37,10 +37,9 @@ def fill(path: Path, start: int, images: Bytes) -> None:
 def read_images(path: Path) -> Bytes:
     """The images of a .npy file, (N, S, S, 3), mapped into memory and checked."""
     array: Bytes = _mapped(path, f"no file {path}")
-    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or 0 in array.shape:
-        raise UserError(f"{path} holds {array.dtype} of shape {array.shape}, not bytes of shape (N, H, W, 3)")
-    if array.shape[1] != array.shape[2]:
-        raise UserError(f"{path} holds images of {array.shape[1]} × {array.shape[2]}; they must be square")
+    shape = array.shape
+    if array.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or shape[1] != shape[2] or 0 in shape:
+        raise UserError(f"{path} holds {array.dtype} of shape {shape}, not bytes of square images, (N, S, S, 3)")
     return array
 
 

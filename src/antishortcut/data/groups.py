@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antishortcut.data.readers import RawDataset, inside, lines
+from antishortcut.data.readers import RawDataset, lines, read_text
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import content
 from antishortcut.types import AnySet, FileSet
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
@@ -41,11 +40,7 @@ def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[s
     cues = sorted(images.cues)
     values = [(images.cues[cue] == images.label).long() if cue == "texture" else images.cues[cue] for cue in cues]
     kinds, group = torch.unique(torch.stack([images.label, *values], dim=1), dim=0, return_inverse=True)
-    names = [
-        ", ".join([classes[label], *(_described(cue, value) for cue, value in zip(cues, row, strict=True))])
-        for label, *row in kinds.tolist()
-    ]
-    return group, tuple(names)
+    return group, tuple(", ".join([classes[label], *map(_described, cues, row)]) for label, *row in kinds.tolist())
 
 
 def shares(images: AnySet, classes: tuple[str, ...]) -> dict[str, float]:
@@ -74,7 +69,7 @@ def list_groups(folder: Path) -> RawDataset:
         if split not in range(len(SPLITS)):
             raise UserError(f"{table}, line {at}: split is {split}, not 0 (train), 1 (validation) or 2 (test)")
         name = row["img_filename"]
-        if not inside(name) or not os.path.isfile(folder / name):
+        if os.path.isabs(name) or not os.path.isfile(folder / name):  # names are part of the fingerprint
             raise UserError(f"{table}, line {at}: no image file {name[:80]!r} in {folder}")
         if split_of.setdefault(folder / name, split) != split:
             raise UserError(f"{table}, line {at}: {name!r} is in split {split_of[folder / name]} already")
@@ -100,13 +95,12 @@ def list_groups(folder: Path) -> RawDataset:
 
 def _table(path: Path) -> tuple[list[str], list[Line]]:
     """Column names, and every row with the number of its line."""
+    reader = csv.DictReader(io.StringIO(read_text(path, _HINT), newline=""))
     try:
-        reader = csv.DictReader(io.StringIO(content(path).decode("utf-8-sig"), newline=""))
         header = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
         rows: list[Line] = [(reader.line_num, row) for row in reader]
-    except (OSError, ValueError, csv.Error) as error:
-        reason = (error.strerror or "no file") if isinstance(error, OSError) else first_line(error)
-        raise UserError(f"cannot read {path} ({reason}); {_HINT}") from None
+    except csv.Error as error:
+        raise UserError(f"{path} is not a table ({first_line(error)}); {_HINT}") from None
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise UserError(f"{path} has no column {', '.join(missing)}; {_HINT}")

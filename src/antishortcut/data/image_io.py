@@ -21,18 +21,21 @@ from torch import Tensor
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import atomic_write, plain
 from antishortcut.hardware import cores
-from antishortcut.types import FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet, ImageSet
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below
 
+Bytes = NDArray[np.uint8]
+
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself only warns
+REPLACE = "; replace or remove the file (asd check lists all such)"  # the end of an error
 _CHUNK = 64  # images a thread takes at once
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
     """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
-    with _one_line(path), opened(path) as picture:
+    with opened(path) as picture:
         if at_least is not None:
             picture.draft(None, (at_least, at_least))
         return as_rgb(picture)
@@ -40,36 +43,34 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
 
 def size_of(path: Path) -> tuple[int, int]:
     """Width and height, from a file's first bytes."""
-    with _one_line(path), opened(path) as picture:
+    with opened(path) as picture:
         return picture.size
 
 
 @contextmanager
-def _one_line(path: Path) -> Iterator[None]:
+def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
+    """Open an image file and read its header; whatever goes wrong with it inside the block is a UserError."""
     try:
-        yield
+        plain(path)
+        with Image.open(path) as picture:
+            width, height = picture.size
+            if width * height > LARGEST:
+                raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
+            yield picture
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(
-            f"cannot read the image {path} ({reason(error)}); replace or remove the file (asd check lists all such)"
-        ) from None
+        if isinstance(error, UnidentifiedImageError):  # its message has the path
+            reason = "cannot identify image file"
+        else:
+            reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+        raise UserError(f"cannot read the {what} {path} ({reason}){REPLACE}") from None
 
 
-def opened(path: Path) -> ImageFile.ImageFile:
-    """Open an image file and read its header; a pipe or an image that is too large is an error."""
-    plain(path)
-    picture = Image.open(path)
-    width, height = picture.size
-    if width * height > LARGEST:
-        picture.close()
-        raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
-    return picture
-
-
-def reason(error: Exception) -> str:
-    """Why an image cannot be read, without its name."""
-    if isinstance(error, UnidentifiedImageError):  # its message has the path
-        return "cannot identify image file"
-    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+def stat(path: Path) -> os.stat_result:
+    """Size and time of an image file."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise UserError(f"cannot read the image {path} ({error.strerror}){REPLACE}") from None
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:
@@ -96,6 +97,13 @@ def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
     return picture.crop((left, top, left + size, top + size))
 
 
+def picture_at(images: AnySet, at: int) -> Image.Image:
+    """One image of a set as RGB, in its own size."""
+    if isinstance(images, ImageSet):
+        return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
+    return read(images.paths[at])
+
+
 def pixels(picture: Image.Image) -> Tensor:
     """An RGB picture as (3, H, W) uint8."""
     return torch.from_numpy(np.array(picture).transpose(2, 0, 1))
@@ -103,18 +111,11 @@ def pixels(picture: Image.Image) -> Tensor:
 
 def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
     """Decode a set into memory at size × size, through the cache under `root`."""
-    shape = (len(files), 3, size, size)
 
-    def make() -> NDArray[np.uint8]:
-        out = np.empty(shape, dtype=np.uint8)  # (N, 3, S, S)
+    def fill(out: Bytes, at: int) -> None:
+        out[:] = pixels(fit(read(files.paths[at], at_least=2 * size), size)).numpy()
 
-        def fill(at: int) -> None:
-            out[at] = pixels(fit(read(files.paths[at], at_least=2 * size), size)).numpy()
-
-        in_threads(fill, len(files))
-        return out
-
-    array = cached(root, files.paths, str(size), shape, make)
+    array = filled(root, files.paths, str(size), (len(files), 3, size, size), fill)
     return ImageSet(torch.from_numpy(array), files.label, files.cues)
 
 
@@ -134,25 +135,28 @@ def in_threads(fill: Callable[[int], None], count: int) -> None:
             raise
 
 
-def cached(
+def filled(
     root: Path | None,
     paths: Sequence[Path],
     what: str,
     shape: tuple[int, ...],
-    make: Callable[[], NDArray[np.uint8]],
-) -> NDArray[np.uint8]:
-    """The array that `make` computes from these files, cached under `root` if that is writable.
+    fill: Callable[[Bytes, int], None],
+) -> Bytes:
+    """An array whose rows `fill` computes from these files in threads, cached under `root` if that is writable.
 
     The key is of names, sizes and times of the files; `what` names the computation.
     """
+
+    def make() -> Bytes:
+        out = np.empty(shape, dtype=np.uint8)
+        in_threads(lambda at: fill(out[at], at), len(out))
+        return out
+
     if root is None:
         return make()
     digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
     for path in paths:
-        try:
-            facts = os.stat(path)
-        except OSError:
-            raise UserError(f"cannot read the image {path}; replace the file") from None
+        facts = stat(path)
         digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
     store = root / CACHE / f"{digest.hexdigest()[:16]}.npy"
     with suppress(OSError, ValueError):  # absent or damaged: decode again

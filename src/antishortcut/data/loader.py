@@ -14,13 +14,12 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antishortcut import hardware
 from antishortcut.data import segmentation
-from antishortcut.data.image_io import fit, read
+from antishortcut.data.image_io import fit, picture_at
 from antishortcut.data.rng import order
 from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
@@ -55,13 +54,11 @@ class _Builder:
         else:
             pixels = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
             for out, at in zip(pixels, index.tolist(), strict=True):
-                if isinstance(images, ImageSet):
-                    picture, margin = Image.fromarray(images.image[at].permute(1, 2, 0).numpy()), 1.0
-                else:
-                    picture, margin = read(images.paths[at]), MARGIN
+                picture = picture_at(images, at)
                 if self.augment == "imagenet":
                     out[:] = varied(picture, self.size, self.seed, self.epoch, at)
                 else:
+                    margin = 1.0 if isinstance(images, ImageSet) else MARGIN
                     out[:] = np.asarray(fit(picture, self.size, margin)).transpose(2, 0, 1)
         image, move = torch.from_numpy(pixels), WHOLE_BATCH.get(self.augment)
         image = image if move is None else move(image, self.seed, self.epoch, index)
@@ -105,8 +102,6 @@ class Loader:
         segmentation.check(images, augment)
         if batch < world:
             raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")
-        if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} of {world}")
         if len(images) == 0:
             raise UserError("the set has no images")
         single = segmentation.one_by_one(images, augment)
@@ -129,8 +124,6 @@ class Loader:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on; earlier images are not read."""
-        if start < 0:
-            raise ValueError(f"start {start}")
         count = len(self.images)
         index = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
         bounds = list(pairwise([0, *self._ends]))[start:]
@@ -215,16 +208,11 @@ def _ends(count: int, batch: int, world: int, shuffle: bool, single: bool) -> li
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
     """The same items; a thread computes the next one while this one is used."""
-    try:
-        with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="batch") as pool:
+        future = pool.submit(next, items, _END)
+        while (item := future.result()) is not _END:
             future = pool.submit(next, items, _END)
-            while (item := future.result()) is not _END:
-                future = pool.submit(next, items, _END)
-                yield cast(Item, item)
-    finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
+            yield cast(Item, item)
 
 
 def to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
@@ -233,32 +221,21 @@ def to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         for batch in batches:
             yield Batch(*(tensor.to(device) for tensor in _tensors(batch)))
         return
-    copies = CopyStream(device)
-    for sent in ahead(copies.send(batch) for batch in batches):
-        yield copies.receive(*sent)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # copies and networks do not wait for each other
+    place = stream.device  # with its number: every thread has its own current device
 
-
-class CopyStream:
-    """A CUDA stream for copies to a device, so that copies and networks do not wait for each other."""
-
-    def __init__(self, device: torch.device) -> None:
-        if device.type == "cuda" and device.index is None:  # every thread has its own current device
-            device = torch.device("cuda", torch.cuda.current_device())
-        self.device, self.stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
+    def send(batch: Batch) -> tuple[Batch, torch.cuda.Event]:
         """Start copying; the event marks the end."""
-        with torch.cuda.stream(self.stream):
-            image, label, index = (tensor.pin_memory().to(self.device, non_blocking=True) for tensor in _tensors(batch))
-            return Batch(image, label, index, batch.index), self.stream.record_event()
+        with torch.cuda.stream(stream):
+            image, label, index = (tensor.pin_memory().to(place, non_blocking=True) for tensor in _tensors(batch))
+            return Batch(image, label, index, batch.index), stream.record_event()
 
-    def receive(self, batch: Batch, copied: torch.cuda.Event) -> Batch:
-        """Make the current stream wait for the copy; the memory is not reused before that stream is done."""
-        user = torch.cuda.current_stream(self.device)
+    for batch, copied in ahead(map(send, batches)):
+        user = torch.cuda.current_stream(place)
         user.wait_event(copied)
         for tensor in _tensors(batch):
-            tensor.record_stream(user)
-        return batch
+            tensor.record_stream(user)  # its memory is not reused before this stream is done
+        yield batch
 
 
 def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import content, near_folder, text
+from antishortcut.fileio import content, near_folder
 from antishortcut.types import AnySet, FileSet, ImageSet
 
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
@@ -66,30 +66,32 @@ class Request:
     options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
 
 
+def package_list(name: str) -> str:
+    """A text shipped with the package in data/lists."""
+    return (files("antishortcut.data") / "lists" / f"{name}.txt").read_text(encoding="utf-8")
+
+
 def class_list(name: str) -> tuple[str, ...]:
-    """A list of wnids shipped with the package: imagenet100, imagenet-r or imagenet-a."""
-    return tuple((files("antishortcut.data") / "lists" / f"{name}.txt").read_text().split())
+    """The wnids of imagenet100, imagenet-r or imagenet-a."""
+    return tuple(package_list(name).split())
 
 
 def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
     """Class names, training and test images of root/cifar-100-python."""
     folder = home(root, CIFAR)
-    path = folder / "meta"
-    names = read_pickle(path, *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
-        raise UserError(f"{path} has no list fine_label_names; {_CIFAR_HINT}")
+    names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise UserError(f"{folder / 'meta'} has no list fine_label_names; {_CIFAR_HINT}")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    return classes, _cifar_part(folder / "train", len(classes)), _cifar_part(folder / "test", len(classes))
+    return classes, _cifar_split(folder / "train"), _cifar_split(folder / "test")
 
 
-def _cifar_part(path: Path, classes: int) -> ImageSet:
+def _cifar_split(path: Path) -> ImageSet:
     loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
     try:
         data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
         if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or label.ndim != 1 or len(label) == 0:
             raise ValueError(f"data of shape {data.shape} and type {data.dtype}, labels of shape {label.shape}")
-        if label.min() < 0 or label.max() >= classes:
-            raise ValueError(f"labels from {label.min()} to {label.max()} for {classes} classes")
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} does not hold CIFAR-100 images ({error}); {_CIFAR_HINT}") from None
     image = np.array(data).reshape(-1, 3, 32, 32)  # (N, 3, 32, 32), a writable copy: torch warns about others
@@ -98,12 +100,7 @@ def _cifar_part(path: Path, classes: int) -> ImageSet:
 
 def tiny_wnids(root: Path) -> tuple[str, ...]:
     """The wnids of TinyImageNet in the order of its labels: sorted, as in every folder-based loader."""
-    path = home(root, TINY) / "wnids.txt"
-    wnids = lines(path, _TINY_HINT)
-    for wnid in wnids:
-        if not inside(wnid) or "/" in wnid:
-            raise UserError(f"{path}: {wnid[:60]!r} is not the name of a folder; {_TINY_HINT}")
-    return tuple(sorted(wnids))
+    return tuple(sorted(lines(home(root, TINY) / "wnids.txt", _TINY_HINT)))
 
 
 def list_tiny_imagenet(root: Path) -> RawDataset:
@@ -116,7 +113,7 @@ def list_tiny_imagenet(root: Path) -> RawDataset:
     paths, labels = [], []
     for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
         name, wnid, *_ = [*line.split("\t"), ""]
-        if wnid not in number or not inside(name):
+        if wnid not in number:
             raise UserError(
                 f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
             )
@@ -208,12 +205,6 @@ def _misplaced(folder: Path) -> str:
     return "; its images lie right in it: put each into a folder of its class, or name the folder above"
 
 
-def inside(name: str) -> bool:
-    """Whether a name read from a file stays in the folder it is joined to."""
-    path = Path(name)
-    return not (path.anchor or ".." in path.parts or "\0" in name)
-
-
 def home(root: Path, name: str) -> Path:
     """The folder of a release: below the data root, or the root itself if it has that name."""
     return root if root.name == name else root / name
@@ -260,13 +251,18 @@ def listed(places: Sequence[Path], hint: str) -> FileSet:
     return FileSet(tuple(paths), torch.tensor(labels))
 
 
-def lines(path: Path, hint: str) -> list[str]:
-    """The non-empty lines of a text file, stripped; at least one."""
+def read_text(path: Path, hint: str) -> str:
+    """A text file of people or other programs; `hint` ends the error."""
     try:
-        stripped = [line.strip() for line in text(path).splitlines() if line.strip()]
+        return content(path).decode("utf-8-sig")  # Windows puts a mark first
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UserError(f"cannot read {path} ({reason}); {hint}") from None
+
+
+def lines(path: Path, hint: str) -> list[str]:
+    """The non-empty lines of a text file, stripped; at least one."""
+    stripped = [line.strip() for line in read_text(path, hint).splitlines() if line.strip()]
     if not stripped:
         raise UserError(f"{path} is empty; {hint}")
     return stripped
@@ -277,62 +273,32 @@ def lines(path: Path, hint: str) -> list[str]:
 LARGEST = 4 * 2**30  # bytes of a file
 
 
-class _Dtype:
-    """Replaces numpy.dtype: numbers only."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        name = code.decode() if isinstance(code, bytes) else code
-        if not re.fullmatch(r"[|<]?[biuf][1248]", name):
-            raise pickle.UnpicklingError(f"arrays of type {name!r} are not allowed")
-        self.dtype = np.dtype(name)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if state[1] in (">", b">"):
-            raise pickle.UnpicklingError("big-endian arrays are not allowed")
-
-
-class _Array:
-    """Replaces numpy.ndarray, whose state could point to any memory."""
-
-    value: Any = None
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran, data = state
-        self.value = _from_buffer(data, kind, shape, "F" if fortran else "C").value
-
-
-def _from_buffer(data: bytes, kind: _Dtype, shape: tuple[int, ...], order: Any) -> _Array:
-    """Replaces numpy's _frombuffer."""
-    array = _Array()
-    array.value = np.frombuffer(data, kind.dtype).reshape(shape, order=order)
-    return array
-
-
-def _latin1(characters: str, encoding: str | bytes) -> bytes:
-    """Replaces _codecs.encode, with which Python 3 writes bytes in protocol 2."""
-    if encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed")
-    return characters.encode("latin1")
+def _number_type(code: str | bytes, *_: object) -> np.dtype[Any]:
+    """Replaces numpy.dtype: plain numbers only."""
+    name = code.decode() if isinstance(code, bytes) else code
+    if not re.fullmatch(r"[|<]?[biuf][1248]", name):
+        raise pickle.UnpicklingError(f"arrays of type {name!r} are not allowed")
+    return np.dtype(name)
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Dtype,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},  # numpy 2 renamed it
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
-    ("_codecs", "encode"): _latin1,
+    ("numpy", "ndarray"): "ndarray",  # only ever an argument; the class itself could be made to point to any memory
+    ("numpy", "dtype"): _number_type,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0, np.uint8),  # its content follows
+    ("numpy.core.numeric", "_frombuffer"): lambda data, kind, shape, order: np.frombuffer(data, kind).reshape(
+        shape, order=order
+    ),
+    ("_codecs", "encode"): lambda characters, _: characters.encode("latin1"),  # bytes, as Python 3 writes protocol 2
     ("__builtin__", "bytes"): bytes,  # protocol 2 calls it for an empty one
 }
 
 
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
+        allowed = _ALLOWED.get((module.replace("._core", ".core"), name))  # numpy 2 renamed it
+        if allowed is None:
             raise pickle.UnpicklingError(f"it wants to load {module}.{name}, which image data never need")
-        return _ALLOWED[module, name]
+        return allowed
 
 
 def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
@@ -352,10 +318,7 @@ def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
         loaded = _ArraysOnly(io.BytesIO(stored), encoding="bytes").load()
         if not isinstance(loaded, dict):
             raise pickle.UnpicklingError("no dictionary")
-        return {
-            key.decode() if isinstance(key, bytes) else str(key): value.value if isinstance(value, _Array) else value
-            for key, value in loaded.items()
-        }
+        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
     except Exception as error:  # a damaged pickle can raise anything
         raise UserError(
             f"{path} is damaged or not what it says ({first_line(error)}); remove it, then {hint}"

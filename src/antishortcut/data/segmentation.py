@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,14 +17,11 @@ from PIL import Image, ImageFile
 from torch import Tensor
 
 from antishortcut.data import rng
-from antishortcut.data.image_io import cached, in_threads, opened, read, reason, size_of
-from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of
+from antishortcut.data.image_io import Bytes, filled, in_threads, opened, picture_at, size_of
+from antishortcut.data.readers import TRAIN, RawDataset, held_of, home, images_below, lines, part_of, read_text
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import text
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
-
-Bytes = NDArray[np.uint8]
 
 ADE = "ADEChallengeData2016"
 _ADE_CLASSES = 150
@@ -113,7 +111,7 @@ def list_masked(folder: Path) -> RawDataset:
     if len(classes) > MOST:
         raise UserError(f"{folder} has {len(classes)} classes, but a mask of bytes holds at most {MOST}")
     lookup = table({value: value for value in range(len(classes))})
-    train = FileSet(train.paths, train.label, masks=train.masks, lookup=lookup)
+    train = replace(train, lookup=lookup)
     val, test = (
         None if held is None else paired(held / "images", held / "masks", lookup, _FOLDER_HINT)
         for held in held_of(folder)
@@ -129,10 +127,9 @@ def names_in(folder: Path) -> tuple[str, ...]:
         names = lines(path, "expected the name of a class on every line, in the order of their values")
     elif (path := folder / "classes.json").exists():
         try:
-            names = json.loads(text(path))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else first_line(error)
-            raise UserError(f"cannot read {path} ({reason}); expected a list of names") from None
+            names = json.loads(read_text(path, "expected a list of names"))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is not JSON ({first_line(error)}); expected a list of names") from None
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path} is not a list of names of classes")
     else:
@@ -145,7 +142,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 
 def paired(images: Path, masks: Path, lookup: Tensor | None, hint: str) -> FileSet:
     """All images below a folder with the masks of the same name below another, sorted by name."""
-    pictures, labels = _by_name(images, images_below(images)), _by_name(masks, lossless(masks))
+    pictures, labels = _by_name(images), _by_name(masks, exclude=_LOSSY)
     if not pictures:
         raise UserError(f"no images in {images}; {hint}")
     for name, path in pictures.items():
@@ -158,15 +155,12 @@ def paired(images: Path, masks: Path, lookup: Tensor | None, hint: str) -> FileS
     return FileSet(tuple(pictures.values()), zeros, masks=tuple(labels[name] for name in pictures), lookup=lookup)
 
 
-def lossless(folder: Path) -> list[Path]:
-    """Files that may be masks."""
-    return [path for path in images_below(folder) if path.suffix.lower() not in _LOSSY]
-
-
-def _by_name(folder: Path, paths: Sequence[Path]) -> dict[str, Path]:
-    """Files by their name below the folder, without the suffix."""
+def _by_name(folder: Path, exclude: Set[str] = frozenset()) -> dict[str, Path]:
+    """Image files by their name below the folder, without the suffix; some suffixes may be left out."""
     by_name: dict[str, Path] = {}
-    for path in paths:
+    for path in images_below(folder):
+        if path.suffix.lower() in exclude:
+            continue
         name = path.relative_to(folder).with_suffix("").as_posix()
         if name in by_name:
             raise UserError(f"{by_name[name]} and {path} have the same name: which one is meant? Remove the other")
@@ -182,11 +176,8 @@ def labelled(files: FileSet) -> FileSet:
         classes |= set(np.unique(files.lookup.numpy()[read_values(path)]).tolist()) - {VOID}
         if len(classes) > 1:
             return files
-    void = " and ".join(str(value) for value in range(VOID + 1) if files.lookup[value] == VOID)
-    raise UserError(
-        f"the masks in {files.masks[0].parent} show {len(classes)} class and void ({void}): there is nothing to tell "
-        "apart; a foreground is written as 1"
-    )
+    place, shown = files.masks[0].parent, f"{len(classes)} class besides void"
+    raise UserError(f"the masks in {place} show {shown}, two are needed; write foreground as 1, not {VOID}")
 
 
 def table(meaning: dict[int, int]) -> Tensor:
@@ -199,16 +190,16 @@ def table(meaning: dict[int, int]) -> Tensor:
 
 def _largest(masks: Sequence[Path]) -> int:
     """The largest value in the masks except 255."""
-    present = np.zeros((len(masks), VOID + 1), dtype=bool)
+    largest = [-1] * len(masks)
 
     def look(at: int) -> None:
-        present[at] = np.bincount(read_values(masks[at]).ravel(), minlength=VOID + 1) > 0
+        counts = np.bincount(read_values(masks[at]).ravel(), minlength=VOID)[:VOID]
+        largest[at] = int(np.flatnonzero(counts).max(initial=-1))
 
     in_threads(look, len(masks))
-    values = np.flatnonzero(present[:, :VOID].any(axis=0))
-    if len(values) == 0:
+    if max(largest) < 0:
         raise UserError(f"all pixels of the masks in {masks[0].parent} are 255, which is void")
-    return int(values[-1])
+    return max(largest)
 
 
 def usual_crop(files: FileSet) -> int:
@@ -218,17 +209,14 @@ def usual_crop(files: FileSet) -> int:
 
 def read_values(path: Path) -> Bytes:
     """The numbers in a mask file, (H, W)."""
-    try:
-        with opened(path) as picture:
-            if picture.mode not in _PLAIN:
-                raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
-            factor = _factor(picture)
-            values = np.asarray(picture) // factor if factor > 1 else np.asarray(picture)  # (H, W)
+    with opened(path, "mask") as picture:
+        if picture.mode not in _PLAIN:
+            raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
+        factor = _factor(picture)
+        values = np.asarray(picture) // factor if factor > 1 else np.asarray(picture)  # (H, W)
         if values.dtype.itemsize > 1 and (values.min() < 0 or values.max() > VOID):
             raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")
         return values.astype(np.uint8)
-    except Exception as error:  # a damaged file can make a decoder raise anything
-        raise UserError(f"cannot read the mask {path} ({reason(error)}); replace or remove the file") from None
 
 
 def _factor(picture: ImageFile.ImageFile) -> int:
@@ -244,16 +232,19 @@ def _factor(picture: ImageFile.ImageFile) -> int:
     return _STRETCHED.get(str(kind), 1)
 
 
-def read_pair(files: FileSet, at: int) -> tuple[Image.Image, Bytes]:
+def read_pair(images: AnySet, at: int) -> tuple[Image.Image, Bytes]:
     """An image as RGB and its labels (H, W), VOID where it has none."""
-    picture, path = read(files.paths[at]), files.masks[at]
+    picture = picture_at(images, at)
+    if isinstance(images, ImageSet):
+        return picture, images.label[at].numpy()
+    path = images.masks[at]
     values = read_values(path)  # (H, W)
     if values.shape != picture.size[::-1]:
         (height, width), (wide, high) = values.shape, picture.size
-        raise UserError(f"the mask {path} has {width} × {height} pixels, its image {files.paths[at]} {wide} × {high}")
-    if files.lookup is None:
+        raise UserError(f"the mask {path} has {width} × {height} pixels, its image {images.paths[at]} {wide} × {high}")
+    if images.lookup is None:
         return picture, values
-    lookup = files.lookup.numpy()  # (256,)
+    lookup = images.lookup.numpy()  # (256,)
     label: Bytes = lookup[values]  # (H, W)
     if (label == NO_CLASS).any():
         known, void = np.flatnonzero(lookup < NO_CLASS), np.flatnonzero(lookup == VOID)
@@ -273,23 +264,16 @@ def one_small_size(files: FileSet) -> tuple[int, int] | None:
 
 
 def decode_pairs(files: FileSet, size: tuple[int, int], root: Path | None) -> ImageSet:
-    """Decode a dense set of one size (H, W) into memory, through the cache of `image_io.cached`."""
-    shape = (len(files), 4, *size)  # colours, then the label
+    """Decode a dense set of one size (H, W) into memory, through the cache of `image_io.filled`."""
+
+    def fill(out: Bytes, at: int) -> None:  # (4, H, W): colours, then the label
+        picture, label = read_pair(files, at)
+        out[:3] = np.asarray(picture).transpose(2, 0, 1)
+        out[3] = label
+
     lookup = b"" if files.lookup is None else files.lookup.numpy().tobytes()
-
-    def make() -> Bytes:
-        out = np.empty(shape, dtype=np.uint8)  # (N, 4, H, W)
-
-        def fill(at: int) -> None:
-            picture, label = read_pair(files, at)
-            out[at, :3] = np.asarray(picture).transpose(2, 0, 1)
-            out[at, 3] = label
-
-        in_threads(fill, len(files))
-        return out
-
     mark = f"pairs 2 {size} {hashlib.sha256(lookup).hexdigest()}"
-    pixels = torch.from_numpy(cached(root, (*files.paths, *files.masks), mark, shape, make))
+    pixels = torch.from_numpy(filled(root, (*files.paths, *files.masks), mark, (len(files), 4, *size), fill))
     return ImageSet(pixels[:, :3], pixels[:, 3], files.cues)
 
 
@@ -351,11 +335,7 @@ def _crops(images: AnySet, size: int, seed: int, epoch: int, index: Tensor) -> t
     image = np.zeros((len(place), 3, size, size), dtype=np.uint8)
     label = np.full((len(place), size, size), VOID, dtype=np.uint8)
     for at, number in enumerate(place.tolist()):
-        if isinstance(images, ImageSet):
-            picture = Image.merge("RGB", [Image.fromarray(plane) for plane in images.image[number].numpy()])
-            mask = images.label[number].numpy()
-        else:
-            picture, mask = read_pair(images, number)
+        picture, mask = read_pair(images, number)
         left, right, x = _window(picture.width, size, scale[at], column[at])
         top, bottom, y = _window(picture.height, size, scale[at], row[at])
         cut = picture.resize((len(x), len(y)), Image.Resampling.BILINEAR, (left, top, right, bottom))

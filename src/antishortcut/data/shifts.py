@@ -10,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from antishortcut.data.readers import class_list, folders, images_below, listed
+from antishortcut.data.readers import class_list, folders, images_below, listed, package_list, read_text
 from antishortcut.data.splits import fingerprint
 from antishortcut.errors import UserError, first_line, suggest
-from antishortcut.fileio import text
 from antishortcut.types import FileSet
 
-RENDITIONS = ("imagenet-r", "imagenet-a")
 WNID = re.compile(r"n\d{8}")
 
 
@@ -40,23 +37,17 @@ class Shift:
 
 
 def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
-    """Open `folder`/<wnid>/*.jpg, or `folder`/`name`/<wnid>/*.jpg, for a student whose classes are these wnids."""
-    if name not in RENDITIONS:
-        raise UserError(f"unknown shifted set {name!r}{suggest(name, RENDITIONS)}")
+    """Open imagenet-r or imagenet-a: `folder`/<wnid>/*.jpg or `folder`/`name`/<wnid>/*.jpg; `classes` are wnids."""
     hint = f"unpack {name} there as {name}/<wnid>/*.jpg"
     folder = folder / name if (folder / name).is_dir() else folder
     present = [entry for entry in folders(folder) if WNID.fullmatch(entry)] if folder.is_dir() else []
     if not present:
         raise UserError(f"no class folders <wnid> in {folder}; {hint}")
     overlap = tuple(wnid for wnid in classes if wnid in set(present))
-    if not overlap and not any(WNID.fullmatch(entry) for entry in classes):
+    if not overlap:
         names = ", ".join(map(repr, classes[:3]))
         raise UserError(
-            f"{name} is for students whose classes are wnids such as 'n02119022' (imagenet100), not names: {names}, …"
-        )
-    if not overlap:
-        raise UserError(
-            f"the student shares no class with {folder}: none of its {len(classes)} wnids is a folder there"
+            f"{folder} has none of the student's classes ({names}, …): they must be wnids, as those of imagenet100"
         )
     files = listed([folder / wnid for wnid in overlap], hint)
     number = torch.tensor([classes.index(wnid) for wnid in overlap])
@@ -82,6 +73,7 @@ SIXTEEN = (
     "chair", "clock", "dog", "elephant", "keyboard", "knife", "oven", "truck",
 )  # fmt: skip
 _NAME = re.compile(rf"({'|'.join(SIXTEEN)})\d+-({'|'.join(SIXTEEN)})\d+")
+_MAPPING_HINT = "map them in a TOML file: airplane = ['…'], bear = ['…']"
 _HINT = "expected images such as cat7-elephant2.png: shape and number, texture and number"
 
 
@@ -96,11 +88,6 @@ class Stimuli:
     facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or the mapping do
 
-    @property
-    def shape(self) -> Tensor:
-        """(N,) places in `categories`."""
-        return self.images.label
-
 
 def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> Stimuli:
     """Open the stimuli below a folder for a student with these classes.
@@ -113,7 +100,7 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
         covered, names = f"only {next(iter(members))}" if members else "none", ", ".join(map(repr, classes[:3]))
         raise UserError(
             f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {names}, "
-            "…); map them in a TOML file: airplane = ['…'], bear = ['…']"
+            f"…); {_MAPPING_HINT}"
         )
     categories, stimuli = tuple(members), _named(folder)
     place = {category: at for at, category in enumerate(categories)}
@@ -143,10 +130,9 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The student's classes of every category, as a TOML file lists them; categories without any are left out."""
     try:
-        loaded = tomllib.loads(text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else first_line(error)
-        raise UserError(f"cannot read the mapping {path} ({reason})") from None
+        loaded = tomllib.loads(read_text(path, _MAPPING_HINT))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not TOML ({first_line(error)}); {_MAPPING_HINT}") from None
     owner: dict[str, str] = {}
     for category, names in loaded.items():
         if category not in SIXTEEN:
@@ -165,8 +151,7 @@ def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...
 @cache
 def published() -> Mapping[str, str]:
     """Category by wnid or name, as lists/sixteen.txt has it."""
-    listed = (resources("antishortcut.data") / "lists" / "sixteen.txt").read_text(encoding="utf-8")
-    rows = [line.split() for line in listed.splitlines() if not line.startswith("#")]
+    rows = [line.split() for line in package_list("sixteen").splitlines() if not line.startswith("#")]
     return {name: category for category, *names in rows for name in (category, *names)}
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antishortcut.data import rng
+from antishortcut.data.image_io import stat
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
 
@@ -48,9 +49,7 @@ def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet
     last = rank == class_size - 1  # (N,)
     if last.all():
         raise UserError(f"{count} images, one of each class: none can be held out and scored; add some, or a val/")
-    share = np.where(
-        last, 1, (rank + 0.5) / class_size
-    )  # (N,) relative rank: a cut takes the same share of all classes
+    share = np.where(last, 1, (rank + 0.5) / class_size)  # (N,) relative rank: a cut is the same share of all classes
     size = min(size, count - int(last.sum()))
     picked = np.lexsort((rng.mix(seed, rng.CLASS, label), share))  # (N,)
     held_out, remaining = (torch.from_numpy(np.sort(index)) for index in (picked[:size], picked[size:]))
@@ -100,7 +99,9 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
         else:
             for path in (*images.paths, *images.masks):
                 name = path.relative_to(base).as_posix()
-                digest.update(f"{name}\0{_size(path)}\n".encode(errors="surrogateescape"))  # any bytes may be a name
+                digest.update(
+                    f"{name}\0{stat(path).st_size}\n".encode(errors="surrogateescape")
+                )  # any bytes may be a name
             if images.lookup is not None:
                 _add(digest, "lookup", images.lookup)
         _add(digest, "label", images.label)
@@ -120,10 +121,3 @@ def set_mark(images: AnySet) -> str:
 def _add(digest: hashlib._Hash, name: str, value: Tensor) -> None:
     digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
     digest.update(np.ascontiguousarray(value.numpy()).data)
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise UserError(f"cannot read the image {path} ({error.strerror}); replace the file") from None

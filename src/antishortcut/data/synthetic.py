@@ -51,19 +51,14 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
     check(split, count, seed, rho)
     if size < 16:
         raise UserError(f"glyphs cannot be read below 16 pixels: size is {size}")
-    images, labels, textures = [], [], []
+    chunks = []
     for chunk in range(-(-count // CHUNK)):
         rng = np.random.default_rng([VERSION, SPLITS.index(split), seed, chunk])
         label, texture = draw_classes(rng, split, rho, CHUNK)
         with one_thread():
-            images.append(_render(rng, label, texture, size))
-        labels.append(label)
-        textures.append(texture)
-    return ImageSet(
-        image=torch.cat(images)[:count],  # (N, 3, size, size)
-        label=torch.cat(labels)[:count],  # (N,)
-        cues={"texture": torch.cat(textures)[:count]},  # (N,)
-    )
+            chunks.append((_render(rng, label, texture, size), label, texture))
+    image, label, texture = (torch.cat(tensors)[:count] for tensors in zip(*chunks, strict=True))
+    return ImageSet(image, label, {"texture": texture})  # (N, 3, size, size), (N,), (N,)
 
 
 def check(split: str, count: int, seed: int, rho: float) -> None:

@@ -1,7 +1,7 @@
 """The embedded scenes: two to four tiles on a plain ground, each with a glyph, which is the class of all its pixels, on
 a texture, which is the shortcut, known for every pixel.
 
-Made of the glyphs, textures and colours of cues.py, and pure in the same way: a chunk of images is a function of
+Made of the glyphs, textures and colours of synthetic.py, and pure in the same way: a chunk of images is a function of
 (VERSION, split, seed, number of the chunk). A tile's place, outline and colours are drawn without a look at its class.
 """
 # N images, B images of a chunk, O tiles of a chunk, T pixels a side of the patch a tile is painted on
@@ -38,7 +38,7 @@ def make_scenes(split: str, count: int, *, seed: int, rho: float = 0.9, size: in
     """Make `count` scenes of a split; labels and cues["texture_map"] are (N, size, size) uint8.
 
     A tile's pixels are labelled with its glyph's class; the map says which class has the texture they show, and VOID
-    on the background. For every tile by itself, as for the images of cues.py:
+    on the background. For every tile by itself, as for the images of synthetic.py:
 
     train, iid     the texture is the class's own with probability rho, otherwise any other
     conflict       the texture is always another class's
@@ -47,19 +47,13 @@ def make_scenes(split: str, count: int, *, seed: int, rho: float = 0.9, size: in
     cues.check(split, count, seed, rho)
     if size < 32:
         raise UserError(f"four glyphs cannot be read below 32 pixels: size is {size}")
-    images, labels, textures = [], [], []
+    chunks = []
     for chunk in range(-(-count // CHUNK)):
-        rng = np.random.default_rng([VERSION, cues.SPLITS.index(split), seed, chunk, 1])  # 1: not the draws of cues.py
+        rng = np.random.default_rng([VERSION, cues.SPLITS.index(split), seed, chunk, 1])  # 1: other draws than cues
         with one_thread():
-            image, label, texture = _render(rng, split, rho, size)
-        images.append(image)
-        labels.append(label)
-        textures.append(texture)
-    return ImageSet(
-        image=torch.cat(images)[:count],  # (N, 3, size, size)
-        label=torch.cat(labels)[:count],  # (N, size, size)
-        cues={"texture_map": torch.cat(textures)[:count]},  # (N, size, size)
-    )
+            chunks.append(_render(rng, split, rho, size))
+    image, label, texture = (torch.cat(tensors)[:count] for tensors in zip(*chunks, strict=True))
+    return ImageSet(image, label, {"texture_map": texture})  # (N, 3, size, size), twice (N, size, size)
 
 
 def _render(rng: np.random.Generator, split: str, rho: float, size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,8 +92,6 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     finding = open_finding(request.data, root, **options)
     if "image_size" not in options:
         finding = replace(finding, image_size=usual_side(finding))
-    if finding.refusal:
-        raise UserError(f"{finding.refusal} (asd check {shlex.quote(request.data)} tells more)")
     _require_images(finding)
     images, pretrained = len(finding.parts["train"]), _pretrained(request)
     batch = min(max(1 << int(math.log2(max(images / STEPS_PER_EPOCH, 1))), BATCH[0]), BATCH[1])

@@ -1,4 +1,4 @@
-"""Blurs: Gaussian, defocus, glass, motion, zoom. Random draws are arguments."""
+"""Blurs: defocus, glass, motion, zoom. Random draws are arguments."""
 # B images, S side, P = S · S pixels, C channels, T taps of a kernel
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ def smooth(values: Floats, sigma: float) -> Floats:
     """skimage's Gaussian filter: up to four standard deviations, edges repeated. Values (B, S, S, …)."""
     smoothed: Floats = ndimage.gaussian_filter(values, sigma, mode="nearest", truncate=4.0, axes=(1, 2))
     return smoothed
-
-
-def gaussian_blur(images: Bytes, sigma: float) -> Bytes:
-    return as_bytes(smooth(images / 255, sigma))
 
 
 def defocus_blur(images: Bytes, radius: float, alias: float) -> Bytes:
@@ -95,12 +91,9 @@ def taken(delta: Ints, reach: int) -> NDArray[np.int64]:
 
 
 def motion_blur(images: Bytes, radius: float, sigma: float, angle: Floats) -> Bytes:
-    """Images (B, S, S, C) blurred along their angles (B,) in degrees, to the nearest byte."""
-    return np.asarray(np.floor(moved(images, radius, sigma, angle) + 0.5)).clip(0, 255).astype(np.uint8)
+    """Images (B, S, S, C) blurred along their angles (B,) in degrees, to the nearest byte.
 
-
-def moved(images: Bytes, radius: float, sigma: float, angle: Floats) -> NDArray[np.float32]:
-    """Motion blur after ImageMagick: out(p) = Σ_i w_i in(p + o_i), with the edge repeated outside.
+    After ImageMagick: out(p) = Σ_i w_i in(p + o_i), with the edge repeated outside.
 
     w_i ∝ exp(-i² / 2 sigma²) for i = 0 … 2 ⌈radius⌉, one-sided, and o_i = ⌈i (cos, sin)(angle) - ½⌉. Images are sorted
     by angle, so that those which look up the same neighbour lie together and share one addition.
@@ -121,7 +114,7 @@ def moved(images: Bytes, radius: float, sigma: float, angle: Floats) -> NDArray[
             total[low:high] += share * padded[low:high, y[low] : y[low] + side, x[low] : x[low] + side]
     blurred = np.empty_like(total)
     blurred[order] = total
-    return blurred
+    return np.asarray(np.floor(blurred + 0.5)).clip(0, 255).astype(np.uint8)
 
 
 def zoom_blur(images: Bytes, end: float, step: float) -> Bytes:

@@ -11,12 +11,10 @@ from typing import Any
 
 VERSION: int = 1  # of the pixels: another one makes other bytes
 
-CORRUPTIONS: tuple[str, ...] = (
+CORRUPTIONS: tuple[str, ...] = (  # the place here seeds the draws, so the order never changes
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
     "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
-EXTRA: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "saturate", "spatter")
-ALL: tuple[str, ...] = (*CORRUPTIONS, *EXTRA)  # the place here seeds the draws, so the order never changes
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "texture": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
@@ -30,8 +28,8 @@ SMALLEST = 16  # pixels a side; the constants mean nothing below
 CHUNK: dict[int, int] = {32: 250, 64: 100, 224: 16}  # images that share a seed, by table: a few megabytes either way
 
 # Single numbers are: of noise the standard deviation, shot_noise photons at full brightness, impulse_noise share of
-# values, gaussian_blur standard deviation in pixels, brightness added to V of HSV, contrast factor about the mean,
-# pixelate factor of the side, jpeg_compression quality.
+# values, brightness added to V of HSV, contrast factor about the mean, pixelate factor of the side, jpeg_compression
+# quality.
 
 # fmt: off
 _CONSTANTS: dict[str, tuple[tuple[Any, ...], ...]] = {  # for images of 32, 64 and 224 pixels, five severities each
@@ -85,21 +83,6 @@ _CONSTANTS: dict[str, tuple[tuple[Any, ...], ...]] = {  # for images of 32, 64 a
     ),
     "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.9, 0.8, 0.7, 0.6, 0.5), (0.6, 0.5, 0.4, 0.3, 0.25)),
     "jpeg_compression": ((80, 65, 58, 50, 40), (65, 58, 50, 40, 25), (25, 18, 15, 10, 7)),
-    "speckle_noise": ((0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.25, 0.3, 0.35), (0.15, 0.2, 0.35, 0.45, 0.6)),
-    "gaussian_blur": ((0.4, 0.6, 0.7, 0.8, 1), (0.5, 0.75, 1, 1.25, 1.5), (1, 2, 3, 4, 6)),
-    "saturate": (  # factor and summand of S of HSV
-        ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
-        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
-        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
-    ),
-    "spatter": (  # mean, deviation, blur, threshold, strength (water) or blur (mud), 0 water or 1 mud
-        ((0.62, 0.1, 0.7, 0.7, 0.5, 0), (0.65, 0.1, 0.8, 0.7, 0.5, 0), (0.65, 0.3, 1, 0.69, 0.5, 0),
-         (0.65, 0.1, 0.7, 0.69, 0.6, 1), (0.65, 0.1, 0.5, 0.68, 0.6, 1)),
-        ((0.62, 0.1, 0.7, 0.7, 0.6, 0), (0.65, 0.1, 0.8, 0.7, 0.6, 0), (0.65, 0.3, 1, 0.69, 0.6, 0),
-         (0.65, 0.1, 0.7, 0.68, 0.6, 1), (0.65, 0.1, 0.5, 0.67, 0.6, 1)),
-        ((0.65, 0.3, 4, 0.69, 0.6, 0), (0.65, 0.3, 3, 0.68, 0.6, 0), (0.65, 0.3, 2, 0.68, 0.5, 0),
-         (0.65, 0.3, 1, 0.65, 1.5, 1), (0.67, 0.4, 1, 0.65, 1.5, 1)),
-    ),
 }
 # fmt: on
 

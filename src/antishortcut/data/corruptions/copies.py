@@ -13,21 +13,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from antishortcut.data import contact_sheet as sheets
-from antishortcut.data.corruptions.constants import ALL, CORRUPTIONS, SEVERITIES
+from antishortcut.data.corruptions.constants import CORRUPTIONS, SEVERITIES
 from antishortcut.data.corruptions.noise import Bytes
 from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_facts
 from antishortcut.data.derived import as_set, read_images, read_labels
-from antishortcut.data.image_io import fit, read, size_of
-from antishortcut.data.loader import MARGIN
+from antishortcut.data.image_io import picture_at, size_of
 from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError, suggest
-from antishortcut.types import AnySet, FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet
 
 WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
@@ -58,8 +56,8 @@ def find_copies(folder: Path, classes: Sequence[str], *, needed: Sequence[str] =
     """Copies in either layout. `classes` are the class folders; of .npy files only their number matters."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder} of corrupted images")
-    files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in ALL)))
-    if not files and any(_home(folder, name) is not None for name in ALL):
+    files = any((folder / name).exists() for name in (FACTS, MAKING, LABELS, *(f"{name}.npy" for name in CORRUPTIONS)))
+    if not files and any(_home(folder, name) is not None for name in CORRUPTIONS):
         return _open_folders(folder, tuple(classes), needed)
     return open_copies(folder, len(classes), needed=needed)
 
@@ -69,7 +67,7 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     facts = read_facts(folder / FACTS)
     if facts is None and (folder / MAKING).exists():
         raise UserError(f"the copies in {folder} are not finished; run asd corrupt again with the same settings")
-    names = _present(folder, [name for name in ALL if (folder / f"{name}.npy").exists()], needed)
+    names = _present(folder, [name for name in CORRUPTIONS if (folder / f"{name}.npy").exists()], needed)
     label = _first_of_five(folder / LABELS, classes)
     arrays = {name: read_images(folder / f"{name}.npy") for name in names}  # mapped, not read
     shape = (len(SEVERITIES) * len(label), *arrays[names[0]].shape[1:])
@@ -106,13 +104,10 @@ def _present(folder: Path, names: Sequence[str], needed: Sequence[str]) -> tuple
 def _first_of_five(path: Path, classes: int) -> Tensor:
     """Labels of one severity, (N,), of a file that repeats them for all."""
     label = read_labels(path, classes)
-    fold = len(SEVERITIES)
-    if len(label) % fold:
-        raise UserError(f"{path} has {len(label)} labels, not {fold} times as many as there are images")
-    rows = label.view(fold, -1)  # (5, N)
-    if not torch.equal(rows, rows[:1].expand_as(rows)):
-        raise UserError(f"{path} does not repeat the same labels {fold} times, once for each severity")
-    return rows[0].clone()
+    first = label[: len(label) // len(SEVERITIES)]  # (N,)
+    if not torch.equal(label, first.repeat(len(SEVERITIES))):
+        raise UserError(f"{path} does not repeat the same labels {len(SEVERITIES)} times, once for each severity")
+    return first.clone()
 
 
 @lru_cache(maxsize=512)
@@ -134,7 +129,7 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
     Labels are places in `classes`; images of other classes are left out. Only one corruption is listed now; the others
     must hold the same files, which is checked when they are opened.
     """
-    homes = {name: home for name in ALL if (home := _home(folder, name)) is not None}
+    homes = {name: home for name in CORRUPTIONS if (home := _home(folder, name)) is not None}
     names = _present(folder, list(homes), needed)
     for name, severity in product(names, SEVERITIES):
         if not (homes[name] / str(severity)).is_dir():
@@ -187,21 +182,10 @@ def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], cl
     return digest.hexdigest()[:16]
 
 
-def striking(images: Bytes) -> int:
-    """Which of the images (B, S, S, 3) to show: one of much contrast, neither dark nor pale nor of one colour."""
-    flat = images.reshape(len(images), -1, 3).astype(np.float32)
-    spread, tint = flat.std(axis=(1, 2)), abs(flat.mean(axis=1) - 127).mean(axis=1)  # (B,)
-    return int((spread - tint).argmax())
-
-
-def contact_sheet(copies: Copies, clean: Bytes, at: int = 0) -> Image.Image:
-    """Rows are corruptions, columns the clean image (S, S, 3) and severities 1 to 5 of image number `at`."""
-
-    def picture(name: str, severity: int) -> Image.Image:
-        images = copies.part(name, severity)
-        if isinstance(images, ImageSet):
-            return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
-        return fit(read(images.paths[at]), copies.side, MARGIN)
-
-    rows = [(name, [Image.fromarray(clean), *(picture(name, level) for level in SEVERITIES)]) for name in copies.names]
+def contact_sheet(copies: Copies, clean: Bytes) -> Image.Image:
+    """The first image: a row for every corruption, with the clean image (S, S, 3) and severities 1 to 5."""
+    rows = [
+        (name, [Image.fromarray(clean), *(picture_at(copies.part(name, level), 0) for level in SEVERITIES)])
+        for name in copies.names
+    ]
     return sheets.contact_sheet(["clean", *(f"severity {severity}" for severity in SEVERITIES)], rows)

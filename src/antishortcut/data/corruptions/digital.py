@@ -1,4 +1,4 @@
-"""Digital: contrast, elastic transform, pixelate, JPEG, saturate. Random draws are arguments."""
+"""Digital: contrast, elastic transform, pixelate, JPEG. Random draws are arguments."""
 # B images, S side
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from scipy import ndimage
 from torch.nn import functional as F
 
 from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
-from antishortcut.data.corruptions.weather import value_and_fading
 
 FINE = 1024  # OpenCV's warp adds coordinates in steps of 1/1024 pixel …
 COARSE = 32  # … and reads them off in steps of 1/32
@@ -25,18 +24,6 @@ def contrast(images: Bytes, factor: float) -> Bytes:
     values = images / 255
     mean = values.mean(axis=(1, 2), keepdims=True)  # (B, 1, 1, 3)
     return as_bytes((values - mean) * factor + mean)
-
-
-def saturate(images: Bytes, factor: float, added: float) -> Bytes:
-    """S of HSV becomes factor · S + added, clipped to [0, 1]; grey counts as red, whose hue is 0."""
-    value, faded = value_and_fading(images)  # (B, S, S, 1), (B, S, S, 3)
-    red, green, blue = (faded[..., channel, None] for channel in range(3))
-    saturation = np.maximum(np.maximum(red, green), blue)  # (B, S, S, 1)
-    saturated = (saturation * factor + added).clip(0, 1)
-    grey = saturation == 0
-    scaled = faded * (saturated / np.where(grey, 1, saturation))
-    reddish = saturated * np.array([0.0, 1.0, 1.0])  # (B, S, S, 3)
-    return as_bytes(value * (1 - np.where(grey, reddish, scaled)))
 
 
 def pixelate(images: Bytes, factor: float) -> Bytes:

@@ -28,11 +28,6 @@ def gaussian_noise(images: Bytes, sigma: float, normal: Floats) -> Bytes:
     return as_bytes(images / np.float32(255) + np.float32(sigma) * normal)
 
 
-def speckle_noise(images: Bytes, sigma: float, normal: Floats) -> Bytes:
-    """x + x · sigma · n. Images and standard normal draws (B, S, S, 3)."""
-    return as_bytes(images / np.float32(255) * (1 + np.float32(sigma) * normal))
-
-
 def shot_noise(photons: float, count: Ints) -> Bytes:
     """k / photons, where count k ~ Poisson(x · photons) has been drawn for every value, (B, S, S, 3)."""
     return as_bytes(count / photons)

@@ -16,6 +16,7 @@ from scipy import ndimage
 from antishortcut.data.corruptions.blur import motion_blur, zoom_line
 from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
 from antishortcut.data.image_io import read
+from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError
 
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
@@ -83,21 +84,12 @@ def plasma(size: int, decay: float, uniform: NDArray[np.float64]) -> NDArray[np.
 
 
 def brightness(images: Bytes, added: float) -> Bytes:
-    """V of HSV raised, clipped to 1; hue and saturation stay."""
-    value, faded = value_and_fading(images)
-    return as_bytes((value + added).clip(0, 1) * (1 - faded))
-
-
-def value_and_fading(images: Bytes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """V of HSV (B, S, S, 1), and how far each channel falls short of it as a share of V (B, S, S, 3).
-
-    The greatest share is S of HSV. With another V or S every channel is V (1 - share), the shares scaled alike: the
-    same as going to HSV and back.
-    """
+    """V of HSV raised, clipped to 1; hue and saturation stay: every channel keeps its share of V."""
     values = images / 255  # (B, S, S, 3)
     red, green, blue = (values[..., channel, None] for channel in range(3))
     value = np.maximum(np.maximum(red, green), blue)  # (B, S, S, 1)
-    return value, (value - values) / np.where(value > 0, value, 1)
+    missing = (value - values) / np.where(value > 0, value, 1)  # (B, S, S, 3) of V
+    return as_bytes((value + added).clip(0, 1) * (1 - missing))
 
 
 def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
@@ -118,7 +110,6 @@ def crops(textures: tuple[Bytes, ...], side: int, uniform: Floats) -> Bytes:
 SCALES: dict[int, float] = {32: 0.2, 64: 0.3, 224: 1.0}  # by table: textures are shrunk as much by the official scripts
 FROST = "procedural-2"  # the frost grown here, and its version
 TEXTURES = 5  # the official scripts have six files and draw from the first five
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 SEED = 2019
 SIDE = 1000  # pixels
@@ -127,8 +118,6 @@ STEP = 0.9  # pixels between the points that make up a line
 SHADES = ((98, 115, 128), (155, 179, 194), (219, 228, 232))  # the pane, thin ice, thick ice: low in contrast
 
 Reals = NDArray[np.float64]
-
-
 Frost = tuple[Bytes, ...]  # textures, each (H, W, 3), shrunk to suit the images
 
 

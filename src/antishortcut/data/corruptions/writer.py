@@ -6,7 +6,7 @@ making.json holds the settings while copies are being written, facts.json once t
 
 from __future__ import annotations
 
-import json
+import itertools
 import multiprocessing
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -17,24 +17,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from antishortcut.data.corruptions import blur, digital, noise, weather
-from antishortcut.data.corruptions.constants import (
-    ALL,
-    CHUNK,
-    CORRUPTIONS,
-    SEVERITIES,
-    SMALLEST,
-    TABLES,
-    VERSION,
-    table_of,
-)
+from antishortcut.data.corruptions.constants import CHUNK, CORRUPTIONS, SEVERITIES, SMALLEST, TABLES, VERSION, table_of
 from antishortcut.data.corruptions.noise import Bytes, Floats
-from antishortcut.data.corruptions.spatter import spatter
 from antishortcut.data.corruptions.weather import Frost, frost_mark, grown_frost, read_frost
 from antishortcut.data.derived import fill, growing, read_images
-from antishortcut.data.image_io import fit, read
+from antishortcut.data.image_io import fit, picture_at
 from antishortcut.data.loader import MARGIN, in_workers, one_thread
 from antishortcut.data.splits import set_mark
 from antishortcut.errors import UserError, suggest
@@ -45,7 +34,7 @@ from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import AnySet, FileSet, is_dense
 
 FACTS, MAKING, LABELS = "facts.json", "making.json", "labels.npy"
-FEW = 200_000_000  # pixels that one process corrupts in seconds: more processes pay above
+FEW = 600_000_000  # bytes that one process corrupts in seconds: more processes pay above
 
 
 def write_copies(
@@ -72,8 +61,6 @@ def write_copies(
         raise UserError("nothing to corrupt: no " + ("images" if names else "corruption is named"))
     if is_dense(images):
         raise UserError("images with masks cannot be copied: corrupted copies have one label for an image")
-    if seed < 0 or (processes is not None and processes < 1):
-        raise UserError(f"the seed must be at least 0 and processes at least 1, not {seed} and {processes}")
     settings = {
         "kind": "corruptions",
         "source": "generated",
@@ -89,7 +76,7 @@ def write_copies(
     shape = (len(SEVERITIES) * len(images), side, side, 3)
     with RunDir(out).locked(wait):
         _begin(out, settings)
-        missing = [name for name in ALL if name in names and not _is_whole(out / f"{name}.npy", shape)]
+        missing = [name for name in CORRUPTIONS if name in names and not _is_whole(out / f"{name}.npy", shape)]
         if missing:
             size, free = len(missing) * int(np.prod(shape)), shutil.disk_usage(out).free
             if size > free:  # files are memory-mapped: a full disk would kill the process
@@ -97,17 +84,28 @@ def write_copies(
             ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
-            _generate(_source(images, side), side, missing, out, seed, ice, processes, quiet)
-        settings["names"] = [name for name in ALL if (out / f"{name}.npy").exists()]
-        if read_facts(out / FACTS) != json.loads(json.dumps(settings)):
+            chunks = range(-(-len(images) // CHUNK[table_of(side)]))
+            if processes is None:
+                large = size > FEW and not multiprocessing.current_process().daemon
+                processes = cores() if large else 1
+            workers, done = min(processes, len(chunks)), itertools.count(1)
+            with ProgressBar("corruptions", len(missing) * len(chunks), quiet) as bar:
+                bar.begin(0)
+                for name in missing:  # file after file, so that finished files stay
+                    with growing(out / f"{name}.npy", shape) as path:
+                        call = partial(_fill_chunk, images, side, name, seed, ice, path)
+                        for _ in in_workers(call, chunks, workers if workers > 1 else 0):
+                            bar.update(next(done), {})
+        settings["names"] = [name for name in CORRUPTIONS if (out / f"{name}.npy").exists()]
+        if read_facts(out / FACTS) != settings:
             write_json(out / FACTS, settings)
         (out / MAKING).unlink(missing_ok=True)
 
 
 def check(name: str, side: int) -> None:
     """Refuse an unknown corruption and images that are too small."""
-    if name not in ALL:
-        raise UserError(f"no corruption {name!r}{suggest(name, ALL)}")
+    if name not in CORRUPTIONS:
+        raise UserError(f"no corruption {name!r}{suggest(name, CORRUPTIONS)}")
     if side < SMALLEST:
         raise UserError(f"images of {side} pixels are too small to corrupt; {SMALLEST} is the least")
 
@@ -116,16 +114,16 @@ def _begin(out: Path, settings: Mapping[str, Any]) -> None:
     """Check that the folder is free or holds copies of the same settings, and write them to it."""
     existing = read_facts(out / FACTS) or read_facts(out / MAKING)
     if existing is None:
-        foreign = [name for name in (*(f"{name}.npy" for name in ALL), LABELS) if (out / name).exists()]
+        foreign = [name for name in (*(f"{name}.npy" for name in CORRUPTIONS), LABELS) if (out / name).exists()]
         if foreign:
             raise UserError(f"{out} holds {foreign[0]} that was not made here; give another folder")
         write_json(out / MAKING, dict(settings))
         return
-    new = json.loads(json.dumps(settings))  # as they would be read back
-    keys = dict.fromkeys(key for key in (*new, *existing) if key != "names" and existing.get(key) != new.get(key))
-    if keys:
-        changed = ", ".join(f"{key} {existing.get(key)} there, {new.get(key)} here" for key in keys)
-        raise UserError(f"{out} holds copies made with other settings ({changed}); give another folder or remove it")
+    for key in (*settings, *existing):
+        old, new = existing.get(key), settings.get(key)
+        if key != "names" and old != new:
+            change = f"{key} {old} there, {new} here"
+            raise UserError(f"{out} holds copies made with other settings ({change}); give another folder or remove it")
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
@@ -146,64 +144,20 @@ def _is_whole(path: Path, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _source(images: AnySet, side: int) -> Bytes | tuple[Path, ...]:
-    """Images in memory as (N, S, S, 3), or the paths of files, which are read chunk by chunk."""
-    if isinstance(images, FileSet):
-        return images.paths
-    pixels = images.image.permute(0, 2, 3, 1).contiguous().numpy()
-    if pixels.shape[1:3] != (side, side):
-        pixels = np.stack([np.asarray(fit(Image.fromarray(image), side)) for image in pixels])
-    return pixels
-
-
-def _chunk(source: Bytes | tuple[Path, ...], side: int, number: int) -> Bytes:
-    """The images of a chunk, (B, S, S, 3); files are resized and cropped as in evaluation."""
-    size = CHUNK[table_of(side)]
-    images = source[number * size : (number + 1) * size]
-    if isinstance(images, tuple):
-        images = np.stack([np.asarray(fit(read(path), side, MARGIN)) for path in images])
-    return images
-
-
 def clean_chunk(images: AnySet, side: int, chunk: int) -> Bytes:
-    """The images of a chunk before they are corrupted, (B, S, S, 3)."""
-    return _chunk(_source(images, side), side, chunk)
+    """The images of a chunk before they are corrupted, (B, S, S, 3); files are resized and cropped as in evaluation."""
+    size = CHUNK[table_of(side)]
+    numbers = range(chunk * size, min((chunk + 1) * size, len(images)))
+    margin = MARGIN if isinstance(images, FileSet) else 1.0
+    return np.stack([np.asarray(fit(picture_at(images, at), side, margin)) for at in numbers])
 
 
-def _generate(
-    source: Bytes | tuple[Path, ...],
-    side: int,
-    names: Sequence[str],
-    out: Path,
-    seed: int,
-    ice: Frost | None,
-    processes: int | None,
-    quiet: bool,
-) -> None:
-    """File after file, so that finished files stay; the chunks of a file in all processes at once."""
-    count, chunks = len(source), -(-len(source) // CHUNK[table_of(side)])
-    if processes is None:
-        large = len(names) * len(SEVERITIES) * count * side**2 > FEW
-        processes = cores() if large and not multiprocessing.current_process().daemon else 1
-    processes = min(processes, chunks)
-    with ProgressBar("corruptions", len(names) * chunks, quiet) as bar:
-        bar.begin(0)
-        for number, name in enumerate(names):
-            with growing(out / f"{name}.npy", (len(SEVERITIES) * count, side, side, 3)) as path:
-                call = partial(_fill_chunk, source, side, name, seed, ice, path)
-                finished = in_workers(call, range(chunks), processes if processes > 1 else 0)
-                for chunk, _ in enumerate(finished, start=1):
-                    bar.update(number * chunks + chunk, {})
-
-
-def _fill_chunk(
-    source: Bytes | tuple[Path, ...], side: int, name: str, seed: int, ice: Frost | None, path: Path, chunk: int
-) -> None:
+def _fill_chunk(images: AnySet, side: int, name: str, seed: int, ice: Frost | None, path: Path, chunk: int) -> None:
     """Write one chunk at all severities."""
-    images, start = _chunk(source, side, chunk), chunk * CHUNK[table_of(side)]
+    clean, start = clean_chunk(images, side, chunk), chunk * CHUNK[table_of(side)]
     for severity in SEVERITIES:
-        corrupted = corrupt(images, name, severity, seed=seed, chunk=chunk, frost=ice)
-        fill(path, (severity - 1) * len(source) + start, corrupted)
+        corrupted = corrupt(clean, name, severity, seed=seed, chunk=chunk, frost=ice)
+        fill(path, (severity - 1) * len(images) + start, corrupted)
 
 
 @dataclass(frozen=True)
@@ -273,10 +227,6 @@ FUNCTIONS: dict[str, Callable[..., Bytes]] = {  # of a Chunk and the constants
     "elastic_transform": _elastic_transform,
     "pixelate": lambda c, factor: digital.pixelate(c.images, factor),
     "jpeg_compression": lambda c, quality: digital.jpeg_compression(c.images, quality),
-    "speckle_noise": lambda c, sigma: noise.speckle_noise(c.images, sigma, c.normal(3)),
-    "gaussian_blur": lambda c, sigma: blur.gaussian_blur(c.images, sigma),
-    "saturate": lambda c, factor, added: digital.saturate(c.images, factor, added),
-    "spatter": lambda c, *constants: spatter(c.images, constants, c.normal().astype(np.float64)),
 }
 # fmt: on
 
@@ -298,7 +248,7 @@ def corrupt(
     constants = TABLES[table][name][severity - 1]
     out = np.empty(images.shape, dtype=np.uint8)
     for start in range(0, len(images), CHUNK[table]):
-        rng = np.random.default_rng([VERSION, seed, ALL.index(name), severity, chunk + start // CHUNK[table]])
+        rng = np.random.default_rng([VERSION, seed, CORRUPTIONS.index(name), severity, chunk + start // CHUNK[table]])
         batch = Chunk(images[start : start + CHUNK[table]], rng, frost)
         with one_thread():
             out[start : start + CHUNK[table]] = FUNCTIONS[name](

@@ -1,0 +1,400 @@
+"""Inspect a data set before training: what it holds, what is wrong with it, and what training will see of it."""
+# N images, n images on the contact sheet, H × W pixels
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageColor
+
+from antishortcut.data import contact_sheet as sheets
+from antishortcut.data import readers, segmentation
+from antishortcut.data.datasets import IN_MEMORY, divided, find, held
+from antishortcut.data.image_io import REPLACE, in_threads, picture_at, size_of
+from antishortcut.data.loader import Loader
+from antishortcut.data.splits import limited, take
+from antishortcut.data.transforms import WHOLE_BATCH
+from antishortcut.errors import UserError, plural
+from antishortcut.fileio import expanded
+from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
+
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # usual input sizes
+SAMPLE = 200  # images whose size decides the usual input size
+SHOWN = 20  # files and classes that are listed
+UNEVEN = 10.0  # ratio of the largest to the smallest class that gets advice
+LARGE = 4  # times the training size from which decoding is most of the work
+MOST, EPOCHS = 12, 3  # of the contact sheet: images, views of each
+_ORIENTATION = 0x0112  # of EXIF: 1 is upright
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A data set before anything is decoded."""
+
+    name: str
+    classes: tuple[str, ...]
+    image_size: int
+    parts: Mapping[str, AnySet]  # train, then val and tests
+    base: Path | None = None  # the folder of folder:PATH and groups:PATH
+    held: str = ""  # of a folder: the name of the folder with the test images; empty: they are split from training
+    empty: tuple[str, ...] = ()  # class folders without images
+    unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no part
+    unknown: Mapping[str, int] = field(default_factory=dict)  # suffix → images of a kind that is not read
+
+    @property
+    def dense(self) -> bool:
+        return is_dense(self.parts["train"])
+
+
+def open_finding(
+    name: str,
+    root: Path | None,
+    *,
+    seed: int = 0,
+    image_size: int | None = None,
+    options: Mapping[str, float] | None = None,
+    **limits: Any,
+) -> Finding:
+    """As `open_sets` would open it, but nothing is decoded. `limits` are those of `datasets.divided`."""
+    raw, _ = find(name, root, seed=seed, image_size=image_size, options=options)
+    splits = divided(raw, seed=seed, **limits)
+    parts = {key.removeprefix("test "): images for key, images in splits.items()}
+    kind, _, path = name.partition(":")
+    if not path:
+        return Finding(name, raw.classes, raw.image_size, parts)
+    folder = expanded(path)
+    unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
+    held, empty = "", list[str]()
+    if kind == "folder":
+        _, test = readers.held_of(folder)
+        held = "" if test is None else test.name
+        if readers.part_of(folder, readers.TRAIN) is None:
+            empty = [each for each in readers.folders(folder) if each not in raw.classes]
+    return Finding(name, raw.classes, raw.image_size, parts, folder, held, tuple(empty), unused, unknown)
+
+
+def _beside(folder: Path, parts: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:
+    """Images that are in no part, by folder, and images of a kind that is not read, by suffix; hidden ones aside."""
+    used = {path for part in parts if isinstance(part, FileSet) for path in (*part.paths, *part.masks)}
+    unused, unknown = Counter[str](), Counter[str]()
+    for where, _, names in readers.walked(folder):
+        for path in (Path(where, name) for name in sorted(names)):
+            *above, name = path.relative_to(folder).parts
+            kind = path.suffix.lower()
+            if path in used or any(word.startswith(".") for word in (*above, name)):
+                continue
+            if kind in readers.SUFFIXES:
+                unused["/".join(above[:2]) or "."] += 1
+            elif kind in readers.FOREIGN:
+                unknown[kind] += 1
+    return unused, unknown
+
+
+def usual_side(finding: Finding) -> int:
+    """The default input size of your own images: at least half of them are that large."""
+    train = finding.parts["train"]
+    if finding.base is None or finding.dense or not isinstance(train, FileSet):
+        return finding.image_size
+    shorter = []
+    for path in train.paths[:: max(len(train) // SAMPLE, 1)]:
+        with suppress(UserError):
+            shorter.append(min(size_of(path)))
+    middle = statistics.median(shorter) if shorter else SIDES[-1]
+    return max((side for side in SIDES if side <= middle), default=SIDES[0])
+
+
+def usual_augment(finding: Finding) -> str:
+    """The default augmentation: for images with masks, on disk, or small and in memory."""
+    if finding.dense:
+        return segmentation.CROPS
+    large = isinstance(finding.parts["train"], FileSet) and finding.image_size > IN_MEMORY
+    return "imagenet" if large else "crop-flip"
+
+
+def check_augment(finding: Finding, augment: str) -> None:
+    """Refuse an augmentation as a run would; the run may have moved images on disk into memory by then."""
+    train = finding.parts["train"]
+    if isinstance(train, FileSet) and train.masks and augment in WHOLE_BATCH:
+        with suppress(UserError):  # an unreadable image is reported later
+            if segmentation.one_small_size(train) is not None:
+                return
+    segmentation.check(train, augment)
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """One image, and its mask if it has one."""
+
+    size: tuple[int, int] = (0, 0)  # width, height
+    digest: bytes = b""  # of its pixels before they are resized
+    turned: bool = False  # EXIF asks for a rotation, which training ignores
+    pixels: NDArray[np.int64] | None = None  # (256,) how many pixels every class has in its mask
+    wrong: str = ""  # why training could not use it
+
+
+def look(images: AnySet, tell: Callable[[], None] = lambda: None) -> list[ImageFacts]:
+    """Facts of all images of a set, decoded in threads; `tell` is called after each."""
+    facts = [ImageFacts()] * len(images)
+
+    def fill(at: int) -> None:
+        try:
+            facts[at] = _facts(images, at)
+        except UserError as error:
+            facts[at] = ImageFacts(wrong=str(error).removesuffix(REPLACE))
+        tell()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, about odd files that it still reads
+        in_threads(fill, len(images))
+    return facts
+
+
+def _facts(images: AnySet, at: int) -> ImageFacts:
+    counts = None
+    if is_dense(images):
+        picture, label = segmentation.read_pair(images, at)
+        counts = np.bincount(label.ravel(), minlength=VOID + 1)
+    else:
+        picture = picture_at(images, at)
+    person = b"%dx%d" % picture.size  # exact copies are equal, whatever their format
+    digest = hashlib.blake2b(picture.tobytes(), digest_size=16, person=person).digest()
+    return ImageFacts(picture.size, digest, _turned(picture), counts)
+
+
+def _turned(picture: Image.Image) -> bool:
+    try:
+        return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+    except Exception:  # damaged EXIF can raise anything, and training does not read it
+        return False
+
+
+# --- Facts, problems and advice ---
+
+Scans = Mapping[str, Sequence[ImageFacts]]  # by part
+
+
+def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
+    """All facts, ready for JSON."""
+    images = [image for part in scans.values() for image in part]
+    counts: dict[str, list[int]] = {}  # images of every class, by part
+    if not finding.dense:
+        classes = len(finding.classes)
+        counts = {
+            part: np.bincount(files.label.numpy(), minlength=classes).tolist() for part, files in finding.parts.items()
+        }
+    facts = {
+        "data": finding.name,
+        "classes": len(finding.classes),
+        "image_size": finding.image_size,
+        "parts": [_part(part, len(scans[part]), counts.get(part)) for part in finding.parts],
+        "sizes": _sizes([image.size for image in images if not image.wrong], finding.image_size),
+        "turned": sum(image.turned for image in images),
+        "unreadable": [image.wrong for image in images if image.wrong],
+        "duplicates": _duplicates(finding, scans),
+        "empty": list(finding.empty),
+        "unused": dict(finding.unused),
+        "unknown": dict(finding.unknown),
+        "held": finding.held,
+    }
+    if finding.dense:
+        return facts | {"masks": _masks(finding, scans)}
+    rows = zip(finding.classes, *counts.values(), strict=True)
+    return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
+
+
+def _part(part: str, images: int, counts: list[int] | None) -> dict[str, Any]:
+    row = {"part": part, "images": images}
+    if counts is None:
+        return row
+    present = [count for count in counts if count] or [0]
+    smallest, largest = min(present), max(present)
+    sizes = {"smallest": smallest, "largest": largest, "ratio": round(largest / max(smallest, 1), 2)}
+    return row | {"classes": sum(map(bool, counts))} | sizes
+
+
+def _sizes(sizes: Sequence[tuple[int, int]], image_size: int) -> dict[str, Any]:
+    """Width and height of the smallest, the median and the largest; how many would be enlarged."""
+    if not sizes:
+        return {}
+    by_area = sorted(sizes, key=lambda size: (size[0] * size[1], size))
+    return {
+        "smallest": list(by_area[0]),
+        "median": [round(statistics.median(side)) for side in zip(*sizes, strict=True)],
+        "largest": list(by_area[-1]),
+        "shorter_side": round(statistics.median(min(size) for size in sizes)),
+        "smaller": sum(min(size) < image_size for size in sizes),
+    }
+
+
+def _duplicates(finding: Finding, scans: Scans) -> dict[str, Any]:
+    """Exact copies: training images in other parts (how many), images in two parts, images in two classes."""
+    places: dict[bytes, list[tuple[str, int]]] = {}
+    for part, facts in scans.items():
+        for at, image in enumerate(facts):
+            if not image.wrong:
+                places.setdefault(image.digest, []).append((part, at))
+    leaked = Counter(dict.fromkeys([part for part in finding.parts if part != "train"], 0))
+    across, two_classes = [], []
+    for copies in places.values():
+        parts = [part for part, _ in copies]
+        if "train" in parts:
+            leaked.update(part for part in parts if part != "train")
+        names = [_name(finding, part, at) for part, at in copies] if len(copies) > 1 else []
+        if len(set(parts)) > 1:
+            across.append(names)
+        if not finding.dense and len({int(finding.parts[part].label[at]) for part, at in copies}) > 1:
+            two_classes.append(names)
+    return {"leaked": dict(leaked), "across": across, "two_classes": two_classes}
+
+
+def _name(finding: Finding, part: str, at: int) -> str:
+    """A file's path in the folder, or the number of an image in memory."""
+    images = finding.parts[part]
+    if isinstance(images, ImageSet):
+        return f"{part} {at}"
+    return str(images.paths[at].relative_to(finding.base) if finding.base is not None else images.paths[at])
+
+
+def _masks(finding: Finding, scans: Scans) -> dict[str, Any]:
+    """Share of void, and of every class among the labelled pixels, with the number of images that show it."""
+    frequency: list[dict[str, Any]] = [{"class": name} for name in finding.classes]
+    void = {}
+    for part, facts in scans.items():
+        rows = [image.pixels for image in facts if image.pixels is not None]
+        pixels = np.vstack([np.zeros((0, VOID + 1), np.int64), *rows])  # (N, 256)
+        total = pixels.sum(axis=0)
+        labelled = total[:VOID].sum()
+        void[part] = round(float(total[VOID] / max(total.sum(), 1)), 5)
+        for number, row in enumerate(frequency):
+            row[part] = round(float(total[number] / max(labelled, 1)), 5)
+            row[f"{part} images"] = int(np.count_nonzero(pixels[:, number]))
+    return {"void": void, "frequency": frequency}
+
+
+def problems(facts: dict[str, Any]) -> list[str]:
+    """Why training would stop."""
+    lines = []
+    if count := len(facts["unreadable"]):
+        lines.append(f"{plural(count, 'file')} cannot be used; replace or remove {'it' if count == 1 else 'them'}")
+    if bare := [row["class"] for row in facts.get("balance", ()) if not row["train"]]:
+        lines.append(f"there is no image of {_some(bare)} to train on; add some, or remove the folder")
+    return lines
+
+
+def advice(finding: Finding, facts: dict[str, Any], val_fraction: float) -> list[str]:
+    """What to consider before training."""
+    lines = [*_advice_on_images(finding, facts), *_advice_on_classes(facts)]
+    if finding.name.startswith("folder:") and not finding.held:
+        lines.append("there is no val/: a tenth of the images is held out and scored; put images there to choose them")
+    if finding.base is not None and not val_fraction and len(finding.parts) == 2:
+        lines.append("to choose settings without the test images, hold some out: --set data.val_fraction=0.1")
+    return lines
+
+
+def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
+    images = {row["part"]: row["images"] for row in facts["parts"]}
+    remedy = "remove them there" if finding.base is not None else "as the set was released"
+    for part, count in facts["duplicates"]["leaked"].items():
+        if count:
+            share = f"{count / images[part]:.1%}"
+            yield f"{share} of {part} are training images too, so scores there are too good: {remedy}"
+    if count := len(facts["duplicates"]["two_classes"]):
+        yield f"in two classes: {plural(count, 'image')}; one of the two labels is wrong"
+    size, side = facts["image_size"], facts["sizes"].get("shorter_side", facts["image_size"])
+    on_disk = isinstance(finding.parts["train"], FileSet)
+    if on_disk and side < size:
+        option = f"--set data.image_size={max((known for known in SIDES if known <= side), default=max(side, 8))}"
+        if finding.dense:
+            yield f"most images are smaller than the crops of {size}: {option} leaves less black"
+        else:
+            yield f"most images are smaller than {size} and would be enlarged: {option} is faster and shows as much"
+    elif on_disk and side >= LARGE * size:
+        yield (
+            f"images are much larger than {size}, so reading them is most of the work: copies with a shorter side of "
+            f"{2 * size} train faster and look the same"
+        )
+    if count := facts["turned"]:
+        yield (
+            f"turned only when shown (EXIF): {plural(count, 'image')}; training does not turn them, "
+            "mogrify -auto-orient does for good"
+        )
+    if unknown := facts["unknown"]:
+        count = sum(unknown.values())
+        yield f"of a kind that is not read ({_some(list(unknown))}): {plural(count, 'file')}; save as PNG or JPEG"
+    if unused := facts["unused"]:
+        yield f"in no split: {plural(sum(unused.values()), 'image')} in {_some(list(unused))}"
+
+
+def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:
+    for name in facts["empty"]:
+        yield f"{name} has no images: fill or remove the folder"
+    for part in [row["part"] for row in facts["parts"]]:
+        if absent := [row["class"] for row in facts.get("balance", ()) if row["train"] and not row[part]]:
+            yield f"{part} has no images of {_some(absent)}: those classes are trained but not scored"
+    ratio = facts["parts"][0].get("ratio", 1)
+    if ratio >= UNEVEN:
+        yield f"the largest class has {ratio:g} times the images of the smallest: check the scores of every class"
+    if absent := [row["class"] for row in facts.get("masks", {}).get("frequency", ()) if not row["train images"]]:
+        yield f"no training mask has {_some(absent)}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# --- Contact sheet ---
+
+
+def contact_sheet(
+    finding: Finding, facts: Sequence[ImageFacts], augment: str, seed: int = 0, colours: Sequence[str] = ()
+) -> Image.Image:
+    """Training images that can be read, spread over the classes; masks in these colours, void black."""
+    good = [at for at, image in enumerate(facts) if not image.wrong]
+    if not good:
+        raise UserError("no training image can be read, so there is nothing to draw")
+    chosen = limited(take(finding.parts["train"], torch.tensor(good)), MOST, seed)
+    paint = np.zeros((VOID + 1, 3), dtype=np.uint8)
+    for number, colour in enumerate(colours):
+        paint[number] = ImageColor.getrgb(colour)[:3]
+    side = finding.image_size
+    views = _views(held(chosen, side, None), side, augment, seed, paint)
+    rows, present = [], set[int]()
+    for at in range(len(chosen)):
+        if finding.dense:
+            picture, label = segmentation.read_pair(chosen, at)
+            name = chosen.paths[at].name if isinstance(chosen, FileSet) else f"image {at}"
+            row = [picture, Image.fromarray(paint[label]), *views[at]]
+            present |= set(np.unique(label).tolist())
+        else:
+            picture, name = picture_at(chosen, at), finding.classes[int(chosen.label[at])]
+            row = [picture, *views[at]]
+        rows.append((f"{name}, {picture.width} x {picture.height}", row))
+    mask = ["its mask"] if finding.dense else []
+    columns = ["as it is", *mask, *(f"epoch {number + 1}" for number in range(EPOCHS))]
+    legend = {finding.classes[at]: colours[at] for at in sorted(present) if at < len(colours)}
+    title = f"{finding.name}: training images, and what networks see after {augment}, {side} x {side}"
+    return sheets.contact_sheet(columns, rows, title=title, across=2, legend=legend)
+
+
+def _views(images: AnySet, side: int, augment: str, seed: int, paint: NDArray[np.uint8]) -> list[list[Image.Image]]:
+    """Every image in every epoch as the training loader makes it, its mask laid over it."""
+    loader = Loader(images, batch=len(images), seed=seed, image_size=side, augment=augment, shuffle=False, workers=0)
+    views: list[list[Image.Image]] = [[] for _ in range(len(images))]
+    for batch in (batch for epoch in range(EPOCHS) for batch in loader.epoch(epoch)):
+        pixels = (batch.image * 255).round().byte().permute(0, 2, 3, 1).numpy()  # (n, H, W, 3)
+        if is_dense(images):
+            pixels = ((pixels.astype(np.uint16) + paint[batch.label.byte().numpy()]) // 2).astype(np.uint8)
+        for at, view in zip(batch.index.tolist(), np.ascontiguousarray(pixels), strict=True):
+            views[at].append(Image.fromarray(view))
+    return views
