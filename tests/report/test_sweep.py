@@ -15,7 +15,7 @@ from antishortcut.errors import UserError
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import ScatterAnalysis
-from antishortcut.report.sweep import Sweep, lines_over, sweep_columns, sweep_figure
+from antishortcut.report.sweep import Sweep, lines_over, sweep_figure
 from antishortcut.report.table import ResultTable
 from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
@@ -44,14 +44,17 @@ def kd(root: Path, seed: int, last: float, **more: Any) -> RunDir:
     return made(root, "kd", seed, last, **{"method": "kd", "options": {"weight": 1.0}, "roles": {}} | more)
 
 
-def swept(root: Path, key: str = "strength", *columns: str) -> Sweep:
-    return Sweep(collect(root), key, columns or ("last",))
+def swept(root: Path, key: str = "strength", columns: str = "last") -> Sweep:
+    return Sweep(ResultTable(collect(root)).select(columns), key)
 
 
 def lines(root: Path, key: str = "strength") -> dict[str, list[tuple[float, int]]]:
     """Label → values, and how many seeds each has."""
-    result = lines_over(key, collect(root).students)
-    return {line.label: [(value, len(group)) for value, group in line.points] for line in result}
+    runs = collect(root)
+    return {
+        line.label: [(value, len(runs.groups[method])) for value, method in line.points.items()]
+        for line in lines_over(key, runs)
+    }
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def suite(tmp_path: Path) -> Path:
     table = {
         None: ((0.50, 0.60, 0.70), (0.30, 0.20, 0.10)),
         0.5: ((0.60, 0.71, 0.80), (0.25, 0.16, 0.05)),  # surely better than KD: +0.10, +0.11, +0.10
-        2.0: ((0.40, 0.52, 0.59), (0.35, 0.15, 0.10)),  # surely worse in accuracy; mce +0.05, −0.05, 0
+        2.0: ((0.40, 0.52, 0.59), (0.35, 0.155, 0.10)),  # surely worse in accuracy; mce +0.05, −0.045, 0
     }
     for strength, (accuracies, errors) in table.items():
         for seed, (last, mce) in enumerate(zip(accuracies, errors, strict=True), start=1):
@@ -70,22 +73,17 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_means_and_marks(suite: Path) -> None:
-    rows = swept(suite, "strength", "last", "corruptions mce").rows()
-    assert [(row.label, row.at, row.method) for row in rows] == [
-        ("S", "kd", "kd"), ("S", "0.5", "contrast-0.5"), ("S", "2", "contrast-2"),
-    ]  # fmt: skip
-    accuracy, errors = ([row.cells[column] for row in rows] for column in ("last", "corruptions mce"))
-    assert [cell.score.mean for cell in accuracy] == pytest.approx([0.6, 2.11 / 3, 1.51 / 3])
-    assert accuracy[0].score.std == pytest.approx(0.1)
-    assert [cell.mark for cell in accuracy] == ["", "▲", "▼"]
-    assert [cell.mark for cell in errors] == ["", "▲", ""]  # −0.05, −0.04, −0.05: less is better
-    assert str(accuracy[1]) == "0.703 ± 0.100 (3) ▲"
-    assert str(errors[2]) == "0.200 ± 0.132 (3)"
+    sweep = swept(suite, columns="last,corruptions mce")
+    assert [row.method for row in sweep.rows()] == ["kd", "contrast-0.5", "contrast-2"]
+    assert sweep.texts() == [  # mce −0.05, −0.04, −0.05: less is better
+        ["S", "kd", "3", "0.600 ± 0.100", "0.200 ± 0.100"],
+        ["S", "0.5", "3", "0.703 ± 0.100 ★▲*", "0.153 ± 0.100 ★▲*"],
+        ["S", "2", "3", "0.503 ± 0.096 ▼*", "0.202 ± 0.131 ▼"],
+    ]
 
 
 def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
-    result = collect(suite)
-    figure = sweep_figure(swept(suite), ResultTable(result))
+    figure = sweep_figure(swept(suite))
     assert figure.key == {"S": "#0072B2", "kd of S (dashed)": "#0072B2"}
     (panel,) = figure.panels
     first, second = panel.data["sweep0"]
@@ -106,12 +104,11 @@ def test_rows_that_differ_otherwise_are_not_mixed(tmp_path: Path) -> None:
         contrast(tmp_path, 1.0, seed, 0.1, name="other", roles=BOTH | {"early": f"{seed:016x}/15%"})
         contrast(tmp_path, 1.0, seed, 0.1, name="longer", epochs=3)
     assert lines(tmp_path) == {
-        "S contrast task_weight=0": [(0.5, 2), (1.0, 2)],
         "S contrast task_weight=–": [(0.5, 2), (1.0, 2)],
+        "S contrast task_weight=0": [(0.5, 2), (1.0, 2)],
         "S residual": [(0.5, 2), (1.0, 2)],
     }
-    means = [row.cells["last"].score.mean for row in swept(tmp_path).rows()]
-    assert means == pytest.approx([0.6, 0.6, 0.5, 0.5, 0.7, 0.7])
+    assert [row["last"] for row in swept(tmp_path).flat()["rows"]] == pytest.approx([0.5, 0.5, 0.6, 0.6, 0.7, 0.7])
 
 
 def test_another_teacher_is_another_line_and_another_name_is_not(tmp_path: Path) -> None:
@@ -131,7 +128,7 @@ def test_suites_are_not_mixed(tmp_path: Path) -> None:
         kd(tmp_path, 1, 0.4, suite=suite)
     assert lines(tmp_path) == {"P2": [(1.0, 1), (2.0, 1)], "P10": [(1.0, 1), (2.0, 1)]}
     assert [row.label for row in swept(tmp_path).rows()] == ["P2"] * 3 + ["P10"] * 3
-    figure = sweep_figure(swept(tmp_path), ResultTable(collect(tmp_path)))
+    figure = sweep_figure(swept(tmp_path))
     assert list(figure.key) == ["P2", "P10", "kd of P2 (dashed)", "kd of P10 (dashed)"]
     assert len(set(figure.key.values())) == 2
 
@@ -145,13 +142,11 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
             contrast(tmp_path, 1.0, seed, base + 0.05, teacher=f"{rho}", **more)
     both = [(0.8, 2), (0.95, 2)]
     assert lines(tmp_path, "data.options.rho") == {"kd": both, "contrast": both}
-    rows = swept(tmp_path, "data.options.rho").rows()
-    assert [(row.label, row.at, row.cells["last"].mark) for row in rows] == [
-        ("kd", "0.8", ""), ("kd", "0.95", ""), ("contrast", "0.8", "▲"), ("contrast", "0.95", "▲"),
+    sweep = swept(tmp_path, "data.options.rho")
+    assert [[row["line"], row["value"], row["last mark"]] for row in sweep.flat()["rows"]] == [
+        ["kd", 0.8, ""], ["kd", 0.95, ""], ["contrast", 0.8, "★▲*"], ["contrast", 0.95, "★▲*"],
     ]  # fmt: skip
-    assert (
-        "rules0" not in sweep_figure(swept(tmp_path, "data.options.rho"), ResultTable(collect(tmp_path))).panels[0].data
-    )
+    assert "rules0" not in sweep_figure(sweep).panels[0].data
 
 
 @pytest.mark.parametrize(
@@ -177,14 +172,14 @@ def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, mess
 
 
 def test_columns(suite: Path) -> None:
-    assert sweep_columns(ResultTable(collect(suite))) == ["last"]  # more is better; not best, not mce
-    folder = RunDir(suite / "S" / "kd-s1")
-    score(folder, "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
-    assert sweep_columns(ResultTable(collect(suite))) == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
+    assert Sweep(ResultTable(collect(suite)), "strength").columns == ["last"]  # more is better; not best, not mce
+    score(RunDir(suite / "S" / "kd-s1"), "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
+    sweep = Sweep(ResultTable(collect(suite)), "strength")
+    assert sweep.columns == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
     result = make_report(suite, "mce", sweep="strength")["sweep"]
     assert (result["setting"], result["columns"]) == ("strength", ["corruptions mce"])
     assert result["rows"][1] == {
-        "line": "S", "value": 0.5, "corruptions mce seeds": 3, "corruptions mce mark": "▲",
+        "line": "S", "value": 0.5, "method": "contrast-0.5", "label": "", "seeds": 3, "corruptions mce mark": "★▲*",
         "corruptions mce": pytest.approx(0.46 / 3), "corruptions mce ±": pytest.approx(0.10017, abs=1e-5),
     }  # fmt: skip
 
@@ -259,12 +254,12 @@ def test_the_page_has_both_sections(suite: Path) -> None:
     assert '<section id="sweep"><h2>How scores depend on strength</h2>' in page
     assert '<section id="scatter"><h2>Choosing by last: does it find the best corruptions mce?</h2>' in page
     assert '<a href="#sweep">How scores depend on strength</a>' in page
-    assert "better than kd</span>" in page
+    assert page.count("better than kd, the interval leaves zero out</span>") == 4  # in both tables, for both scores
     for name in ("sweep", "scatter"):
         assert (suite / "figures" / f"{name}.svg").read_text().startswith("<svg")
     sheet = (suite / "sweep.md").read_text()
-    assert "| line | strength | last ↑ |\n" in sheet
-    assert "| S | kd | 0.600 ± 0.100 (3) |\n| S | 0.5 | 0.703 ± 0.100 (3) ▲ |\n" in sheet
+    assert "| line | strength | seeds | last ↑ |\n" in sheet
+    assert "| S | kd | 3 | 0.600 ± 0.100 |\n| S | 0.5 | 3 | 0.703 ± 0.100 ★▲* |\n" in sheet
     assert "▲ better, ▼ worse than kd" in sheet
     sheet = (suite / "scatter.md").read_text()
     assert "| rank correlation within suite and seed, mean | +0.46 | 9 runs in 3 groups |" in sheet  # (1 − ½ + √¾) / 3

@@ -13,14 +13,13 @@ import polars as pl
 
 from antishortcut.errors import UserError
 from antishortcut.report.charts import PALETTE, Figure, Panel, Rows, base, colour, style, tooltips
-from antishortcut.report.collect import BASELINE, DRAWN, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.stats import summary
 from antishortcut.report.table import ResultTable, arrow, better, select_columns, signed
 
 LEAST = 3  # runs of a suite and seed, for a choice among them
 WAYS = {1: "more is better", -1: "less is better", 0: "no way is better, the most is taken for the best"}
 PICKS = ("suite", "seed", "runs", "correlation", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
-SHAPES = ("circle", "square", "triangle-up")  # of seven colours, then they come again
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class ScatterAnalysis:
         for s in self.students:
             groups.setdefault((s.run.suite, s.run.seed), []).append(s)
         self.choices = [_choice(group, x, y) for group in groups.values() if len(group) >= LEAST]
-        self.ranked = [choice for choice in self.choices if choice.spearman is not None]
         # regrets are averaged over the groups that have the baseline, if any has
         self.compared = [choice for choice in self.choices if choice.baseline is not None] or self.choices
         self.spearman = _spearman(self.students, x, y)
@@ -64,26 +62,18 @@ class ScatterAnalysis:
         ours, reference = self.regrets
         return [
             ["rank correlation (Spearman), all runs", signed(self.spearman, 2), f"{len(self.students)} runs"],
-            ["rank correlation within suite and seed, mean", signed(self.within, 2), _count(self.ranked)],
+            ["rank correlation within suite and seed, mean", signed(self.within, 2), _count(self.choices)],
             [f"regret of choosing by {self.x}", _text(ours), _count(self.compared)],
             [f"regret of always choosing {BASELINE}", _text(reference), _count(self.compared)],
         ]
 
     def picks(self) -> list[list[str]]:
         """Group by group: what was chosen, what would have been best, and the regrets."""
-        return [
-            [
-                c.suite,
-                str(c.seed),
-                str(c.runs),
-                signed(c.spearman, 2),
-                c.picked,
-                c.best,
-                _text(c.regret),
-                _text(c.baseline),
-            ]
-            for c in self.choices
-        ]
+        rows = []
+        for c in self.choices:
+            regrets = _text(c.regret), _text(c.baseline)
+            rows.append([c.suite, str(c.seed), str(c.runs), signed(c.spearman, 2), c.picked, c.best, *regrets])
+        return rows
 
     def explanation(self) -> str:
         ways = "; ".join(f"{column}: {WAYS[better(column)]}" for column in (self.x, self.y))
@@ -98,7 +88,7 @@ class ScatterAnalysis:
         ours, reference = self.regrets
         return {
             "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman,
-            "spearman_within": self.within, "groups": len(self.ranked), "regret": ours, f"regret_{BASELINE}": reference,
+            "spearman_within": self.within, "regret": ours, f"regret_{BASELINE}": reference,
             "regret_groups": len(self.compared), "choices": [asdict(choice) for choice in self.choices],
         }  # fmt: skip
 
@@ -109,8 +99,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _count(choices: Sequence[Choice]) -> str:
-    count = len(choices)
-    return f"{sum(choice.runs for choice in choices)} runs in {count} group{'s' * (count != 1)}"
+    return f"{sum(choice.runs for choice in choices)} runs in {len(choices)} group{'s' * (len(choices) != 1)}"
 
 
 def _text(value: float | None) -> str:
@@ -145,33 +134,24 @@ def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
 
 
 def scatter_figure(scatter: ScatterAnalysis, runs: Collected) -> Figure:
-    """A dot per run. Colours mean suites; methods when there is one suite, as elsewhere unless these are too many."""
+    """A dot per run. Colours mean suites; methods when there is one suite."""
     several = len({s.run.suite for s in runs.students}) > 1
-    group_of = attrgetter("run.suite" if several else "method" if len(runs.groups) <= DRAWN else "run.method")
-    names = list(dict.fromkeys(group_of(s) for s in runs.students))
+    group_of = attrgetter("run.suite" if several else "method")
     x, y = scatter.x, scatter.y
     rows: Rows = [
         {"method": s.method, "seed": str(s.run.seed), "group": group_of(s), "x": s.values[x], "y": s.values[y]}
         for s in scatter.students
     ]
-    colours = {name: paint for name, (paint, _) in style(names).items()}
-    shapes = [SHAPES[index // len(PALETTE) % len(SHAPES)] for index in range(len(names))]
+    colours = {name: paint for name, (paint, _) in style(dict.fromkeys(group_of(s) for s in runs.students)).items()}
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=6, format="~g")
     tips = [alt.Tooltip(f"{field}:Q", title=column, format=".3f") for field, column in (("x", x), ("y", y))]
     layer = base("scatter").mark_point(size=55, filled=True, opacity=0.8).encode(
         x=alt.X("x:Q", title=f"{x} {arrow(x)}".rstrip(), scale=scale, axis=axis),
         y=alt.Y("y:Q", title=f"{y} {arrow(y)}".rstrip(), scale=scale, axis=axis),
         color=colour(colours, "group"),
-        shape=alt.Shape("group:N", scale=alt.Scale(domain=names, range=shapes), title=None),
         tooltip=[*tooltips("method:N", "seed:N"), *tips],
     )  # fmt: skip
     title = f"{y} against {x}"
-    text = "; ".join(" ".join(line) for line in scatter.numbers())
-    panel = Panel(title, 340, (layer,), {"scatter": rows}, alt=text)
-    key = {
-        name if shape == SHAPES[0] else f"{name} ({shape.partition('-')[0]})": colours[name]
-        for name, shape in zip(names, shapes, strict=True)
-    }
-    return Figure(
-        "scatter", title, f"A dot is a run, a colour a {'suite' if several else 'method'}.", [panel], key, wide=True
-    )
+    note = f"A dot is a run, a colour a {'suite' if several else 'method'}; colours repeat after {len(PALETTE)}."
+    panel = Panel(title, 340, (layer,), {"scatter": rows}, alt="; ".join(" ".join(line) for line in scatter.numbers()))
+    return Figure("scatter", title, note, [panel], colours, wide=True)
