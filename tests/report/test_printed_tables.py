@@ -77,8 +77,9 @@ def opened(root: Path) -> tuple[ResultTable, list[PaperComparison]]:
     return table, compare_with_paper(table)
 
 
-def line(sides: list[PaperComparison], method: str, measure: str, at: int = 0) -> ComparisonRow:
-    return [one for side in sides for one in side.rows if (one.method, one.measure) == (method, measure)][at]
+def line(sides: list[PaperComparison], method: str, measure: str) -> ComparisonRow:
+    (one,) = [one for side in sides for one in side.rows if (one.method, one.measure) == (method, measure)]
+    return one
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +146,7 @@ def test_asd_beside_crd_on_p12(tmp_path: Path) -> None:
     assert '<th scope="row">asd against crd+kd</th>' in page
     assert "<h2>Difference to crd+kd</h2>" in page
     _, sides = opened(root)
-    assert line(sides, "asd", "p of the one-sided sign test").texts()[2:5] == ["0.125 (3)", "0.125", "0.000"]
-    assert line(sides, "asd", "seeds above crd+kd").texts()[2:5] == ["3 (3)", "3", "0"]
-    assert line(sides, "asd", "accuracy against crd+kd, lowest").texts()[2:5] == ["0.60 (3)", "0.62", "−0.02"]
-    assert line(sides, "asd", "accuracy against crd+kd, highest").texts()[2:5] == ["1.20 (3)", "1.18", "+0.02"]
     assert line(sides, "asd", "accuracy against crd+kd").texts()[5] == "agrees (+*)"
-    assert "accuracy, accuracy against crd+kd (of single seeds, where theirs are not ours)" in sides[0].missing
 
 
 def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
@@ -160,8 +156,7 @@ def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
     asd = line(sides, "asd", "accuracy")
     assert (asd.number.mean, asd.number.std) == find("Table 1", "asd", "P1", "accuracy")[4:6]
     assert asd.difference == pytest.approx(80.80 - 80.50)
-    assert asd.texts()[:6] == ["accuracy", "asd", "80.80 ± 0.30 (3)", "80.50 ± 0.07²", "+0.30", "agrees (+*)"]
-    assert line(sides, "asd", "accuracy", 1).number.mean == 80.27  # another number of the same, from S-Table 8
+    assert asd.texts()[:6] == ["accuracy", "asd", "80.80 ± 0.30 (3)", "80.50 ± 0.07² ³ ⁴", "+0.30", "agrees (+*)"]
     assert line(sides, "ce", "accuracy").number.mean == find("Table 1", "student", "P1", "accuracy").mean
     assert line(sides, "kd", "accuracy").agreement == "–"
     assert line(sides, "crd+kd", "accuracy").texts()[5] == "agrees (+)"  # not sure
@@ -177,7 +172,7 @@ def test_mce_is_compared_by_its_sign_alone(paper: tuple[Path, Report]) -> None:
     for method, agreement in (("ce", "agrees (+*)"), ("asd", "agrees (−*)"), ("crd+kd", "differs (ours +, printed −)")):
         one = line(sides, method, "mCE")
         assert (one.difference, one.texts()[4], one.agreement) == (None, "–", agreement)
-    assert line(sides, "asd", "mCE").texts()[2:4] == ["60.0 ± 1.1 (3)", "85.6 ± 0.4⁵"]
+    assert line(sides, "asd", "mCE").texts()[2:4] == ["60.0 ± 1.1 (3)", "85.6 ± 0.4⁵ ³"]
     row = next(
         row for row in paper[1].summary(None)["printed"][0]["rows"] if row["method"] == "asd" and row["sign"] == -1
     )
@@ -194,6 +189,7 @@ def test_contradictions_are_footnotes(paper: tuple[Path, Report]) -> None:
         number, *_ = line([side], method, measure).notes
         assert side.notes[number - 1].startswith(message)
         assert any(note[0] in "¹²³⁴⁵⁶⁷⁸⁹" and note[2:].startswith(message) for note in side.footnotes())
+    assert any("80.27 here, 80.50 in Tables 1, 6, 7" in note for note in side.notes)  # the text, against the tables
     assert len(set(side.notes)) == len(side.notes)
 
 
@@ -232,14 +228,11 @@ def test_chosen_columns_are_those_of_the_comparison(paper: tuple[Path, Report]) 
     assert {row["score"] for row in paper[1].summary("mce")["differences"]} == {"corruptions mce"}
 
 
-def test_a_number_stands_once_with_all_its_places() -> None:
-    first, second = numbers_of("P1", "asd")["accuracy"]
-    assert (first.mean, first.std) == (80.5, 0.07)
-    assert {"Table 1", "Table 6", "S-Table 7", "Sec. 6.1"} <= set(first.places)
-    assert second.mean == 80.27
-    (cosine,) = numbers_of("P1", "asd")["signed cosine"]  # −0.36 and −0.361
-    assert (cosine.mean, cosine.places) == (-0.361, ("Sec. 1", "Figure 2", "Sec. 6.4", "Sec. 7"))
-    assert [one.mean for one in numbers_of("P1", "kd")["stylised"]] == [47.4, 48.1]  # S-Table 1 calls it shape
+def test_the_first_place_counts_and_tables_come_first() -> None:
+    numbers = numbers_of("P1", "asd")
+    assert {"Table 1", "Table 6", "S-Table 7", "Sec. 6.1"} <= {number.place for number in numbers["accuracy"]}
+    assert numbers["accuracy"][0].place == "Table 1"
+    assert [number.mean for number in numbers_of("P1", "kd")["stylised"]] == [47.4, 48.1]  # S-Table 1 calls it shape
 
 
 def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
@@ -253,7 +246,7 @@ def test_mechanism_is_in_the_papers_view_and_unit(tmp_path: Path) -> None:
     change = line(sides, "asd", "shortcut magnitude, % against KD")
     assert change.ours is not None
     assert change.ours.mean == pytest.approx(50 * (0.21 / 0.26 + 0.22 / 0.27) - 100)
-    assert change.texts()[5] == "agrees (−)"
+    assert change.texts()[5] == "agrees (−*)"
 
 
 def test_accuracy_on_held_out_images_is_not_compared(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
+from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
 from antishortcut.report.collect import Collected, Student
 
@@ -40,15 +41,6 @@ DEFAULTS: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
-class PaperRun(NamedTuple):
-    """How a row of the paper's is trained."""
-
-    recipe: Recipe
-    method: str
-    options: dict[str, Value]
-    early: str
-
-
 def pair_of(run: Run) -> str | None:
     """The paper's pair that a run belongs to by its suite and its data, at either scale."""
     name = run.suite.removesuffix(MARK)
@@ -77,27 +69,28 @@ def unlike(run: Run, teacher: Run | None) -> str:
 
     At desk scale: from that row cut down. `teacher` is None where its folder is not here.
     """
-    known = _paper_runs(run.suite).get(row_of(run)) or _other_row(run)
-    paper_teacher = teach_run(known.recipe, run.fingerprint)
+    job = _paper_rows(run.suite).get(row_of(run)) or _other_row(run)
+    recipe, settings = job.recipe, job.recipe.teacher
+    options = DEFAULTS.get(job.method, {}) | recipe.methods.get(job.method, {}) | job.options
+    paper_teacher = teach_run(recipe, run.fingerprint)
     reference = distill_run(
-        known.recipe, run.fingerprint, method=known.method, options=known.options, seed=run.seed, roles={},
-        teacher=paper_teacher.hash, early=known.early, suite=run.suite, name=run.name,
+        recipe, run.fingerprint, method=job.method, options=options, seed=run.seed, roles={},
+        teacher=paper_teacher.hash, early=settings.early, suite=run.suite, name=run.name,
     )  # fmt: skip
     ours, paper = _settings(run), _settings(reference)
     ours |= {f"method.{key}": value for key, value in run.options.items()}
-    paper |= {f"method.{key}": known.options.get(key) for key in run.options}
+    paper |= {f"method.{key}": options.get(key) for key in run.options}
     if run.roles:
-        expected, settings = known.early, known.recipe.teacher
+        early, expected = run.roles.get("early", run.early), job.early or settings.early
+        state = expected
         if expected == "rewind":
-            expected = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
-        early, epochs = run.roles.get("early", run.early), known.recipe.epochs
-        same = share_of(early, epochs) == share_of(expected, epochs)
-        ours["T_early"], paper["T_early"] = early, early if same else known.early
+            state = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+        same = share_of(early, recipe.epochs) == share_of(state, recipe.epochs)
+        ours["T_early"], paper["T_early"] = early, early if same else expected
     changed = _changed(ours, paper)
     if run.teacher is not None and run.roles and run.teacher != paper_teacher.hash:
-        other = unlike_teacher(run, teacher, known.recipe) if teacher else "another teacher, whose folder is not here"
-        changed += [other] if other else []
-    return ", ".join(changed)
+        changed.append(unlike_teacher(run, teacher, recipe) if teacher else "another teacher, whose folder is not here")
+    return ", ".join(filter(None, changed))
 
 
 def unlike_teacher(run: Run, teacher: Run, recipe: Recipe | None = None) -> str:
@@ -124,10 +117,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
-    def text(value: Any) -> Any:
-        return "none" if value is None else value
-
-    return [f"{key} {text(ours[key])} instead of {text(paper[key])}" for key in ours if ours[key] != paper[key]]
+    return [f"{key} {ours[key]} instead of {paper[key]}" for key in ours if ours[key] != paper[key]]
 
 
 def row_labels(runs: Collected) -> dict[str, str]:
@@ -167,25 +157,21 @@ def share_of(state: str, epochs: int) -> float | str:
 
 
 @cache
-def _paper_runs(suite: str) -> dict[str, PaperRun]:
+def _paper_rows(suite: str) -> dict[str, Job]:
     """The paper's rows of a pair at the suite's scale, by name."""
-    name = suite.removesuffix(MARK)
-    rows: dict[str, PaperRun] = {}
-    for job in TABLES["paper"].jobs():
-        if job.suite == name and job.name not in rows:
-            own = desk(job) if suite.endswith(MARK) else job
-            options = DEFAULTS[own.method] | own.recipe.methods.get(own.method, {}) | own.options
-            rows[own.name] = PaperRun(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
-    return rows
+    jobs = [job for job in TABLES["paper"].jobs() if job.suite == suite.removesuffix(MARK)]
+    return {job.name: desk(job) if suite.endswith(MARK) else job for job in jobs}
 
 
-def _other_row(run: Run) -> PaperRun:
+def _other_row(run: Run) -> Job:
     """A row that the paper does not have: its pair's recipe, with the batch and the method of the run."""
     recipe = recipe_of(run.suite)
     teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
     optim = recipe.optim.model_copy(update={"batch": run.optim.batch})
-    recipe = recipe.model_copy(update={"optim": optim, "teacher": teacher})
-    return PaperRun(recipe, run.method, run.options, run.roles.get("early", run.early))
+    return Job(
+        suite=run.suite, name=run.name, seed=run.seed, method=run.method, options=run.options,
+        recipe=recipe.model_copy(update={"optim": optim, "teacher": teacher}), early=run.roles.get("early", run.early),
+    )  # fmt: skip
 
 
 @cache
