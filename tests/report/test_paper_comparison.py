@@ -188,12 +188,8 @@ def test_the_cost_of_asd_over_kd(tmp_path: Path) -> None:
         timed("kd", seed, 100.0, threads=1)
         timed("asd", seed, seconds, threads=1)
     _, sides = opened(tmp_path / "P1")
-    assert line(sides, "asd", "overhead in all, %, from").texts()[2:6] == [
-        "20.0 ± 2.8 (2)",
-        "15.0",
-        "+5.0",
-        "agrees (+)",
-    ]
+    cells = line(sides, "asd", "overhead in all, %, from").texts()[2:6]
+    assert cells == ["20.0 ± 2.8 (2)", "15.0", "+5.0", "agrees (+)"]
     assert line(sides, "asd", "overhead in all, %, to").texts()[4] == "0.0"
 
 
