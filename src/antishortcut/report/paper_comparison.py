@@ -12,10 +12,10 @@ from typing import Any
 
 from antishortcut.experiments.printed import PRINTED, Printed, of_run
 from antishortcut.report import paper_pairs
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Student
 from antishortcut.report.paper_pairs import DESK, SIGNS, at_desk, pair_of, recipe_of, row_of, share_of, unlike_teacher
 from antishortcut.report.reader import Directions
-from antishortcut.report.stats import Summary, paired, summary
+from antishortcut.report.stats import Paired, Summary, paired, summary
 from antishortcut.report.table import HEADLINE, SURE, ResultTable, in_pairs, leaves_zero_out, signed, values_of
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
@@ -114,8 +114,8 @@ class ComparisonRow:
     notes: tuple[int, ...]  # its footnotes
     label: str  # in what its runs are not the paper's: then numbers do not compare
     by_sign: bool = False  # the numbers of this measure never compare
-    signs: tuple[int, int] | None = None  # of the difference to the baseline, ours and printed
-    sure: bool = False  # the interval of ours leaves zero out
+    against: Paired | None = None  # our difference to the baseline, None where there is none
+    printed_against: float = 0.0
 
     @property
     def difference(self) -> float | None:
@@ -123,16 +123,15 @@ class ComparisonRow:
 
     @property
     def agrees(self) -> bool | None:
-        return None if self.signs is None else self.signs[0] == self.signs[1]
+        """Whether both have the same sign."""
+        return None if self.against is None else (self.against.difference > 0) == (self.printed_against > 0)
 
     @property
     def agreement(self) -> str:
-        """Of the signs, as text."""
-        if self.signs is None:
+        if self.against is None:
             return "–"
-        ours, printed = ("+" if sign > 0 else "−" for sign in self.signs)
-        ours += SURE * self.sure
-        return f"agrees ({ours})" if self.agrees else f"differs (ours {ours}, printed {printed})"
+        ours = _sign(self.against.difference) + SURE * leaves_zero_out(self.against)
+        return f"agrees ({ours})" if self.agrees else f"differs (ours {ours}, printed {_sign(self.printed_against)})"
 
     def texts(self) -> list[str]:
         """The cells below HEAD, with all digits that are printed."""
@@ -148,13 +147,14 @@ class ComparisonRow:
         return [self.measure, self.method, ours, printed, difference, self.agreement, self.number.place]
 
     def flat(self) -> dict[str, Any]:
-        sign, printed_sign = self.signs or (None, None)
+        ours, against = self.ours, self.against
         return {
             "method": self.method, "measure": self.measure, "score": self.column,
-            "ours": self.ours.mean if self.ours else None, "ours ±": self.ours.std if self.ours else None,
-            "seeds": self.ours.count if self.ours else 0, "printed": self.number.mean, "printed ±": self.number.std,
-            "place": self.number.place, "difference": self.difference, "sign": sign, "printed sign": printed_sign,
-            "agrees": self.agrees, "notes": list(self.notes), "label": self.label,
+            "ours": ours and ours.mean, "ours ±": ours and ours.std, "seeds": ours.count if ours else 0,
+            "printed": self.number.mean, "printed ±": self.number.std, "place": self.number.place,
+            "difference": self.difference, "against": against and against.difference,
+            "printed against": against and self.printed_against, "agrees": self.agrees, "notes": list(self.notes),
+            "label": self.label,
         }  # fmt: skip
 
 
@@ -164,17 +164,18 @@ class PaperComparison:
 
     suite: str
     title: str
-    labels: tuple[str, ...]  # what a reader must know first
-    rows: tuple[ComparisonRow, ...]
-    notes: tuple[str, ...]  # footnotes, from the first
-    missing: str  # what is printed and was not measured
+    labels: list[str]  # what a reader must know first
+    rows: list[ComparisonRow]
+    notes: list[str]  # footnotes, from the first
+    missing: list[str]  # evaluations that would measure more of what is printed
 
     def texts(self) -> list[list[str]]:
         return [row.texts() for row in self.rows]
 
     def footnotes(self) -> list[str]:
         lines = [f"{superscript(index)} {note}." for index, note in enumerate(self.notes, start=1)]
-        return lines + [f"Printed, but not measured in these runs: {self.missing}."] * bool(self.missing)
+        more = f"More is printed of these runs, which asd evaluate --on {','.join(self.missing)} would measure."
+        return lines + [more] * bool(self.missing)
 
     def flat(self) -> dict[str, Any]:
         return vars(self) | {"rows": [row.flat() for row in self.rows]}
@@ -193,6 +194,10 @@ def explanation(comparisons: Sequence[PaperComparison]) -> str:
 
 def superscript(number: int) -> str:
     return str(number).translate(SUPERSCRIPT)
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "−"
 
 
 def compare_with_paper(table: ResultTable) -> list[PaperComparison]:
@@ -214,20 +219,19 @@ class _Suite:
         self.students = [student for group in groups for student in group]
         self.printed = {row: numbers_of(self.pair, row) for row in self.groups}
         self.notes: dict[str, str] = {}  # contradiction → the first place it is about
-        self.missing: dict[str, dict[str, None]] = {}  # why it is not measured → measures
+        self.missing: dict[str, None] = {}  # evaluations
 
     def compare(self) -> PaperComparison:
         rows = [*self._student_rows(), *([] if self.table.selected else self._teacher_rows())]
         runs, run = self.table.runs, self.students[0].run
         teacher = next((t for s in self.students if s.run.roles and (t := runs.teacher_of(s.run))), None)
-        missing = [f"{', '.join(keys)} ({why})" for why, keys in self.missing.items()]
         return PaperComparison(
             suite=run.suite,
             title=paper_pairs.title_of(run, teacher),
-            labels=tuple(paper_pairs.suite_labels(runs).get(run.suite, ())),
-            rows=tuple(rows),
-            notes=tuple(f"{place}: {note}" for note, place in self.notes.items()),
-            missing="" if self.table.selected else "; ".join(missing),
+            labels=paper_pairs.suite_labels(runs).get(run.suite, []),
+            rows=rows,
+            notes=[f"{place}: {note}" for note, place in self.notes.items()],
+            missing=[] if self.table.selected else list(self.missing),
         )
 
     def _student_rows(self) -> list[ComparisonRow]:
@@ -241,17 +245,10 @@ class _Suite:
             column = self._column(measure)
             if column is None:
                 group = measure.columns[0].split()[0]
-                evaluation = "clean" if group in (HEADLINE, "val") else group
-                self._miss(f"asd evaluate --on {evaluation}", key)
-            elif measure.to and measure.to not in self.groups:
-                continue
-            elif not self.table.selected or column in self.table.selected:
-                names = [row for row in self.groups if key in self.printed[row]]
-                rows += [self._row(row, key, measure, column) for row in names]
+                self.missing["clean" if group in (HEADLINE, "val") else group] = None
+            elif measure.to in ("", *self.groups) and (not self.table.selected or column in self.table.selected):
+                rows += [self._row(row, key, measure, column) for row in self.groups if key in self.printed[row]]
         return rows
-
-    def _miss(self, why: str, key: str) -> None:
-        self.missing.setdefault(why, {})[key.partition(",")[0]] = None
 
     def _column(self, measure: Measure) -> str | None:
         """The first of a measure's columns that any row has; accuracy is never that of held-out images."""
@@ -264,27 +261,20 @@ class _Suite:
     def _row(self, row: str, key: str, measure: Measure, column: str) -> ComparisonRow:
         """Ours is one value per seed: the score, or its difference to the row that the measure names."""
         group, numbers = self.groups[row], self.printed[row][key]
-        base = self.printed.get(BASELINE, {}).get(key)
-        printed = numbers[0].mean - base[0].mean if base else None  # the difference to the baseline
-        if measure.to:
-            ours = differences = self._differences(group, measure.to, column)
-            printed = numbers[0].mean
-        elif column.endswith("_change"):  # against the baseline, by itself
-            ours = differences = values_of(group, column)
-            printed = numbers[0].mean
+        values = self._differences(group, measure.to, column) if measure.to else values_of(group, column)
+        if measure.to or column.endswith("_change"):  # the number is a difference by itself
+            differences, printed = values, numbers[0].mean
         else:
-            ours, differences = values_of(group, column), self._differences(group, BASELINE, column)
-        values = [value * measure.factor for value in ours]
-        signs, sure = None, False
-        if differences and printed:
-            difference = paired(differences, [0.0] * len(differences))
-            sign = _sign(difference.difference * measure.factor)
-            signs = (sign, _sign(printed)) if sign else None  # no difference agrees with nothing
-            sure = leaves_zero_out(difference)
+            differences = self._differences(group, BASELINE, column)
+            base = self.printed.get(BASELINE, {}).get(key, numbers)
+            printed = numbers[0].mean - base[0].mean
+        values, differences = ([value * measure.factor for value in each] for each in (values, differences))
+        against = paired(differences, [0.0] * len(differences)) if differences and printed else None
         labels = [self.table.labels.get(self.groups[name][0].method, "") for name in (row, measure.to or row)]
         return ComparisonRow(
             group[0].method, key, column, measure.digits, summary(values) if values else None, numbers[0],
-            self._footnotes(numbers), labels[0] or labels[1], measure.by_sign, signs, sure,
+            self._footnotes(numbers), labels[0] or labels[1], measure.by_sign,
+            against if against and against.difference else None, printed,  # no difference agrees with nothing
         )  # fmt: skip
 
     def _differences(self, group: list[Student], to: str, column: str) -> list[float]:
@@ -310,29 +300,22 @@ class _Suite:
 
     def _teacher_rows(self) -> list[ComparisonRow]:
         """What is printed of the teacher, beside what its folder holds; the mean where students have several."""
-        teachers = _teachers(self.table.runs, self.students)
-        first = self.students[0].run
-        unlike = dict.fromkeys(unlike_teacher(first, teacher.run) for teacher, _ in teachers)
-        notes = [DESK] * at_desk(first) + [f"not made as the paper's ({other})" for other in unlike if other]
-        values = [teacher_values(*each) for each in teachers]
+        run, recipe, runs = self.students[0].run, recipe_of(self.students[0].run.suite), self.table.runs
+        early = share_of(recipe.teacher.early, recipe.epochs)
+        directions = {d.teacher: d for d in reversed(runs.directions) if share_of(d.early, recipe.epochs) == early}
+        names = dict.fromkeys(name for s in self.students if (name := s.run.teacher) in runs.teacher_runs)
+        teachers = {name: runs.teacher_runs[name] for name in names if name}
+        unlike = dict.fromkeys(unlike_teacher(run, teacher.run) for teacher in teachers.values())
+        label = [DESK] * at_desk(run) + [f"not made as the paper's ({other})" for other in unlike if other]
+        values = [teacher_values(teacher, directions.get(name)) for name, teacher in teachers.items()]
+        self.missing |= {"mechanism": None} if teachers.keys() - directions.keys() else {}
         rows = []
         for key, numbers in teacher_numbers(self.pair).items():
             if ours := [each[key] for each in values if key in each]:
-                rows.append(
-                    ComparisonRow(
-                        TEACHER, key, f"{TEACHER} {key}", _digits(key), summary(ours), numbers[0],
-                        self._footnotes(numbers), "; ".join(notes),
-                    )
-                )  # fmt: skip
-            else:
-                evaluation = "clean" if key in ("accuracy", "mIoU") else "mechanism"
-                why = f"asd evaluate --on {evaluation}" if values else "the teacher's folder is not here"
-                self._miss(why, f"{TEACHER}'s {key}")
+                digits = 1 if "angle" in key else 3 if "energy" in key or "eigengap" in key else 2
+                row = TEACHER, key, f"{TEACHER} {key}", digits, summary(ours), numbers[0], self._footnotes(numbers)
+                rows.append(ComparisonRow(*row, label="; ".join(label)))
         return rows
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
 
 
 # --- what the folder of a pair's teacher holds ---
@@ -341,55 +324,31 @@ TEACHER = "teacher"  # its row, in print and here
 EPOCHS = (5, 20, 35, 90, 150, 210, 240)  # of S-Table 2
 WHOLE = 240
 NEAR = 0.002  # of training: states are kept at whole steps
-BATCHES = {"asd-b32": 32, "asd": 64, "asd-b128": 128, "asd-b256": 256}  # rows of S-Table 8
-ANGLES = {"angle to the global subspace, °": "to_whole", "angle between batches, °": "between"}
-TEACHER_MEASURES = (  # besides angles by batch and energies by epoch
-    "accuracy", "mIoU", "angle of shortcut and T_final's PCA, °", "angle of shortcut and T_early's PCA, °",
-    "angle between parts, °", "std of the angle between parts, °", "eigengap", "eigengap, relative", "λ₁, uncentred",
-    "λ₁, centred", "λ₂, centred", "λ_K, centred", "λ_K+1, centred",
-)  # fmt: skip
 
 
 def teacher_numbers(pair: str) -> Numbers:
-    """What is printed of a pair's teacher, in the order above."""
+    """What is printed of a pair's teacher, and of its states at some epochs."""
 
-    def key(number: Printed) -> str | None:
-        if number.row == TEACHER and number.measure in TEACHER_MEASURES:
-            return number.measure
-        if number.row.startswith("epoch:"):
-            return f"{number.measure}, epoch {number.row.removeprefix('epoch:')}"
-        return f"{number.measure}, B = {BATCHES[number.row]}" if number.measure in ANGLES else None
+    def key(number: Printed) -> str:
+        state, _, epoch = number.row.partition(":")
+        return f"{number.measure}, epoch {epoch}" if state == "epoch" else number.measure
 
-    return _by_measure((name, number) for number in PRINTED if number.column == pair and (name := key(number)))
-
-
-def _digits(key: str) -> int:
-    return 3 if "energy" in key or "eigengap" in key else 1 if "angle" in key else 2
-
-
-def _teachers(runs: Collected, students: Sequence[Student]) -> list[tuple[Student, Directions | None]]:
-    """Of these students, with their directions from the recipe's early state."""
-    recipe = recipe_of(students[0].run.suite)
-    early = share_of(recipe.teacher.early, recipe.epochs)
-    directions = {d.teacher: d for d in reversed(runs.directions) if share_of(d.early, recipe.epochs) == early}
-    names = dict.fromkeys(s.run.teacher for s in students if s.run.teacher in runs.teacher_runs)
-    return [(runs.teacher_runs[name], directions.get(name)) for name in names if name]
+    own = (number for number in PRINTED if number.column == pair and number.row.startswith((TEACHER, "epoch:")))
+    return _by_measure((key(number), number) for number in own)
 
 
 def teacher_values(teacher: Student, directions: Directions | None) -> dict[str, float]:
     """By measure, in the paper's unit; without those that are not there."""
     values: dict[str, float | None] = {}
-    held_out = teacher.run.data.val_fraction
-    for key, score in (("accuracy", "accuracy"), ("mIoU", "miou")):  # on the test set, not on held-out images
-        columns = [f"test {score}"] if held_out else [f"test {score}", f"val {score}"]
-        columns += [HEADLINE] if teacher.primary_metric == score and not held_out else []
-        values[key] = next((100 * teacher.values[column] for column in columns if column in teacher.values), None)
+    metric = teacher.primary_metric  # on the test set, not on held-out images
+    score = teacher.values.get(f"test {metric}" if teacher.run.data.val_fraction else HEADLINE)
+    values["mIoU" if metric == "miou" else metric] = None if score is None else 100 * score
     if directions:
-        values |= _subspace(directions) | _energy(directions, teacher.run.epochs)
+        values |= _spectrum(directions) | _energy(directions, teacher.run.epochs)
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _subspace(directions: Directions) -> dict[str, float | None]:
+def _spectrum(directions: Directions) -> dict[str, float | None]:
     """Angles and eigenvalues; the gap λ_K − λ_K+1 is that of the centred covariance."""
     gap, centred = directions.gaps.get("centred"), directions.spectrum.get("centred", ())
     pca = {state: directions.angles.get(f"shortcut_{state}") for state in ("final", "early")}
@@ -397,12 +356,10 @@ def _subspace(directions: Directions) -> dict[str, float | None]:
     return {
         **{f"angle of shortcut and T_{s}'s PCA, °": summary(each).mean for s, each in pca.items() if each},
         "angle between parts, °": directions.bootstrap.get("mean"),
-        "std of the angle between parts, °": directions.bootstrap.get("std"),
         "eigengap": gap,
         "eigengap, relative": gap / centred[0] if gap is not None and centred and centred[0] else None,
         "λ₁, uncentred": next(iter(directions.spectrum.get("uncentred", ())), None),
-        **{f"{name}, centred": value for name, value in eigenvalues if name},
-        **{f"{angle}, B = {row['batch']:g}": row.get(k) for angle, k in ANGLES.items() for row in directions.batches},
+        **{f"{name}, centred": value for name, value in eigenvalues},
     }
 
 

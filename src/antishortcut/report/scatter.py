@@ -19,7 +19,7 @@ from antishortcut.report.table import ResultTable, arrow, better, select_columns
 
 LEAST = 3  # runs of a suite and seed, for a choice among them
 WAYS = {1: "more is better", -1: "less is better", 0: "no way is better, the most is taken for the best"}
-PICKS = ("suite", "seed", "runs", "correlation", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
+PICKS = ("suite", "seed", "runs", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Choice:
     suite: str
     seed: int
     runs: int
-    spearman: float | None  # None where x or y is the same for all
     picked: str  # several names when x is the same
     best: str
     regret: float  # best y − y of the picked, in the better direction; the mean when x picks several
@@ -51,29 +50,29 @@ class ScatterAnalysis:
         for s in self.students:
             groups.setdefault((s.run.suite, s.run.seed), []).append(s)
         self.choices = [_choice(group, x, y) for group in groups.values() if len(group) >= LEAST]
+        ranks = (pl.Series(_higher_is_better(self.students, column)) for column in (x, y))
+        spearman = pl.select(pl.corr(*ranks, method="spearman")).item()
+        self.spearman = None if spearman is None or not math.isfinite(spearman) else float(spearman)
         # regrets are averaged over the groups that have the baseline, if any has
         self.compared = [choice for choice in self.choices if choice.baseline is not None] or self.choices
-        self.spearman = _spearman(self.students, x, y)
-        self.within = _mean(choice.spearman for choice in self.choices)
-        self.regrets = _mean(c.regret for c in self.compared), _mean(c.baseline for c in self.compared)
+        self.regret = _mean(choice.regret for choice in self.compared)
+        self.baseline = _mean(choice.baseline for choice in self.compared)
 
     def numbers(self) -> list[list[str]]:
         """Description, number, and over how many."""
-        ours, reference = self.regrets
+        groups = f"{len(self.compared)} group{'s' * (len(self.compared) != 1)} of one suite and seed"
         return [
-            ["rank correlation (Spearman), all runs", signed(self.spearman, 2), f"{len(self.students)} runs"],
-            ["rank correlation within suite and seed, mean", signed(self.within, 2), _count(self.choices)],
-            [f"regret of choosing by {self.x}", _text(ours), _count(self.compared)],
-            [f"regret of always choosing {BASELINE}", _text(reference), _count(self.compared)],
+            ["rank correlation (Spearman)", signed(self.spearman, 2), f"{len(self.students)} runs"],
+            [f"regret of choosing by {self.x}", _text(self.regret), groups],
+            [f"regret of always choosing {BASELINE}", _text(self.baseline), groups],
         ]
 
     def picks(self) -> list[list[str]]:
         """Group by group: what was chosen, what would have been best, and the regrets."""
-        rows = []
-        for c in self.choices:
-            regrets = _text(c.regret), _text(c.baseline)
-            rows.append([c.suite, str(c.seed), str(c.runs), signed(c.spearman, 2), c.picked, c.best, *regrets])
-        return rows
+        return [
+            [c.suite, str(c.seed), str(c.runs), c.picked, c.best, _text(c.regret), _text(c.baseline)]
+            for c in self.choices
+        ]
 
     def explanation(self) -> str:
         ways = "; ".join(f"{column}: {WAYS[better(column)]}" for column in (self.x, self.y))
@@ -85,21 +84,16 @@ class ScatterAnalysis:
 
     def flat(self) -> dict[str, Any]:
         """For JSON."""
-        ours, reference = self.regrets
         return {
-            "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman,
-            "spearman_within": self.within, "regret": ours, f"regret_{BASELINE}": reference,
-            "regret_groups": len(self.compared), "choices": [asdict(choice) for choice in self.choices],
+            "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman, "regret": self.regret,
+            f"regret_{BASELINE}": self.baseline, "regret_groups": len(self.compared),
+            "choices": [asdict(choice) for choice in self.choices],
         }  # fmt: skip
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return summary(known).mean if known else None
-
-
-def _count(choices: Sequence[Choice]) -> str:
-    return f"{sum(choice.runs for choice in choices)} runs in {len(choices)} group{'s' * (len(choices) != 1)}"
 
 
 def _text(value: float | None) -> str:
@@ -110,26 +104,17 @@ def _higher_is_better(students: Sequence[Student], column: str) -> list[float]:
     return [(better(column) or 1) * s.values[column] for s in students]
 
 
-def _spearman(students: Sequence[Student], x: str, y: str) -> float | None:
-    """Of ranks, ties sharing theirs; None where it is not defined."""
-    ranks = (pl.Series(_higher_is_better(students, column)) for column in (x, y))
-    value = pl.select(pl.corr(*ranks, method="spearman")).item()
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
 def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
-    xs, ys = _higher_is_better(group, x), _higher_is_better(group, y)
-    best = max(ys)
-    picked = [index for index, value in enumerate(xs) if value == max(xs)]
+    names, xs, ys = [s.run.name for s in group], _higher_is_better(group, x), _higher_is_better(group, y)
+    best, picked = max(ys), [index for index, value in enumerate(xs) if value == max(xs)]
     return Choice(
         suite=group[0].run.suite,
         seed=group[0].run.seed,
         runs=len(group),
-        spearman=_spearman(group, x, y),
-        picked=", ".join(group[index].run.name for index in picked),
-        best=", ".join(s.run.name for s, value in zip(group, ys, strict=True) if value == best),
+        picked=", ".join(names[index] for index in picked),
+        best=", ".join(name for name, value in zip(names, ys, strict=True) if value == best),
         regret=best - summary([ys[index] for index in picked]).mean,
-        baseline=next((best - value for s, value in zip(group, ys, strict=True) if s.run.name == BASELINE), None),
+        baseline=best - ys[names.index(BASELINE)] if BASELINE in names else None,
     )
 
 

@@ -275,7 +275,7 @@ class Difference:
 @lru_cache(maxsize=4096)
 def _seeds_needed(effect: float) -> int | None:
     """It depends on d_z alone; no number of seeds shows a difference of zero."""
-    return seeds_needed(effect, 1.0, POWER) if effect > 0 else None
+    return seeds_needed(effect, POWER) if effect > 0 else None
 
 
 def difference_texts(differences: Sequence[Difference]) -> tuple[list[str], list[list[str]], list[str]]:
