@@ -72,19 +72,19 @@ def test_every_way_in_which_a_run_is_another(tmp_path: Path) -> None:
 
     assert message() == ""
     assert message(optim=own.optim.model_copy(update={"batch": 1024})) == "optim.batch 1024 instead of 64"
-    assert message(options=own.options | {"directions": 64}) == "method.directions 64 instead of 4"
-    assert message(options=own.options | {"warmup": 0.0}) == "method.warmup 0.0 instead of 20.0"
+    assert message(options=own.options | {"directions": 64}) == "options.directions 64 instead of 4"
+    assert message(options=own.options | {"warmup": 0.0}) == "options.warmup 0.0 instead of 20.0"
     assert message(roles=own.roles | {"early": "75%"}) == "T_early 75% instead of 15%"
     assert message(roles=own.roles | {"early": "epoch:36"}) == ""  # the same state
     assert message(model=own.model.model_copy(update={"stem": "imagenet"})) == "model.stem imagenet instead of cifar"
     assert message(method="kd") == "method kd instead of asd"
-    assert message(other, teacher=other.hash) == "teacher.epochs 12 instead of 240, teacher.seed 7 instead of 0"
+    assert message(other, teacher=other.hash) == "teacher.seed 7 instead of 0, teacher.epochs 12 instead of 240"
     assert message(None, teacher="0" * 16) == "another teacher, whose folder is not here"
     small = school.model_copy(update={"model": school.model.model_copy(update={"name": "resnet14"})})
-    assert message(small, teacher=small.hash) == "teacher.model resnet14 instead of resnet34"
+    assert message(small, teacher=small.hash) == "teacher.model.name resnet14 instead of resnet34"
     desk = made("P1-desk", "asd")
     assert unlike(desk.model_copy(update={"options": desk.options | {"directions": 64}}), None) == (
-        "method.directions 64 instead of 4"
+        "options.directions 64 instead of 4"
     )
     single = made("P1", "ce").model_copy(update={"teacher": "0" * 16})
     assert unlike(single, None) == ""  # learns from none
@@ -103,7 +103,7 @@ def test_a_run_made_otherwise_is_labelled_and_has_no_difference(tmp_path: Path) 
     runs(root, names=("asd",), **changed)
     report = build(root)
     _, sides = opened(root)
-    message = "optim.batch 1024 instead of 64, method.directions 64 instead of 4, T_early 75% instead of 15%, "
+    message = "optim.batch 1024 instead of 64, options.directions 64 instead of 4, T_early 75% instead of 15%, "
     label = f"not made as the paper's ({message}teacher.seed 3 instead of 0): compare signs against KD only"
     assert sides[0].labels == [f"asd: {label}"]
     asd = line(sides, "asd", "accuracy")

@@ -171,7 +171,7 @@ def test_beside_the_printed_numbers(tmp_path: Path, named: bool) -> None:
     assert lines["pixel accuracy", "asd"].number.mean == 78.92
     assert lines["mIoU against ufd-kd", "asd"].texts()[2] == "2.00 (1)"
     assert lines["mIoU against student", "asd"].texts()[2] == "5.00 (1)"  # to ce; 3.99 is printed, with a footnote
-    assert lines["mIoU against student", "asd"].notes
+    assert lines["mIoU against student", "asd"].noted
     assert (side.labels, side.missing) == ([], [])
 
 

@@ -77,14 +77,14 @@ def test_means_and_marks(suite: Path) -> None:
     assert [row.method for row in sweep.rows()] == ["kd", "contrast-0.5", "contrast-2"]
     assert sweep.texts() == [  # mce −0.05, −0.04, −0.05: less is better
         ["S", "kd", "3", "0.600 ± 0.100", "0.200 ± 0.100"],
-        ["S", "0.5", "3", "0.703 ± 0.100 ★▲*", "0.153 ± 0.100 ★▲*"],
-        ["S", "2", "3", "0.503 ± 0.096 ▼*", "0.202 ± 0.131 ▼"],
+        ["S contrast", "0.5", "3", "0.703 ± 0.100 ★▲*", "0.153 ± 0.100 ★▲*"],
+        ["S contrast", "2", "3", "0.503 ± 0.096 ▼*", "0.202 ± 0.131 ▼"],
     ]
 
 
 def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
     figure = sweep_figure(swept(suite))
-    assert figure.key == {"S": "#0072B2", "kd of S (dashed)": "#0072B2"}
+    assert figure.key == {"S contrast": "#0072B2", "kd of S (dashed)": "#0072B2"}
     (panel,) = figure.panels
     first, second = panel.data["sweep0"]
     mean, half = 2.11 / 3, 4.302653 * 0.100167 / 3**0.5  # t(0.975; 2) · s / √3
@@ -115,10 +115,10 @@ def test_another_teacher_is_another_line_and_another_name_is_not(tmp_path: Path)
     for strength in (1, 2.0):  # an integer is the same number
         contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16)
         contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16, name=f"again-{strength}", options={"weight": 1})
-    assert lines(tmp_path) == {"S": [(1.0, 1), (2.0, 1)]}
+    assert lines(tmp_path) == {"S contrast": [(1.0, 1), (2.0, 1)]}
     for strength in (1.0, 2.0):
         contrast(tmp_path, strength, 1, 0.9, teacher="b" * 16, name=f"large-{strength}")
-    assert lines(tmp_path) == {f"S teacher={letter * 16}": [(1.0, 1), (2.0, 1)] for letter in "ab"}
+    assert lines(tmp_path) == {f"S contrast teacher={letter * 16}": [(1.0, 1), (2.0, 1)] for letter in "ab"}
 
 
 def test_suites_are_not_mixed(tmp_path: Path) -> None:
@@ -126,10 +126,12 @@ def test_suites_are_not_mixed(tmp_path: Path) -> None:
         for strength in (1.0, 2.0):
             contrast(tmp_path, strength, 1, 0.5, suite=suite)
         kd(tmp_path, 1, 0.4, suite=suite)
-    assert lines(tmp_path) == {"P2": [(1.0, 1), (2.0, 1)], "P10": [(1.0, 1), (2.0, 1)]}
-    assert [row.label for row in swept(tmp_path).rows()] == ["P2"] * 3 + ["P10"] * 3
+    assert lines(tmp_path) == {f"{suite} contrast": [(1.0, 1), (2.0, 1)] for suite in ("P2", "P10")}
+    assert [row.label for row in swept(tmp_path).rows()] == [
+        "P2", "P2 contrast", "P2 contrast", "P10", "P10 contrast", "P10 contrast",
+    ]  # fmt: skip
     figure = sweep_figure(swept(tmp_path))
-    assert list(figure.key) == ["P2", "P10", "kd of P2 (dashed)", "kd of P10 (dashed)"]
+    assert list(figure.key) == ["P2 contrast", "P10 contrast", "kd of P2 (dashed)", "kd of P10 (dashed)"]
     assert len(set(figure.key.values())) == 2
 
 
@@ -179,8 +181,9 @@ def test_columns(suite: Path) -> None:
     result = make_report(suite, "mce", sweep="strength")["sweep"]
     assert (result["setting"], result["columns"]) == ("strength", ["corruptions mce"])
     assert result["rows"][1] == {
-        "line": "S", "value": 0.5, "method": "contrast-0.5", "label": "", "seeds": 3, "corruptions mce mark": "★▲*",
+        "line": "S contrast", "value": 0.5, "method": "contrast-0.5", "label": "", "seeds": 3,
         "corruptions mce": pytest.approx(0.46 / 3), "corruptions mce ±": pytest.approx(0.10017, abs=1e-5),
+        "corruptions mce mark": "★▲*",
     }  # fmt: skip
 
 
@@ -257,7 +260,7 @@ def test_the_page_has_both_sections(suite: Path) -> None:
         assert (suite / "figures" / f"{name}.svg").read_text().startswith("<svg")
     sheet = (suite / "sweep.md").read_text()
     assert "| line | strength | seeds | last ↑ |\n" in sheet
-    assert "| S | kd | 3 | 0.600 ± 0.100 |\n| S | 0.5 | 3 | 0.703 ± 0.100 ★▲* |\n" in sheet
+    assert "| S | kd | 3 | 0.600 ± 0.100 |\n| S contrast | 0.5 | 3 | 0.703 ± 0.100 ★▲* |\n" in sheet
     assert "▲ better, ▼ worse than kd" in sheet
     sheet = (suite / "scatter.md").read_text()
     assert "| regret of choosing by last | 0.002 | 3 groups of one suite and seed |" in sheet  # 0, 0.005, 0

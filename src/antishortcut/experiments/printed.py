@@ -35,10 +35,7 @@ def of_run(pair: str, name: str) -> list[Printed]:
 
 def find(place: str, row: str, column: str, measure: str) -> Printed:
     """The one number of that place; the first when the text repeats it there."""
-    for number in PRINTED:
-        if number[:4] == (place, row, column, measure):
-            return number
-    raise KeyError(f"nothing is printed at {place}|{row}|{column}|{measure}")
+    return next(number for number in PRINTED if number[:4] == (place, row, column, measure))
 
 
 def _read() -> Iterator[Printed]:

@@ -19,7 +19,7 @@ from antishortcut.report.stats import Paired, Summary, paired, summary
 from antishortcut.report.table import HEADLINE, SURE, ResultTable, in_pairs, leaves_zero_out, signed, values_of
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+NOTED = "†"  # a number that the paper contradicts somewhere
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ ALIASES = {  # printed under another name than what it is
     "accuracy, called random in-batch negatives": "accuracy",
     "accuracy with the true early checkpoint": "accuracy",
 }
-ROWS = {"ce": ("ce", "student")}  # the tables' "student" was trained without a teacher
-NAMED = {"student": "ce"}  # the same, where a number is a difference to it
+ROWS = {"student": "ce"}  # the tables' "student" was trained without a teacher
 
 
 def measure_of(key: str) -> Measure | None:
@@ -79,7 +78,7 @@ def measure_of(key: str) -> Measure | None:
     base, _, row = key.partition(" against ")
     if key in MEASURES or base not in MEASURES or "," in row:
         return MEASURES.get(key)
-    return replace(MEASURES[base], to=NAMED.get(row, row))
+    return replace(MEASURES[base], to=ROWS.get(row, row))
 
 
 Numbers = dict[str, list[Printed]]  # measure → every place that prints it, the one that counts first
@@ -87,7 +86,7 @@ Numbers = dict[str, list[Printed]]  # measure → every place that prints it, th
 
 def numbers_of(pair: str, name: str) -> Numbers:
     """What is printed of a row of a pair; tables come first."""
-    printed = [number for row in ROWS.get(name, (name,)) for number in of_run(pair, row)]
+    printed = [number for row in (name, *(r for r in ROWS if ROWS[r] == name)) for number in of_run(pair, row)]
     return _by_measure((ALIASES.get(number.measure, number.measure), number) for number in printed)
 
 
@@ -110,12 +109,20 @@ class ComparisonRow:
     column: str  # ours
     digits: int
     ours: Summary | None  # None where this row was not measured
-    number: Printed
-    notes: tuple[int, ...]  # its footnotes
+    numbers: list[Printed]  # every place that prints it; the first counts
     label: str  # in what its runs are not the paper's: then numbers do not compare
     by_sign: bool = False  # the numbers of this measure never compare
     against: Paired | None = None  # our difference to the baseline, None where there is none
     printed_against: float = 0.0
+
+    @property
+    def number(self) -> Printed:
+        return self.numbers[0]
+
+    @property
+    def noted(self) -> list[Printed]:
+        """Places with a contradiction."""
+        return [number for number in self.numbers if number.note]
 
     @property
     def difference(self) -> float | None:
@@ -142,7 +149,7 @@ class ComparisonRow:
             return value if std is None else f"{value} ± {std:.{digits}f}"
 
         ours = "–" if self.ours is None else f"{text(self.ours.mean, self.ours.std)} ({self.ours.count})"
-        printed = text(self.number.mean, self.number.std) + " ".join(superscript(note) for note in self.notes)
+        printed = text(self.number.mean, self.number.std) + f" {NOTED}" * bool(self.noted)
         difference = signed(self.difference, digits)
         return [self.measure, self.method, ours, printed, difference, self.agreement, self.number.place]
 
@@ -153,8 +160,8 @@ class ComparisonRow:
             "ours": ours and ours.mean, "ours ±": ours and ours.std, "seeds": ours.count if ours else 0,
             "printed": self.number.mean, "printed ±": self.number.std, "place": self.number.place,
             "difference": self.difference, "against": against and against.difference,
-            "printed against": against and self.printed_against, "agrees": self.agrees, "notes": list(self.notes),
-            "label": self.label,
+            "printed against": against and self.printed_against, "agrees": self.agrees,
+            "notes": [number.note for number in self.noted], "label": self.label,
         }  # fmt: skip
 
 
@@ -166,16 +173,18 @@ class PaperComparison:
     title: str
     labels: list[str]  # what a reader must know first
     rows: list[ComparisonRow]
-    notes: list[str]  # footnotes, from the first
     missing: list[str]  # evaluations that would measure more of what is printed
 
     def texts(self) -> list[list[str]]:
         return [row.texts() for row in self.rows]
 
     def footnotes(self) -> list[str]:
-        lines = [f"{superscript(index)} {note}." for index, note in enumerate(self.notes, start=1)]
+        notes: dict[str, str] = {}  # the same remark on several numbers stands once
+        for row in self.rows:
+            for number in row.noted:
+                notes.setdefault(number.note, f"{NOTED} {row.measure}, {number.place}: {number.note}.")
         more = f"More is printed of these runs, which asd evaluate --on {','.join(self.missing)} would measure."
-        return lines + [more] * bool(self.missing)
+        return [*notes.values(), *[more] * bool(self.missing)]
 
     def flat(self) -> dict[str, Any]:
         return vars(self) | {"rows": [row.flat() for row in self.rows]}
@@ -183,17 +192,13 @@ class PaperComparison:
 
 def explanation(comparisons: Sequence[PaperComparison]) -> str:
     """How to read the tables."""
-    by_sign = dict.fromkeys(row.measure for each in comparisons for row in each.rows if row.by_sign)
-    text = f" {', '.join(by_sign)}: the normaliser is not disclosed, so {SIGNS}." if by_sign else ""
+    by_sign = any(row.by_sign for each in comparisons for row in each.rows)
+    text = f" mCE, ΔCE: the normaliser is not disclosed, so {SIGNS}." if by_sign else ""
     return (
         "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
         f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "
         f"zero out.{text}"
     )
-
-
-def superscript(number: int) -> str:
-    return str(number).translate(SUPERSCRIPT)
 
 
 def _sign(value: float) -> str:
@@ -211,14 +216,13 @@ def compare_with_paper(table: ResultTable) -> list[PaperComparison]:
 
 
 class _Suite:
-    """The rows of a pair, what is printed of them, and the footnotes so far."""
+    """The rows of a pair, and what is printed of them."""
 
     def __init__(self, table: ResultTable, groups: list[list[Student]]) -> None:
         self.table, self.pair = table, pair_of(groups[0][0].run) or ""
         self.groups = {row_of(group[0].run): group for group in groups}
         self.students = [student for group in groups for student in group]
         self.printed = {row: numbers_of(self.pair, row) for row in self.groups}
-        self.notes: dict[str, str] = {}  # contradiction → the first place it is about
         self.missing: dict[str, None] = {}  # evaluations
 
     def compare(self) -> PaperComparison:
@@ -230,7 +234,6 @@ class _Suite:
             title=paper_pairs.title_of(run, teacher),
             labels=paper_pairs.suite_labels(runs).get(run.suite, []),
             rows=rows,
-            notes=[f"{place}: {note}" for note, place in self.notes.items()],
             missing=[] if self.table.selected else list(self.missing),
         )
 
@@ -272,8 +275,8 @@ class _Suite:
         against = paired(differences, [0.0] * len(differences)) if differences and printed else None
         labels = [self.table.labels.get(self.groups[name][0].method, "") for name in (row, measure.to or row)]
         return ComparisonRow(
-            group[0].method, key, column, measure.digits, summary(values) if values else None, numbers[0],
-            self._footnotes(numbers), labels[0] or labels[1], measure.by_sign,
+            group[0].method, key, column, measure.digits, summary(values) if values else None, numbers,
+            labels[0] or labels[1], measure.by_sign,
             against if against and against.difference else None, printed,  # no difference agrees with nothing
         )  # fmt: skip
 
@@ -290,14 +293,6 @@ class _Suite:
             if (s.execution, s.versions) == (other.execution, other.versions) and not s.execution.get("cache_teachers")
         ]
 
-    def _footnotes(self, numbers: Iterable[Printed]) -> tuple[int, ...]:
-        """What contradicts a number anywhere, as numbers of footnotes; the same remark on several places is one."""
-        noted = [number for number in numbers if number.note]
-        for number in noted:
-            self.notes.setdefault(number.note, number.place)
-        order = list(self.notes)
-        return tuple(dict.fromkeys(order.index(number.note) + 1 for number in noted))
-
     def _teacher_rows(self) -> list[ComparisonRow]:
         """What is printed of the teacher, beside what its folder holds; the mean where students have several."""
         run, recipe, runs = self.students[0].run, recipe_of(self.students[0].run.suite), self.table.runs
@@ -313,8 +308,8 @@ class _Suite:
         for key, numbers in teacher_numbers(self.pair).items():
             if ours := [each[key] for each in values if key in each]:
                 digits = 1 if "angle" in key else 3 if "energy" in key or "eigengap" in key else 2
-                row = TEACHER, key, f"{TEACHER} {key}", digits, summary(ours), numbers[0], self._footnotes(numbers)
-                rows.append(ComparisonRow(*row, label="; ".join(label)))
+                column = f"{TEACHER} {key}"
+                rows.append(ComparisonRow(TEACHER, key, column, digits, summary(ours), numbers, "; ".join(label)))
         return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -78,8 +79,6 @@ def unlike(run: Run, teacher: Run | None) -> str:
         teacher=paper_teacher.hash, early=settings.early, suite=run.suite, name=run.name,
     )  # fmt: skip
     ours, paper = _settings(run), _settings(reference)
-    ours |= {f"method.{key}": value for key, value in run.options.items()}
-    paper |= {f"method.{key}": options.get(key) for key in run.options}
     if run.roles:
         early, expected = run.roles.get("early", run.early), job.early or settings.early
         state = expected
@@ -96,28 +95,27 @@ def unlike(run: Run, teacher: Run | None) -> str:
 def unlike_teacher(run: Run, teacher: Run, recipe: Recipe | None = None) -> str:
     """The same of a student's teacher."""
     reference = teach_run(recipe or recipe_of(run.suite), run.fingerprint)
-    sides = [
-        {f"teacher.{key}": value for key, value in _settings(each).items()}
-        | {f"teacher.{key}": getattr(each, key) for key in ("kind", "seed", "fingerprint")}
-        for each in (teacher, reference)
-    ]
-    return ", ".join(_changed(*sides))
+    ours, paper = (_settings(each, "kind", "seed", "fingerprint") for each in (teacher, reference))
+    return ", ".join(f"teacher.{change}" for change in _changed(ours, paper))
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What decides a run besides its seed, its method's options and its teacher."""
-    fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
-    sections = {
-        "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
-        "data": run.data.model_dump(),
-        "optim": run.optim.model_dump(exclude={"accumulate"}),  # has no effect on the result
-        "task": run.task.model_dump(),
-    }
-    return fields | {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+def _settings(run: Run, *more: str) -> dict[str, Any]:
+    """What decides a run besides its seed and its teacher; of weights their digest counts."""
+    fields = {"method", "epochs", "iterations", "model", "options", "data", "optim", "task", *more}
+    without = {"model": {"weights"}, "optim": {"accumulate"}}  # the second has no effect on the result
+    return dict(dotted(run.model_dump(include=fields, exclude=without)))
+
+
+def dotted(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Names and values of nested settings: optim.lr, 0.1."""
+    fields: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        fields += dotted(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+    return fields
 
 
 def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
-    return [f"{key} {ours[key]} instead of {paper[key]}" for key in ours if ours[key] != paper[key]]
+    return [f"{key} {ours[key]} instead of {paper.get(key)}" for key in ours if ours[key] != paper.get(key)]
 
 
 def row_labels(runs: Collected) -> dict[str, str]:

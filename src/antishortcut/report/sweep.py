@@ -12,7 +12,7 @@ from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, suggest
 from antishortcut.report.charts import GREY, Figure, Layers, Panel, Rows, base, colour, style, tooltips
 from antishortcut.report.collect import BASELINE, DRAWN, Collected
-from antishortcut.report.notes import flat
+from antishortcut.report.paper_pairs import dotted
 from antishortcut.report.reader import number
 from antishortcut.report.score_figures import column_title
 from antishortcut.report.stats import paired
@@ -20,9 +20,7 @@ from antishortcut.report.table import ResultTable, arrow, better, values_of
 
 IGNORED = {"kind", "suite", "name", "seed", "teacher", "early", "keep"}  # a line's runs may differ in these
 OPTIONS = "options."  # of the method; a person may leave it out
-WORD = 24  # characters of a setting in a label
 WIDE = 8.0  # times the smallest value: from here on the axis is logarithmic
-TICKS = 8  # values that are written at the axis one by one
 RULE = [4, 3]  # dashes of the baseline
 Fields = dict[str, Any]  # dotted name → value
 
@@ -122,7 +120,7 @@ def lines_over(key: str, runs: Collected) -> list[SweepLine]:
 
 def _settings(run: Run) -> Fields:
     """What decides the result, as dotted names; a number is a number, however it was written."""
-    fields = dict(flat(run.model_dump(mode="json", exclude=IGNORED)))
+    fields = dict(dotted(run.model_dump(mode="json", exclude=IGNORED)))
     del fields["model.weights"]  # their digest is there
     return {name: value if (x := number(value)) is None else x for name, value in fields.items()}
 
@@ -158,20 +156,14 @@ def _split(fields: Fields, points: list[tuple[float, str]], runs: Collected) -> 
 
 
 def _labelled(lines: list[SweepLine]) -> list[SweepLine]:
-    """Named by the suite, the method where there are several, and settings where these do not tell lines apart."""
-    several = len({line.fields["method"] for line in lines}) > 1
-    alike: dict[tuple[str | None, str], list[Fields]] = {}
+    """Named by the suite, the method, and settings where these do not tell lines apart."""
+    labelled = []
     for line in lines:
-        alike.setdefault((line.suite, line.fields["method"]), []).append(line.fields)
-    labelled: dict[str, SweepLine] = {}
-    for line in lines:
-        method = line.fields["method"]
-        label = [] if line.suite is None else [line.suite]
-        label += [method] if several or line.suite is None else []
-        label += [f"{k.rpartition('.')[2]}={_short(line.fields.get(k))}" for k in _differing(alike[line.suite, method])]
-        label += [f"#{len(labelled)}"] if " ".join(label) in labelled else []  # they differ in what was cut off
-        labelled[" ".join(label)] = replace(line, label=" ".join(label))
-    return list(labelled.values())
+        suite, method = line.suite, line.fields["method"]
+        alike = [each.fields for each in lines if (each.suite, each.fields["method"]) == (suite, method)]
+        values = [f"{name.rpartition('.')[2]}={_short(line.fields.get(name))}" for name in _differing(alike)]
+        labelled.append(replace(line, label=" ".join([suite, method, *values] if suite else [method, *values])))
+    return labelled
 
 
 def _differing(several: list[Fields]) -> list[str]:
@@ -182,7 +174,7 @@ def _differing(several: list[Fields]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:WORD]
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # --- the figure ---
@@ -235,10 +227,9 @@ def _means(lines: Sequence[SweepLine], runs: Collected, column: str) -> Rows:
 
 
 def _axis(key: str, values: list[float]) -> alt.X:
-    ticks: dict[str, Any] = {"values": values} if len(values) <= TICKS else {"tickCount": 6}
     logarithmic = values[0] > 0 and values[-1] / values[0] >= WIDE
     kind: dict[str, Any] = {"type": "log"} if logarithmic else {"zero": False}
-    axis = alt.Axis(format=".4~g", grid=False, labelOverlap="greedy", **ticks)
+    axis = alt.Axis(values=values, format=".4~g", grid=False, labelOverlap="greedy")
     return alt.X("x:Q", title=key, scale=alt.Scale(nice=False, padding=14, **kind), axis=axis)
 
 
