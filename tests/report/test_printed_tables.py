@@ -154,10 +154,10 @@ def test_ours_beside_the_printed(paper: tuple[Path, Report]) -> None:
     (side,) = sides
     assert side.labels == []
     asd = line(sides, "asd", "accuracy")
-    assert (asd.number.mean, asd.number.std) == find("Table 1", "asd", "P1", "accuracy")[4:6]
+    assert (asd.numbers[0].mean, asd.numbers[0].std) == find("Table 1", "asd", "P1", "accuracy")[4:6]
     assert asd.difference == pytest.approx(80.80 - 80.50)
     assert asd.texts()[:6] == ["accuracy", "asd", "80.80 ± 0.30 (3)", "80.50 ± 0.07 †", "+0.30", "agrees (+*)"]
-    assert line(sides, "ce", "accuracy").number.mean == find("Table 1", "student", "P1", "accuracy").mean
+    assert line(sides, "ce", "accuracy").numbers[0].mean == find("Table 1", "student", "P1", "accuracy").mean
     assert line(sides, "kd", "accuracy").agreement == "–"
     assert line(sides, "crd+kd", "accuracy").texts()[5] == "agrees (+)"  # not sure
     assert line(sides, "crd+kd", "accuracy against asd").texts()[2:5] == ["−0.20 ± 0.75 (3)", "0.21", "−0.41"]

@@ -23,10 +23,6 @@ class Printed(NamedTuple):
     best: bool = False  # the table marks it so
     note: str = ""  # what it contradicts
 
-    @property
-    def key(self) -> str:
-        return f"{self.place}|{self.row}|{self.column}|{self.measure}"
-
 
 def of_run(pair: str, name: str) -> list[Printed]:
     """What is printed of a row of a pair, tables first."""

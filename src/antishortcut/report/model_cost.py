@@ -76,13 +76,11 @@ def size_table(runs: Collected) -> SizeTable | None:
         groups.setdefault((one.run.teacher, machine), {}).setdefault(one.run.model.name, []).append(one)
     rows: list[SizeRow] = []
     for (hash_, machine), networks in groups.items():
-        teacher, above = runs.teacher_runs.get(hash_ or ""), None
+        teacher = runs.teacher_runs.get(hash_ or "")
         everyone = [one for group in networks.values() for one in group]
         base = _row(teacher.run.model.name if teacher else str(hash_), "teacher", machine, everyone, teacher, None)
-        if base.parameters is not None:
-            rows.append(base)
-            above = base.parameters
-        rows += [_row(network, "student", machine, group, group[0], above) for network, group in networks.items()]
+        rows += [base] if base.parameters is not None else []
+        rows += [_row(name, "student", machine, group, group[0], base.parameters) for name, group in networks.items()]
     return SizeTable(rows) if rows else None
 
 

@@ -117,7 +117,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         differences_explanation=difference_texts(table.differences)[2],
         comparisons=comparisons,
         printed_head=paper_comparison.HEAD,
-        printed_explanation=paper_comparison.explanation(comparisons),
+        printed_explanation=paper_comparison.EXPLANATION,
         heads=lambda columns: _heads(table, columns),
         picks=PICKS,
         sets={name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},

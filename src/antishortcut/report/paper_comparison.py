@@ -6,7 +6,7 @@ normaliser is not disclosed, only the signs of the differences to KD are compare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,11 @@ from antishortcut.report.table import HEADLINE, SURE, ResultTable, in_pairs, lea
 
 HEAD = ("measure", "method", "ours (seeds)", "printed", "ours − printed", f"sign against {BASELINE}", "printed in")
 NOTED = "†"  # a number that the paper contradicts somewhere
+EXPLANATION = (
+    "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
+    f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "
+    f"zero out. mCE, ΔCE: the normaliser is not disclosed, so {SIGNS}."
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,6 @@ def _mechanism(score: str, factor: float = 1.0, digits: int = 2) -> Measure:
     return Measure((f"mechanism raw {score}", f"mechanism aligned {score}"), factor, digits)
 
 
-SECONDS = "seconds"  # of a whole run, from its result.json
 MEASURES = {
     "accuracy": Measure((HEADLINE, "test accuracy")),
     "mIoU": Measure(("val miou",)),
@@ -62,8 +66,6 @@ MEASURES = {
     "projection on the robust subspace": _mechanism("robust_projection"),
     "InfoNCE, binary, nats": _mechanism("infonce_binary", digits=3),
     "InfoNCE, full, nats": _mechanism("infonce_full"),
-    "overhead in all, %, from": Measure((SECONDS,), digits=1, to="kd"),
-    "overhead in all, %, to": Measure((SECONDS,), digits=1, to="kd"),
 }
 ALIASES = {  # printed under another name than what it is
     "shape": "stylised",
@@ -111,22 +113,14 @@ class ComparisonRow:
     ours: Summary | None  # None where this row was not measured
     numbers: list[Printed]  # every place that prints it; the first counts
     label: str  # in what its runs are not the paper's: then numbers do not compare
-    by_sign: bool = False  # the numbers of this measure never compare
+    difference: float | None = None  # ours − printed, where numbers compare
     against: Paired | None = None  # our difference to the baseline, None where there is none
     printed_against: float = 0.0
-
-    @property
-    def number(self) -> Printed:
-        return self.numbers[0]
 
     @property
     def noted(self) -> list[Printed]:
         """Places with a contradiction."""
         return [number for number in self.numbers if number.note]
-
-    @property
-    def difference(self) -> float | None:
-        return self.ours.mean - self.number.mean if self.ours and not self.by_sign and not self.label else None
 
     @property
     def agrees(self) -> bool | None:
@@ -142,23 +136,24 @@ class ComparisonRow:
 
     def texts(self) -> list[str]:
         """The cells below HEAD, with all digits that are printed."""
-        digits = max(self.digits, len(f"{self.number.mean:g}".partition(".")[2]))
+        number = self.numbers[0]
+        digits = max(self.digits, len(f"{number.mean:g}".partition(".")[2]))
 
         def text(mean: float, std: float | None) -> str:
             value = f"{mean:z.{digits}f}".replace("-", "−")
             return value if std is None else f"{value} ± {std:.{digits}f}"
 
         ours = "–" if self.ours is None else f"{text(self.ours.mean, self.ours.std)} ({self.ours.count})"
-        printed = text(self.number.mean, self.number.std) + f" {NOTED}" * bool(self.noted)
+        printed = text(number.mean, number.std) + f" {NOTED}" * bool(self.noted)
         difference = signed(self.difference, digits)
-        return [self.measure, self.method, ours, printed, difference, self.agreement, self.number.place]
+        return [self.measure, self.method, ours, printed, difference, self.agreement, number.place]
 
     def flat(self) -> dict[str, Any]:
-        ours, against = self.ours, self.against
+        ours, against, number = self.ours, self.against, self.numbers[0]
         return {
             "method": self.method, "measure": self.measure, "score": self.column,
             "ours": ours and ours.mean, "ours ±": ours and ours.std, "seeds": ours.count if ours else 0,
-            "printed": self.number.mean, "printed ±": self.number.std, "place": self.number.place,
+            "printed": number.mean, "printed ±": number.std, "place": number.place,
             "difference": self.difference, "against": against and against.difference,
             "printed against": against and self.printed_against, "agrees": self.agrees,
             "notes": [number.note for number in self.noted], "label": self.label,
@@ -190,17 +185,6 @@ class PaperComparison:
         return vars(self) | {"rows": [row.flat() for row in self.rows]}
 
 
-def explanation(comparisons: Sequence[PaperComparison]) -> str:
-    """How to read the tables."""
-    by_sign = any(row.by_sign for each in comparisons for row in each.rows)
-    text = f" mCE, ΔCE: the normaliser is not disclosed, so {SIGNS}." if by_sign else ""
-    return (
-        "Ours and printed in print’s unit, mean ± standard deviation over seeds. Sign: of the difference to "
-        f"{BASELINE}, or to the row that the measure names; ours seed by seed, {SURE} where its 95 % interval leaves "
-        f"zero out.{text}"
-    )
-
-
 def _sign(value: float) -> str:
     return "+" if value > 0 else "−"
 
@@ -227,12 +211,11 @@ class _Suite:
 
     def compare(self) -> PaperComparison:
         rows = [*self._student_rows(), *([] if self.table.selected else self._teacher_rows())]
-        runs, run = self.table.runs, self.students[0].run
-        teacher = next((t for s in self.students if s.run.roles and (t := runs.teacher_of(s.run))), None)
+        run = self.students[0].run
         return PaperComparison(
             suite=run.suite,
-            title=paper_pairs.title_of(run, teacher),
-            labels=paper_pairs.suite_labels(runs).get(run.suite, []),
+            title=paper_pairs.title_of(run),
+            labels=paper_pairs.suite_labels(self.table.runs).get(run.suite, []),
             rows=rows,
             missing=[] if self.table.selected else list(self.missing),
         )
@@ -255,8 +238,6 @@ class _Suite:
 
     def _column(self, measure: Measure) -> str | None:
         """The first of a measure's columns that any row has; accuracy is never that of held-out images."""
-        if measure.columns == (SECONDS,):
-            return SECONDS
         held_out = any(s.eval_split == "val" for s in self.students)
         names = [name for name in measure.columns if name != HEADLINE or not held_out]
         return next((name for name in names if any(name in s.values for s in self.students)), None)
@@ -274,24 +255,17 @@ class _Suite:
         values, differences = ([value * measure.factor for value in each] for each in (values, differences))
         against = paired(differences, [0.0] * len(differences)) if differences and printed else None
         labels = [self.table.labels.get(self.groups[name][0].method, "") for name in (row, measure.to or row)]
+        ours, label = summary(values) if values else None, labels[0] or labels[1]
         return ComparisonRow(
-            group[0].method, key, column, measure.digits, summary(values) if values else None, numbers,
-            labels[0] or labels[1], measure.by_sign,
-            against if against and against.difference else None, printed,  # no difference agrees with nothing
+            group[0].method, key, column, measure.digits, ours, numbers, label,
+            difference=ours.mean - numbers[0].mean if ours and not label and not measure.by_sign else None,
+            against=against if against and against.difference else None,  # no difference agrees with nothing
+            printed_against=printed,
         )  # fmt: skip
 
     def _differences(self, group: list[Student], to: str, column: str) -> list[float]:
-        """To another row, seed by seed. Seconds are relative, and need the same machine and no cached teachers."""
-        base = self.groups.get(to, [])
-        if column != SECONDS:
-            return [a - b for a, b in zip(*in_pairs(group, base, column), strict=True)]
-        seeds = {s.run.seed: s for s in base}
-        return [
-            s.seconds / other.seconds - 1
-            for s in group
-            if (other := seeds.get(s.run.seed)) and s.seconds and other.seconds
-            if (s.execution, s.versions) == (other.execution, other.versions) and not s.execution.get("cache_teachers")
-        ]
+        """To another row, seed by seed."""
+        return [a - b for a, b in zip(*in_pairs(group, self.groups.get(to, []), column), strict=True)]
 
     def _teacher_rows(self) -> list[ComparisonRow]:
         """What is printed of the teacher, beside what its folder holds; the mean where students have several."""
@@ -301,15 +275,17 @@ class _Suite:
         names = dict.fromkeys(name for s in self.students if (name := s.run.teacher) in runs.teacher_runs)
         teachers = {name: runs.teacher_runs[name] for name in names if name}
         unlike = dict.fromkeys(unlike_teacher(run, teacher.run) for teacher in teachers.values())
-        label = [DESK] * at_desk(run) + [f"not made as the paper's ({other})" for other in unlike if other]
+        label = "; ".join([DESK] * at_desk(run) + [f"not made as the paper's ({other})" for other in unlike if other])
         values = [teacher_values(teacher, directions.get(name)) for name, teacher in teachers.items()]
         self.missing |= {"mechanism": None} if teachers.keys() - directions.keys() else {}
         rows = []
         for key, numbers in teacher_numbers(self.pair).items():
-            if ours := [each[key] for each in values if key in each]:
-                digits = 1 if "angle" in key else 3 if "energy" in key or "eigengap" in key else 2
+            if known := [each[key] for each in values if key in each]:
+                digits = 3 if "energy" in key or "eigengap" in key else 2
+                ours = summary(known)
+                difference = None if label else ours.mean - numbers[0].mean
                 column = f"{TEACHER} {key}"
-                rows.append(ComparisonRow(TEACHER, key, column, digits, summary(ours), numbers, "; ".join(label)))
+                rows.append(ComparisonRow(TEACHER, key, column, digits, ours, numbers, label, difference))
         return rows
 
 
@@ -344,13 +320,10 @@ def teacher_values(teacher: Student, directions: Directions | None) -> dict[str,
 
 
 def _spectrum(directions: Directions) -> dict[str, float | None]:
-    """Angles and eigenvalues; the gap λ_K − λ_K+1 is that of the centred covariance."""
+    """Eigenvalues; the gap λ_K − λ_K+1 is that of the centred covariance."""
     gap, centred = directions.gaps.get("centred"), directions.spectrum.get("centred", ())
-    pca = {state: directions.angles.get(f"shortcut_{state}") for state in ("final", "early")}
     eigenvalues = zip(("λ₁", "λ₂", "", "λ_K", "λ_K+1"), centred, strict=False)
     return {
-        **{f"angle of shortcut and T_{s}'s PCA, °": summary(each).mean for s, each in pca.items() if each},
-        "angle between parts, °": directions.bootstrap.get("mean"),
         "eigengap": gap,
         "eigengap, relative": gap / centred[0] if gap is not None and centred and centred[0] else None,
         "λ₁, uncentred": next(iter(directions.spectrum.get("uncentred", ())), None),

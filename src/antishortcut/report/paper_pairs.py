@@ -9,7 +9,7 @@ from typing import Any
 from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
-from antishortcut.report.collect import Collected, Student
+from antishortcut.report.collect import BASELINE, Collected
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"
@@ -57,12 +57,11 @@ def row_of(run: Run) -> str:
     return PRINTED_AS.get(run.name, run.name) if run.name == run.method else run.name
 
 
-def title_of(run: Run, teacher: Run | None) -> str:
-    """P1: ResNet-34 → ResNet-18, CIFAR-100; networks other than the paper's by their names here."""
+def title_of(run: Run) -> str:
+    """P1: ResNet-34 → ResNet-18, CIFAR-100; at desk scale by their names here."""
     pair, recipe = PAIRS[run.suite.removesuffix(MARK)], recipe_of(run.suite)
-    printed = {} if at_desk(run) else {recipe.teacher.name: pair.teacher, recipe.student.name: pair.student}
-    large, small = teacher.model.name if teacher else recipe.teacher.name, run.model.name
-    return f"{run.suite}: {printed.get(large, large)} → {printed.get(small, small)}, {pair.data}"
+    teacher, student = (recipe.teacher.name, recipe.student.name) if at_desk(run) else (pair.teacher, pair.student)
+    return f"{run.suite}: {teacher} → {student}, {pair.data}"
 
 
 def unlike(run: Run, teacher: Run | None) -> str:
@@ -70,7 +69,9 @@ def unlike(run: Run, teacher: Run | None) -> str:
 
     At desk scale: from that row cut down. `teacher` is None where its folder is not here.
     """
-    job = _paper_rows(run.suite).get(row_of(run)) or _other_row(run)
+    rows = _paper_rows(run.suite)
+    own = {"method": run.method, "options": run.options, "early": run.roles.get("early", run.early)}
+    job = rows.get(row_of(run)) or rows[BASELINE].model_copy(update=own)  # a row that the paper does not have
     recipe, settings = job.recipe, job.recipe.teacher
     options = DEFAULTS.get(job.method, {}) | recipe.methods.get(job.method, {}) | job.options
     paper_teacher = teach_run(recipe, run.fingerprint)
@@ -120,29 +121,27 @@ def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
 
 def row_labels(runs: Collected) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's."""
-    labels = {method: _labels(runs, group) for method, group in runs.groups.items()}
-    return {method: "; ".join(each) for method, each in labels.items() if each}
+    labels: dict[str, str] = {}
+    for method, group in runs.groups.items():
+        run = group[0].run
+        if pair_of(run) is not None:
+            size = "the desk suite's" if at_desk(run) else "the paper's"
+            each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
+            label = [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
+            labels |= {method: "; ".join(label)} if label else {}
+    return labels
 
 
 def suite_labels(runs: Collected) -> dict[str, list[str]]:
     """Suite of a pair → what a reader must know before reading its numbers."""
     suites: dict[str, dict[str, list[str]]] = {}  # suite → label → rows
-    for group in runs.groups.values():
-        for label in _labels(runs, group):
-            suites.setdefault(group[0].run.suite, {}).setdefault(label, []).append(group[0].run.name)
+    for method, label in row_labels(runs).items():
+        run = runs.groups[method][0].run
+        suites.setdefault(run.suite, {}).setdefault(label, []).append(run.name)
     return {
         suite: [label if label == DESK else f"{', '.join(names)}: {label}" for label, names in labels.items()]
         for suite, labels in suites.items()
     }
-
-
-def _labels(runs: Collected, group: list[Student]) -> list[str]:
-    run = group[0].run
-    if pair_of(run) is None:
-        return []
-    each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
-    size = "the desk suite's" if at_desk(run) else "the paper's"
-    return [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
 
 
 def share_of(state: str, epochs: int) -> float | str:
@@ -159,17 +158,6 @@ def _paper_rows(suite: str) -> dict[str, Job]:
     """The paper's rows of a pair at the suite's scale, by name."""
     jobs = [job for job in TABLES["paper"].jobs() if job.suite == suite.removesuffix(MARK)]
     return {job.name: desk(job) if suite.endswith(MARK) else job for job in jobs}
-
-
-def _other_row(run: Run) -> Job:
-    """A row that the paper does not have: its pair's recipe, with the batch and the method of the run."""
-    recipe = recipe_of(run.suite)
-    teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
-    optim = recipe.optim.model_copy(update={"batch": run.optim.batch})
-    return Job(
-        suite=run.suite, name=run.name, seed=run.seed, method=run.method, options=run.options,
-        recipe=recipe.model_copy(update={"optim": optim, "teacher": teacher}), early=run.roles.get("early", run.early),
-    )  # fmt: skip
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, suggest
-from antishortcut.report.charts import GREY, Figure, Layers, Panel, Rows, base, colour, style, tooltips
+from antishortcut.report.charts import Figure, Layers, Panel, Rows, base, colour, style, tooltips
 from antishortcut.report.collect import BASELINE, DRAWN, Collected
 from antishortcut.report.paper_pairs import dotted
 from antishortcut.report.reader import number
@@ -35,18 +35,6 @@ class SweepLine:
     label: str = ""
 
 
-class SweepRow(NamedTuple):
-    """A line at a value, or the baseline of a suite, which has none."""
-
-    label: str
-    value: float | None
-    method: str
-
-    @property
-    def at(self) -> str:
-        return BASELINE if self.value is None else f"{self.value:g}"
-
-
 class Sweep:
     """Lines over a setting, and the baseline of each suite. The cells are those of the result table."""
 
@@ -58,15 +46,15 @@ class Sweep:
         groups = table.runs.groups.items()
         self.base = {group[0].run.suite: method for method, group in groups if group[0].run.name == BASELINE}
 
-    def rows(self) -> list[SweepRow]:
-        """Line by line, the baseline before the first line of its suite."""
-        rows: list[SweepRow] = []
+    def rows(self) -> list[tuple[str, float | None, str]]:
+        """Label, value and method: line by line, the baseline, which has no value, before the first of its suite."""
+        rows: list[tuple[str, float | None, str]] = []
         suites: set[str | None] = set()
         for line in self.lines:
             if line.suite in self.base and line.suite not in suites:
-                rows.append(SweepRow(line.suite, None, self.base[line.suite]))
+                rows.append((line.suite, None, self.base[line.suite]))
             suites.add(line.suite)
-            rows += [SweepRow(line.label, value, method) for value, method in line.points.items()]
+            rows += [(line.label, value, method) for value, method in line.points.items()]
         return rows
 
     def head(self) -> list[str]:
@@ -75,9 +63,9 @@ class Sweep:
     def texts(self) -> list[list[str]]:
         marks = {column: self.table.marks(column) for column in self.columns}
         return [
-            [row.label, row.at, str(self.table.seeds[row.method])]
-            + [f"{' '.join(self.table.texts(row.method, c)).strip()} {marks[c][row.method]}".rstrip() for c in marks]
-            for row in self.rows()
+            [label, BASELINE if value is None else f"{value:g}", str(self.table.seeds[method])]
+            + [f"{' '.join(self.table.texts(method, c)).strip()} {marks[c][method]}".rstrip() for c in marks]
+            for label, value, method in self.rows()
         ]
 
     def explanation(self) -> str:
@@ -89,7 +77,7 @@ class Sweep:
     def flat(self) -> dict[str, Any]:
         """For JSON."""
         cells = {row["method"]: row for row in self.table.rows()}
-        rows = [{"line": row.label, "value": row.value} | cells[row.method] for row in self.rows()]
+        rows = [{"line": label, "value": value} | cells[method] for label, value, method in self.rows()]
         return {"setting": self.key, "columns": self.columns, "rows": rows}
 
 
@@ -187,9 +175,8 @@ def sweep_figure(sweep: Sweep) -> Figure:
     rules: dict[str, str] = {}  # baseline → word of the legend
     for line in lines:
         if line.suite in sweep.base and sweep.base[line.suite] not in rules:
-            single = sum(each.suite == line.suite for each in lines) == 1
             word = rules[sweep.base[line.suite]] = f"{BASELINE} of {line.suite}"
-            looks[word] = (looks[line.label][0] if single else GREY, RULE)
+            looks[word] = (looks[line.label][0], RULE)
     axis = _axis(sweep.key, sorted({value for line in lines for value in line.points}))
     panels = []
     for index, column in enumerate(sweep.columns):
@@ -208,7 +195,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
     note = (
         f"A line joins runs that differ in nothing but {sweep.key}, the seed and the name: mean over seeds and its "
         "95 % interval (Student’s t) where there are two seeds or more, cut at the panel’s edge. Dashed: "
-        f"{BASELINE} of the suite, in its line’s colour, or grey where the suite has several lines.{few}"
+        f"{BASELINE} of the suite, in the colour of its first line.{few}"
     )
     key = {f"{word} (dashed)" if dash is RULE else word: paint for word, (paint, dash) in looks.items()}
     return Figure("sweep", f"How scores depend on {sweep.key}", note, panels, key)
@@ -237,25 +224,22 @@ def _layers(
     index: int, across: alt.X, looks: dict[str, tuple[str, list[int]]], means: Rows, dashed: Rows, share: bool
 ) -> tuple[Layers, dict[str, Rows]]:
     """Bands, rules, lines and dots, from the back to the front, and their data."""
-    intervals = [row for row in means if "low" in row]
-    data = {f"sweep{index}": means, f"bands{index}": intervals, f"rules{index}": dashed}
+    bands, rules, points = (f"{name}{index}" for name in ("bands", "rules", "sweep"))
     paint = colour({word: paint for word, (paint, _) in looks.items()}, "line")
     scale = alt.Scale(domain=list(looks), range=[dash for _, dash in looks.values()])
     dash = alt.StrokeDash("line:N", scale=scale, title=None)
     room = _scale([row["value"] for row in (*means, *dashed)], share)
     up = alt.Y("value:Q", title=None, scale=room, axis=alt.Axis(tickCount=5, format="~g"))
     tips = tooltips("line:N", "x:Q", "seeds:Q", value=".3f")
-    band = base(f"bands{index}").mark_area(fillOpacity=0.15, clip=True)
-    rule = base(f"rules{index}").mark_rule(strokeWidth=1.5)
-    start = base(f"sweep{index}").encode(x=across, y=up, color=paint)
-    layers = {
-        f"bands{index}": band.encode(x=across, y=alt.Y("low:Q", title=None, scale=room), y2="high:Q", color=paint),
-        f"rules{index}": rule.encode(y=up, color=paint, strokeDash=dash, tooltip=[tips[0], *tips[2:]]),
-    }
-    behind = [layer for key, layer in layers.items() if data[key]]
-    line = start.mark_line(strokeWidth=2.2).encode(strokeDash=dash)
-    dots = start.mark_point(size=45, filled=True, opacity=1).encode(tooltip=tips)
-    return (*behind, line, dots), {key: rows for key, rows in data.items() if rows}
+    low, high = alt.Y("low:Q", title=None, scale=room), alt.Y2("high")
+    start = base(points).encode(x=across, y=up, color=paint)
+    layers = (
+        base(bands).mark_area(fillOpacity=0.15, clip=True).encode(x=across, y=low, y2=high, color=paint),
+        base(rules).mark_rule(strokeWidth=1.5).encode(y=up, color=paint, strokeDash=dash, tooltip=[tips[0], *tips[2:]]),
+        start.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
+        start.mark_point(size=45, filled=True, opacity=1).encode(tooltip=tips),
+    )
+    return layers, {points: means, bands: [row for row in means if "low" in row], rules: dashed}
 
 
 def _scale(means: list[float], share: bool) -> alt.Scale:
