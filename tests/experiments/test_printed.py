@@ -66,9 +66,8 @@ def test_repeated_numbers_agree_or_have_a_note() -> None:
 
 
 DIFFERENCES = [n for n in PRINTED if " against " in n.measure and "%" not in n.measure]
-WRONG = {
-    ("Sec. 5.5", "asd", "ade20k-resnet18", "mIoU against student"): ("asd", "kd")
-}  # the rows it is the difference of
+# the rows it is the difference of
+WRONG = {("Sec. 5.5", "asd", "ade20k-resnet18", "mIoU against student"): ("asd", "kd")}
 LOOSE = {"kd and asd": 0.15, "clean": 0.11}  # said with "about", or between numbers of one decimal
 
 

@@ -152,7 +152,7 @@ def test_evaluations_that_would_measure_more_are_named(tmp_path: Path) -> None:
     assert opened(tmp_path / "P1")[1][0].missing == ["corruptions", "stylized"]
     teacher(tmp_path)
     next((tmp_path / "teachers").rglob("directions-15.json")).unlink()
-    assert opened(tmp_path / "P1")[1][0].missing == ["corruptions", "stylized", "mechanism"]  # for its teacher
+    assert opened(tmp_path / "P1")[1][0].missing == ["corruptions", "mechanism", "stylized"]  # for its teacher
 
 
 def test_a_rewound_reference_is_the_papers() -> None:

@@ -113,9 +113,8 @@ def teacher_notes(runs: Collected) -> list[str]:
     suites: dict[str, list[tuple[Student, Student]]] = {}  # suite → (teacher, student)
     for student in runs.students:
         teacher = runs.teacher_runs.get(student.run.teacher or "")
-        if teacher is None or student.run.roles:
-            continue
-        if (teacher.eval_split, teacher.primary_metric) == (student.eval_split, student.primary_metric):
+        scored = student.eval_split, student.primary_metric
+        if teacher and not student.run.roles and (teacher.eval_split, teacher.primary_metric) == scored:
             suites.setdefault(student.run.suite, []).append((teacher, student))
     lines = []
     for suite, pairs in suites.items():
@@ -123,9 +122,8 @@ def teacher_notes(runs: Collected) -> list[str]:
             continue
         above, below = ([run.values["last"] for run in side] for side in zip(*pairs, strict=True))
         ahead, first = paired(above, below), pairs[0][1]
-        teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
         line = (
-            f"{suite}: the {teachers} {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, students "
+            f"{suite}: {words(first.primary_metric)} on {first.eval_split} of the teacher {fmean(above):.3f}, of students "
             f"trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
             f"{interval(ahead)}."
         )

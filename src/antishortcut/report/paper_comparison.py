@@ -207,7 +207,7 @@ class _Suite:
         self.groups = {row_of(group[0].run): group for group in groups}
         self.students = [student for group in groups for student in group]
         self.printed = {row: numbers_of(self.pair, row) for row in self.groups}
-        self.missing: dict[str, None] = {}  # evaluations
+        self.missing: set[str] = set()  # evaluations
 
     def compare(self) -> PaperComparison:
         rows = [*self._student_rows(), *([] if self.table.selected else self._teacher_rows())]
@@ -217,21 +217,19 @@ class _Suite:
             title=paper_pairs.title_of(run),
             labels=paper_pairs.suite_labels(self.table.runs).get(run.suite, []),
             rows=rows,
-            missing=[] if self.table.selected else list(self.missing),
+            missing=[] if self.table.selected else sorted(self.missing),
         )
 
     def _student_rows(self) -> list[ComparisonRow]:
-        """What is printed of any row and has a score of ours, in the order of MEASURES."""
-        order = list(MEASURES)
-        measures = {key: measure_of(key) for numbers in self.printed.values() for key in numbers}
-        known = [(key, measure) for key, measure in measures.items() if measure is not None]
-        known.sort(key=lambda one: order.index(one[0] if one[0] in MEASURES else one[0].partition(" against ")[0]))
+        """What is printed of any row and has a score of ours, in the order of print."""
         rows: list[ComparisonRow] = []
-        for key, measure in known:
+        for key in dict.fromkeys(key for numbers in self.printed.values() for key in numbers):
+            if (measure := measure_of(key)) is None:
+                continue
             column = self._column(measure)
             if column is None:
                 group = measure.columns[0].split()[0]
-                self.missing["clean" if group in (HEADLINE, "val") else group] = None
+                self.missing.add("clean" if group in (HEADLINE, "val") else group)
             elif measure.to in ("", *self.groups) and (not self.table.selected or column in self.table.selected):
                 rows += [self._row(row, key, measure, column) for row in self.groups if key in self.printed[row]]
         return rows
@@ -277,7 +275,7 @@ class _Suite:
         unlike = dict.fromkeys(unlike_teacher(run, teacher.run) for teacher in teachers.values())
         label = "; ".join([DESK] * at_desk(run) + [f"not made as the paper's ({other})" for other in unlike if other])
         values = [teacher_values(teacher, directions.get(name)) for name, teacher in teachers.items()]
-        self.missing |= {"mechanism": None} if teachers.keys() - directions.keys() else {}
+        self.missing |= {"mechanism"} if teachers.keys() - directions.keys() else set()
         rows = []
         for key, numbers in teacher_numbers(self.pair).items():
             if known := [each[key] for each in values if key in each]:
