@@ -123,8 +123,8 @@ def teacher_notes(runs: Collected) -> list[str]:
         above, below = ([run.values["last"] for run in side] for side in zip(*pairs, strict=True))
         ahead, first = paired(above, below), pairs[0][1]
         line = (
-            f"{suite}: {words(first.primary_metric)} on {first.eval_split} of the teacher {fmean(above):.3f}, of students "
-            f"trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
+            f"{suite}: the teacher has {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, "
+            f"students trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
             f"{interval(ahead)}."
         )
         if ahead.low is not None and ahead.low <= 0:
