@@ -15,7 +15,7 @@ from antishortcut.errors import UserError
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.scatter import ScatterAnalysis
-from antishortcut.report.sweep import Sweep, lines_over, sweep_columns, sweep_figure
+from antishortcut.report.sweep import Sweep, lines_over, sweep_figure
 from antishortcut.report.table import ResultTable
 from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import HOSTILE, SCRIPT, score
@@ -44,14 +44,17 @@ def kd(root: Path, seed: int, last: float, **more: Any) -> RunDir:
     return made(root, "kd", seed, last, **{"method": "kd", "options": {"weight": 1.0}, "roles": {}} | more)
 
 
-def swept(root: Path, key: str = "strength", *columns: str) -> Sweep:
-    return Sweep(collect(root), key, columns or ("last",))
+def swept(root: Path, key: str = "strength", columns: str = "last") -> Sweep:
+    return Sweep(ResultTable(collect(root)).select(columns), key)
 
 
 def lines(root: Path, key: str = "strength") -> dict[str, list[tuple[float, int]]]:
     """Label → values, and how many seeds each has."""
-    result = lines_over(key, collect(root).students)
-    return {line.label: [(value, len(group)) for value, group in line.points] for line in result}
+    runs = collect(root)
+    return {
+        line.label: [(value, len(runs.groups[method])) for value, method in line.points.items()]
+        for line in lines_over(key, runs)
+    }
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def suite(tmp_path: Path) -> Path:
     table = {
         None: ((0.50, 0.60, 0.70), (0.30, 0.20, 0.10)),
         0.5: ((0.60, 0.71, 0.80), (0.25, 0.16, 0.05)),  # surely better than KD: +0.10, +0.11, +0.10
-        2.0: ((0.40, 0.52, 0.59), (0.35, 0.15, 0.10)),  # surely worse in accuracy; mce +0.05, −0.05, 0
+        2.0: ((0.40, 0.52, 0.59), (0.35, 0.155, 0.10)),  # surely worse in accuracy; mce +0.05, −0.045, 0
     }
     for strength, (accuracies, errors) in table.items():
         for seed, (last, mce) in enumerate(zip(accuracies, errors, strict=True), start=1):
@@ -70,23 +73,18 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_means_and_marks(suite: Path) -> None:
-    rows = swept(suite, "strength", "last", "corruptions mce").rows()
-    assert [(row.label, row.at, row.method) for row in rows] == [
-        ("S", "kd", "kd"), ("S", "0.5", "contrast-0.5"), ("S", "2", "contrast-2"),
-    ]  # fmt: skip
-    accuracy, errors = ([row.cells[column] for row in rows] for column in ("last", "corruptions mce"))
-    assert [cell.score.mean for cell in accuracy] == pytest.approx([0.6, 2.11 / 3, 1.51 / 3])
-    assert accuracy[0].score.std == pytest.approx(0.1)
-    assert [cell.mark for cell in accuracy] == ["", "▲", "▼"]
-    assert [cell.mark for cell in errors] == ["", "▲", ""]  # −0.05, −0.04, −0.05: less is better
-    assert str(accuracy[1]) == "0.703 ± 0.100 (3) ▲"
-    assert str(errors[2]) == "0.200 ± 0.132 (3)"
+    sweep = swept(suite, columns="last,corruptions mce")
+    assert [method for _, _, method in sweep.rows()] == ["kd", "contrast-0.5", "contrast-2"]
+    assert sweep.texts() == [  # mce −0.05, −0.04, −0.05: less is better
+        ["S", "kd", "3", "0.600 ± 0.100", "0.200 ± 0.100"],
+        ["S contrast", "0.5", "3", "0.703 ± 0.100 ★▲*", "0.153 ± 0.100 ★▲*"],
+        ["S contrast", "2", "3", "0.503 ± 0.096 ▼*", "0.202 ± 0.131 ▼"],
+    ]
 
 
 def test_the_figure_has_t_intervals_and_the_baseline(suite: Path) -> None:
-    result = collect(suite)
-    figure = sweep_figure(swept(suite), ResultTable(result))
-    assert figure.key == {"S": "#0072B2", "kd of S (dashed)": "#0072B2"}
+    figure = sweep_figure(swept(suite))
+    assert figure.key == {"S contrast": "#0072B2", "kd of S (dashed)": "#0072B2"}
     (panel,) = figure.panels
     first, second = panel.data["sweep0"]
     mean, half = 2.11 / 3, 4.302653 * 0.100167 / 3**0.5  # t(0.975; 2) · s / √3
@@ -106,22 +104,21 @@ def test_rows_that_differ_otherwise_are_not_mixed(tmp_path: Path) -> None:
         contrast(tmp_path, 1.0, seed, 0.1, name="other", roles=BOTH | {"early": f"{seed:016x}/15%"})
         contrast(tmp_path, 1.0, seed, 0.1, name="longer", epochs=3)
     assert lines(tmp_path) == {
-        "S contrast task_weight=0": [(0.5, 2), (1.0, 2)],
         "S contrast task_weight=–": [(0.5, 2), (1.0, 2)],
+        "S contrast task_weight=0": [(0.5, 2), (1.0, 2)],
         "S residual": [(0.5, 2), (1.0, 2)],
     }
-    means = [row.cells["last"].score.mean for row in swept(tmp_path).rows()]
-    assert means == pytest.approx([0.6, 0.6, 0.5, 0.5, 0.7, 0.7])
+    assert [row["last"] for row in swept(tmp_path).flat()["rows"]] == pytest.approx([0.5, 0.5, 0.6, 0.6, 0.7, 0.7])
 
 
 def test_another_teacher_is_another_line_and_another_name_is_not(tmp_path: Path) -> None:
     for strength in (1, 2.0):  # an integer is the same number
         contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16)
         contrast(tmp_path, strength, 1, 0.5, teacher="a" * 16, name=f"again-{strength}", options={"weight": 1})
-    assert lines(tmp_path) == {"S": [(1.0, 1), (2.0, 1)]}
+    assert lines(tmp_path) == {"S contrast": [(1.0, 1), (2.0, 1)]}
     for strength in (1.0, 2.0):
         contrast(tmp_path, strength, 1, 0.9, teacher="b" * 16, name=f"large-{strength}")
-    assert lines(tmp_path) == {f"S teacher={letter * 16}": [(1.0, 1), (2.0, 1)] for letter in "ab"}
+    assert lines(tmp_path) == {f"S contrast teacher={letter * 16}": [(1.0, 1), (2.0, 1)] for letter in "ab"}
 
 
 def test_suites_are_not_mixed(tmp_path: Path) -> None:
@@ -129,10 +126,12 @@ def test_suites_are_not_mixed(tmp_path: Path) -> None:
         for strength in (1.0, 2.0):
             contrast(tmp_path, strength, 1, 0.5, suite=suite)
         kd(tmp_path, 1, 0.4, suite=suite)
-    assert lines(tmp_path) == {"P2": [(1.0, 1), (2.0, 1)], "P10": [(1.0, 1), (2.0, 1)]}
-    assert [row.label for row in swept(tmp_path).rows()] == ["P2"] * 3 + ["P10"] * 3
-    figure = sweep_figure(swept(tmp_path), ResultTable(collect(tmp_path)))
-    assert list(figure.key) == ["P2", "P10", "kd of P2 (dashed)", "kd of P10 (dashed)"]
+    assert lines(tmp_path) == {f"{suite} contrast": [(1.0, 1), (2.0, 1)] for suite in ("P2", "P10")}
+    assert [label for label, _, _ in swept(tmp_path).rows()] == [
+        "P2", "P2 contrast", "P2 contrast", "P10", "P10 contrast", "P10 contrast",
+    ]  # fmt: skip
+    figure = sweep_figure(swept(tmp_path))
+    assert list(figure.key) == ["P2 contrast", "P10 contrast", "kd of P2 (dashed)", "kd of P10 (dashed)"]
     assert len(set(figure.key.values())) == 2
 
 
@@ -145,13 +144,11 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
             contrast(tmp_path, 1.0, seed, base + 0.05, teacher=f"{rho}", **more)
     both = [(0.8, 2), (0.95, 2)]
     assert lines(tmp_path, "data.options.rho") == {"kd": both, "contrast": both}
-    rows = swept(tmp_path, "data.options.rho").rows()
-    assert [(row.label, row.at, row.cells["last"].mark) for row in rows] == [
-        ("kd", "0.8", ""), ("kd", "0.95", ""), ("contrast", "0.8", "▲"), ("contrast", "0.95", "▲"),
+    sweep = swept(tmp_path, "data.options.rho")
+    assert [[row["line"], row["value"], row["last mark"]] for row in sweep.flat()["rows"]] == [
+        ["kd", 0.8, ""], ["kd", 0.95, ""], ["contrast", 0.8, "★▲*"], ["contrast", 0.95, "★▲*"],
     ]  # fmt: skip
-    assert (
-        "rules0" not in sweep_figure(swept(tmp_path, "data.options.rho"), ResultTable(collect(tmp_path))).panels[0].data
-    )
+    assert sweep_figure(sweep).panels[0].data["rules0"] == []
 
 
 @pytest.mark.parametrize(
@@ -177,19 +174,20 @@ def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, mess
 
 
 def test_columns(suite: Path) -> None:
-    assert sweep_columns(ResultTable(collect(suite))) == ["last"]  # more is better; not best, not mce
-    folder = RunDir(suite / "S" / "kd-s1")
-    score(folder, "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
-    assert sweep_columns(ResultTable(collect(suite))) == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
+    assert Sweep(ResultTable(collect(suite)), "strength").columns == ["last"]  # more is better; not best, not mce
+    score(RunDir(suite / "S" / "kd-s1"), "hard", {"hard_accuracy": 0.5, "balanced_accuracy": 0.6})
+    sweep = Sweep(ResultTable(collect(suite)), "strength")
+    assert sweep.columns == ["last", "hard hard_accuracy", "hard balanced_accuracy"]
     result = make_report(suite, "mce", sweep="strength")["sweep"]
     assert (result["setting"], result["columns"]) == ("strength", ["corruptions mce"])
     assert result["rows"][1] == {
-        "line": "S", "value": 0.5, "corruptions mce seeds": 3, "corruptions mce mark": "▲",
+        "line": "S contrast", "value": 0.5, "method": "contrast-0.5", "label": "", "seeds": 3,
         "corruptions mce": pytest.approx(0.46 / 3), "corruptions mce ±": pytest.approx(0.10017, abs=1e-5),
+        "corruptions mce mark": "★▲*",
     }  # fmt: skip
 
 
-# x and y of three runs a seed: by hand, seed 1 ranks alike; seed 2 ranks (1, 3, 2) against (3, 1, 2)
+# x and y of three runs a seed
 DOTS = {
     "kd": ((0.1, 0.2), (0.1, 0.9)),
     "a": ((0.2, 0.4), (0.3, 0.1)),
@@ -215,12 +213,10 @@ def scattered(root: Path, columns: str) -> ScatterAnalysis:
 def test_correlation_and_regret_by_hand(dots: Path) -> None:
     result = scattered(dots, "last,conflict accuracy")
     assert (result.x, result.y, len(result.students)) == ("last", "conflict accuracy", 6)
-    assert [choice.spearman for choice in result.choices] == pytest.approx([1.0, -1.0])
-    assert result.within == pytest.approx(0.0)
     assert [(c.picked, c.best) for c in result.choices] == [("b", "b"), ("a", "kd")]
     assert [c.regret for c in result.choices] == pytest.approx([0.0, 0.8])
     assert [c.baseline for c in result.choices] == pytest.approx([0.5, 0.0])
-    assert result.regrets == pytest.approx((0.4, 0.25))
+    assert (result.regret, result.baseline) == pytest.approx((0.4, 0.25))
     x, y = ([values[seed][at] for values in DOTS.values() for seed in (0, 1)] for at in (0, 1))
     assert result.spearman == pytest.approx(spearmanr(x, y).statistic)  # with ties in x
 
@@ -229,10 +225,10 @@ def test_where_less_is_better_the_least_is_best(dots: Path) -> None:
     """1 − y, of which less is better, says what y says."""
     straight, turned = (scattered(dots, f"last,{y}") for y in ("conflict accuracy", "corruptions mce"))
     assert turned.spearman == pytest.approx(straight.spearman)
-    assert turned.regrets == pytest.approx(straight.regrets)
+    assert (turned.regret, turned.baseline) == pytest.approx((straight.regret, straight.baseline))
     back = scattered(dots, "mce,conflict accuracy")
     assert back.spearman == pytest.approx(1.0)
-    assert back.regrets == pytest.approx((0.0, 0.25))
+    assert (back.regret, back.baseline) == pytest.approx((0.0, 0.25))
     assert "corruptions mce: less is better" in back.explanation()
     assert "own thing: no way is better" in scattered(dots, "thing,last").explanation()
 
@@ -259,16 +255,16 @@ def test_the_page_has_both_sections(suite: Path) -> None:
     assert '<section id="sweep"><h2>How scores depend on strength</h2>' in page
     assert '<section id="scatter"><h2>Choosing by last: does it find the best corruptions mce?</h2>' in page
     assert '<a href="#sweep">How scores depend on strength</a>' in page
-    assert "better than kd</span>" in page
+    assert page.count("better than kd, the interval leaves zero out</span>") == 4  # in both tables, for both scores
     for name in ("sweep", "scatter"):
         assert (suite / "figures" / f"{name}.svg").read_text().startswith("<svg")
     sheet = (suite / "sweep.md").read_text()
-    assert "| line | strength | last ↑ |\n" in sheet
-    assert "| S | kd | 0.600 ± 0.100 (3) |\n| S | 0.5 | 0.703 ± 0.100 (3) ▲ |\n" in sheet
+    assert "| line | strength | seeds | last ↑ |\n" in sheet
+    assert "| S | kd | 3 | 0.600 ± 0.100 |\n| S contrast | 0.5 | 3 | 0.703 ± 0.100 ★▲* |\n" in sheet
     assert "▲ better, ▼ worse than kd" in sheet
     sheet = (suite / "scatter.md").read_text()
-    assert "| rank correlation within suite and seed, mean | +0.46 | 9 runs in 3 groups |" in sheet  # (1 − ½ + √¾) / 3
-    assert "| S | 1 | 3 | +1.00 | contrast-0.5 | contrast-0.5 | 0.000 | 0.050 |" in sheet
+    assert "| regret of choosing by last | 0.002 | 3 groups of one suite and seed |" in sheet  # 0, 0.005, 0
+    assert "| S | 1 | 3 | contrast-0.5 | contrast-0.5 | 0.000 | 0.050 |" in sheet
     plain = suite / "plain"
     kd(plain, 1, 0.5)
     make_report(plain)

@@ -106,7 +106,7 @@ def report(
         table(*shown[:3])
         tell("\n".join(shown.below) + "\n")
     for swept, _ in report.drawn.sweep:
-        table(f"by {swept.key} (more in sweep.md)", swept.head(), swept.brief())
+        table(f"by {swept.key}", swept.head(), swept.texts())
     for dotted, figure in report.drawn.scatter:
         table(figure.title, ["", "value", "over"], dotted.numbers())
     for entry in (*summary["unfinished"], *summary["skipped"]):

@@ -23,10 +23,6 @@ class Printed(NamedTuple):
     best: bool = False  # the table marks it so
     note: str = ""  # what it contradicts
 
-    @property
-    def key(self) -> str:
-        return f"{self.place}|{self.row}|{self.column}|{self.measure}"
-
 
 def of_run(pair: str, name: str) -> list[Printed]:
     """What is printed of a row of a pair, tables first."""
@@ -35,10 +31,7 @@ def of_run(pair: str, name: str) -> list[Printed]:
 
 def find(place: str, row: str, column: str, measure: str) -> Printed:
     """The one number of that place; the first when the text repeats it there."""
-    for number in PRINTED:
-        if number[:4] == (place, row, column, measure):
-            return number
-    raise KeyError(f"nothing is printed at {place}|{row}|{column}|{measure}")
+    return next(number for number in PRINTED if number[:4] == (place, row, column, measure))
 
 
 def _read() -> Iterator[Printed]:

@@ -33,7 +33,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
         from antishortcut.report.page import make_figures, render
         from antishortcut.report.scatter import ScatterAnalysis, scatter_figure
         from antishortcut.report.segmentation_figures import draw_scenes
-        from antishortcut.report.sweep import Sweep, sweep_columns, sweep_figure
+        from antishortcut.report.sweep import Sweep, sweep_figure
         from antishortcut.report.table import ResultTable
         from antishortcut.report.text import Report, write_texts
     except ModuleNotFoundError as error:
@@ -48,8 +48,8 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
     selected = table.select(columns)
     drawn = make_figures(table if runs.drawn is runs else ResultTable(runs.drawn))
     if sweep is not None:
-        swept = Sweep(runs, sweep, sweep_columns(table) if columns is None else selected.columns)
-        drawn.sweep.append((swept, sweep_figure(swept, table)))
+        swept = Sweep(selected, sweep)
+        drawn.sweep.append((swept, sweep_figure(swept)))
     if scatter is not None:
         dots = ScatterAnalysis(table, scatter)
         drawn.scatter.append((dots, scatter_figure(dots, runs)))

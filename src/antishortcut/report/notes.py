@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from antishortcut.report.collect import Collected, Student
+from antishortcut.report.paper_pairs import dotted
 from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable, interval, signed, words
 
@@ -38,17 +39,9 @@ def _settings(students: Iterable[Student]) -> list[dict[str, Any]]:
     return [student.run.model_dump(mode="json", exclude={"name", "seed"}) for student in students]
 
 
-def flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Dotted names and values of nested settings."""
-    fields: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        fields += flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
-    return fields
-
-
 def _counted(trees: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
     """Field → value → how many have it."""
-    rows = [dict(flat(tree)) for tree in trees]
+    rows = [dict(dotted(tree)) for tree in trees]
     fields = dict.fromkeys(field for row in rows for field in row)
     return {field: Counter("–" if row.get(field) is None else str(row[field]) for row in rows) for field in fields}
 
@@ -62,9 +55,17 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(value if len(counts) == 1 else f"{value} ({count} runs)" for value, count in counts.items())
 
 
+def _grouped(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
+    """Key → its different values, in order."""
+    groups: dict[Any, dict[str, None]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in groups.items()}
+
+
 def warnings(table: ResultTable) -> list[str]:
     """What a reader must know before comparing."""
-    runs, result = table.runs, list(table.suite_labels)
+    runs, students, result = table.runs, table.runs.students, list(table.suite_labels)
     few = runs.drawn.groups
     if len(few) < len(runs.groups):
         suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))
@@ -72,36 +73,26 @@ def warnings(table: ResultTable) -> list[str]:
             f"Charts show {len(few)} of {len(runs.groups)} methods, those of {suites}; the tables show all. "
             "A report on one suite’s folder draws that suite."
         )
-    mixed: dict[str, list[str]] = {}  # settings → methods whose seeds differ in them
-    for method, students in runs.groups.items():
-        fields = [field for field, counts in _counted(_settings(students)).items() if len(counts) > 1]
-        mixed.setdefault(", ".join(fields), []).append(method)
-    result += [
-        f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."
-        for fields, methods in mixed.items()
-        if fields
-    ]
-    metrics: dict[str, dict[str, None]] = {}  # score → suites
-    for student in runs.students:
-        metrics.setdefault(words(student.primary_metric), {})[student.run.suite] = None
+    seeds = {method: _counted(_settings(group)).items() for method, group in runs.groups.items()}
+    mixed = _grouped((", ".join(f for f, counts in each if len(counts) > 1), method) for method, each in seeds.items())
+    for fields, methods in mixed.items():
+        result += [f"The seeds of {', '.join(methods)} differ in more than the seed: {fields}."] * bool(fields)
+    metrics = _grouped((words(s.primary_metric), s.run.suite) for s in students)
     if len(metrics) > 1:
         scores = "; ".join(f"{score} ({', '.join(suites)})" for score, suites in metrics.items())
         result.append(f"Runs were judged by different scores, which last and best are: {scores}.")
     different = []
     for field, default in ROUNDING.items():  # those of the teacher count only in runs that have one
-        own = [s for s in runs.students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
+        own = [s for s in students if s.execution and (s.run.roles or not field.startswith("teacher_"))]
         counts = Counter(str(s.execution.get(field, default)) for s in own)
         different += [f"{field} {_listed(counts)}"] * (len(counts) > 1)
     if different:
         result.append(f"Runs were not all computed alike, which changes last digits: {'; '.join(different)}.")
-    splits = sorted({student.eval_split for student in runs.students})
+    splits = sorted({student.eval_split for student in students})
     if len(splits) > 1:
         result.append(f"Runs were judged on different sets during training: {', '.join(splits)}.")
     for kind, text in (("sources", "come from different places"), ("marks", "are not the same")):
-        values: dict[tuple[str, str], set[str]] = {}
-        for student in runs.students:
-            for name, value in getattr(student, kind).items():
-                values.setdefault((student.run.suite, name), set()).add(value)
+        values = _grouped(((s.run.suite, name), value) for s in students for name, value in getattr(s, kind).items())
         if sets := sorted({name for (_, name), each in values.items() if len(each) > 1}):
             result.append(f"The images of {', '.join(sets)} {text} for all runs: their numbers do not compare.")
     return result
@@ -122,9 +113,8 @@ def teacher_notes(runs: Collected) -> list[str]:
     suites: dict[str, list[tuple[Student, Student]]] = {}  # suite → (teacher, student)
     for student in runs.students:
         teacher = runs.teacher_runs.get(student.run.teacher or "")
-        if teacher is None or student.run.roles:
-            continue
-        if (teacher.eval_split, teacher.primary_metric) == (student.eval_split, student.primary_metric):
+        scored = student.eval_split, student.primary_metric
+        if teacher and not student.run.roles and (teacher.eval_split, teacher.primary_metric) == scored:
             suites.setdefault(student.run.suite, []).append((teacher, student))
     lines = []
     for suite, pairs in suites.items():
@@ -132,10 +122,9 @@ def teacher_notes(runs: Collected) -> list[str]:
             continue
         above, below = ([run.values["last"] for run in side] for side in zip(*pairs, strict=True))
         ahead, first = paired(above, below), pairs[0][1]
-        teachers = "teachers have" if len({teacher.path for teacher, _ in pairs}) > 1 else "teacher has"
         line = (
-            f"{suite}: the {teachers} {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, students "
-            f"trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
+            f"{suite}: the teacher has {words(first.primary_metric)} {fmean(above):.3f} on {first.eval_split}, "
+            f"students trained on labels only {fmean(below):.3f}; difference {signed(ahead.difference)}, 95 % interval "
             f"{interval(ahead)}."
         )
         if ahead.low is not None and ahead.low <= 0:

@@ -103,7 +103,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         seeds_needed=Difference.NOTE,
         comparisons=comparisons,
         printed_head=paper_comparison.HEAD,
-        printed_explanation=paper_comparison.explanation(comparisons),
+        printed_explanation=paper_comparison.EXPLANATION,
         picks=PICKS,
         sets={name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         views={name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
+from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
-from antishortcut.report.collect import Collected, Student
+from antishortcut.report.collect import BASELINE, Collected
 
 SIGNS = "compare signs against KD only"
 DESK = f"desk scale, not the paper's size: {SIGNS}"
@@ -40,15 +42,6 @@ DEFAULTS: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
-class PaperRun(NamedTuple):
-    """How a row of the paper's is trained."""
-
-    recipe: Recipe
-    method: str
-    options: dict[str, Value]
-    early: str
-
-
 def pair_of(run: Run) -> str | None:
     """The paper's pair that a run belongs to by its suite and its data, at either scale."""
     name = run.suite.removesuffix(MARK)
@@ -64,12 +57,11 @@ def row_of(run: Run) -> str:
     return PRINTED_AS.get(run.name, run.name) if run.name == run.method else run.name
 
 
-def title_of(run: Run, teacher: Run | None) -> str:
-    """P1: ResNet-34 → ResNet-18, CIFAR-100; networks other than the paper's by their names here."""
+def title_of(run: Run) -> str:
+    """P1: ResNet-34 → ResNet-18, CIFAR-100; at desk scale by their names here."""
     pair, recipe = PAIRS[run.suite.removesuffix(MARK)], recipe_of(run.suite)
-    printed = {} if at_desk(run) else {recipe.teacher.name: pair.teacher, recipe.student.name: pair.student}
-    large, small = teacher.model.name if teacher else recipe.teacher.name, run.model.name
-    return f"{run.suite}: {printed.get(large, large)} → {printed.get(small, small)}, {pair.data}"
+    teacher, student = (recipe.teacher.name, recipe.student.name) if at_desk(run) else (pair.teacher, pair.student)
+    return f"{run.suite}: {teacher} → {student}, {pair.data}"
 
 
 def unlike(run: Run, teacher: Run | None) -> str:
@@ -77,84 +69,79 @@ def unlike(run: Run, teacher: Run | None) -> str:
 
     At desk scale: from that row cut down. `teacher` is None where its folder is not here.
     """
-    known = _paper_runs(run.suite).get(row_of(run)) or _other_row(run)
-    paper_teacher = teach_run(known.recipe, run.fingerprint)
+    rows = _paper_rows(run.suite)
+    own = {"method": run.method, "options": run.options, "early": run.roles.get("early", run.early)}
+    job = rows.get(row_of(run)) or rows[BASELINE].model_copy(update=own)  # a row that the paper does not have
+    recipe, settings = job.recipe, job.recipe.teacher
+    options = DEFAULTS.get(job.method, {}) | recipe.methods.get(job.method, {}) | job.options
+    paper_teacher = teach_run(recipe, run.fingerprint)
     reference = distill_run(
-        known.recipe, run.fingerprint, method=known.method, options=known.options, seed=run.seed, roles={},
-        teacher=paper_teacher.hash, early=known.early, suite=run.suite, name=run.name,
+        recipe, run.fingerprint, method=job.method, options=options, seed=run.seed, roles={},
+        teacher=paper_teacher.hash, early=settings.early, suite=run.suite, name=run.name,
     )  # fmt: skip
     ours, paper = _settings(run), _settings(reference)
-    ours |= {f"method.{key}": value for key, value in run.options.items()}
-    paper |= {f"method.{key}": known.options.get(key) for key in run.options}
     if run.roles:
-        expected, settings = known.early, known.recipe.teacher
+        early, expected = run.roles.get("early", run.early), job.early or settings.early
+        state = expected
         if expected == "rewind":
-            expected = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
-        early, epochs = run.roles.get("early", run.early), known.recipe.epochs
-        same = share_of(early, epochs) == share_of(expected, epochs)
-        ours["T_early"], paper["T_early"] = early, early if same else known.early
+            state = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+        same = share_of(early, recipe.epochs) == share_of(state, recipe.epochs)
+        ours["T_early"], paper["T_early"] = early, early if same else expected
     changed = _changed(ours, paper)
     if run.teacher is not None and run.roles and run.teacher != paper_teacher.hash:
-        other = unlike_teacher(run, teacher, known.recipe) if teacher else "another teacher, whose folder is not here"
-        changed += [other] if other else []
-    return ", ".join(changed)
+        changed.append(unlike_teacher(run, teacher, recipe) if teacher else "another teacher, whose folder is not here")
+    return ", ".join(filter(None, changed))
 
 
 def unlike_teacher(run: Run, teacher: Run, recipe: Recipe | None = None) -> str:
     """The same of a student's teacher."""
     reference = teach_run(recipe or recipe_of(run.suite), run.fingerprint)
-    sides = [
-        {f"teacher.{key}": value for key, value in _settings(each).items()}
-        | {f"teacher.{key}": getattr(each, key) for key in ("kind", "seed", "fingerprint")}
-        for each in (teacher, reference)
-    ]
-    return ", ".join(_changed(*sides))
+    ours, paper = (_settings(each, "kind", "seed", "fingerprint") for each in (teacher, reference))
+    return ", ".join(f"teacher.{change}" for change in _changed(ours, paper))
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What decides a run besides its seed, its method's options and its teacher."""
-    fields = {"method": run.method, "epochs": run.epochs, "iterations": run.iterations, "model": run.model.name}
-    sections = {
-        "model": run.model.model_dump(exclude={"name", "weights"}),  # of weights their digest counts
-        "data": run.data.model_dump(),
-        "optim": run.optim.model_dump(exclude={"accumulate"}),  # has no effect on the result
-        "task": run.task.model_dump(),
-    }
-    return fields | {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+def _settings(run: Run, *more: str) -> dict[str, Any]:
+    """What decides a run besides its seed and its teacher; of weights their digest counts."""
+    fields = {"method", "epochs", "iterations", "model", "options", "data", "optim", "task", *more}
+    without = {"model": {"weights"}, "optim": {"accumulate"}}  # the second has no effect on the result
+    return dict(dotted(run.model_dump(include=fields, exclude=without)))
+
+
+def dotted(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Names and values of nested settings: optim.lr, 0.1."""
+    fields: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        fields += dotted(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+    return fields
 
 
 def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
-    def text(value: Any) -> Any:
-        return "none" if value is None else value
-
-    return [f"{key} {text(ours[key])} instead of {text(paper[key])}" for key in ours if ours[key] != paper[key]]
+    return [f"{key} {ours[key]} instead of {paper.get(key)}" for key in ours if ours[key] != paper.get(key)]
 
 
 def row_labels(runs: Collected) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's."""
-    labels = {method: _labels(runs, group) for method, group in runs.groups.items()}
-    return {method: "; ".join(each) for method, each in labels.items() if each}
+    labels: dict[str, str] = {}
+    for method, group in runs.groups.items():
+        run = group[0].run
+        if pair_of(run) is not None:
+            size = "the desk suite's" if at_desk(run) else "the paper's"
+            each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
+            label = [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
+            labels |= {method: "; ".join(label)} if label else {}
+    return labels
 
 
 def suite_labels(runs: Collected) -> dict[str, list[str]]:
     """Suite of a pair → what a reader must know before reading its numbers."""
     suites: dict[str, dict[str, list[str]]] = {}  # suite → label → rows
-    for group in runs.groups.values():
-        for label in _labels(runs, group):
-            suites.setdefault(group[0].run.suite, {}).setdefault(label, []).append(group[0].run.name)
+    for method, label in row_labels(runs).items():
+        run = runs.groups[method][0].run
+        suites.setdefault(run.suite, {}).setdefault(label, []).append(run.name)
     return {
         suite: [label if label == DESK else f"{', '.join(names)}: {label}" for label, names in labels.items()]
         for suite, labels in suites.items()
     }
-
-
-def _labels(runs: Collected, group: list[Student]) -> list[str]:
-    run = group[0].run
-    if pair_of(run) is None:
-        return []
-    each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
-    size = "the desk suite's" if at_desk(run) else "the paper's"
-    return [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
 
 
 def share_of(state: str, epochs: int) -> float | str:
@@ -167,25 +154,10 @@ def share_of(state: str, epochs: int) -> float | str:
 
 
 @cache
-def _paper_runs(suite: str) -> dict[str, PaperRun]:
+def _paper_rows(suite: str) -> dict[str, Job]:
     """The paper's rows of a pair at the suite's scale, by name."""
-    name = suite.removesuffix(MARK)
-    rows: dict[str, PaperRun] = {}
-    for job in TABLES["paper"].jobs():
-        if job.suite == name and job.name not in rows:
-            own = desk(job) if suite.endswith(MARK) else job
-            options = DEFAULTS[own.method] | own.recipe.methods.get(own.method, {}) | own.options
-            rows[own.name] = PaperRun(own.recipe, own.method, options, own.early or own.recipe.teacher.early)
-    return rows
-
-
-def _other_row(run: Run) -> PaperRun:
-    """A row that the paper does not have: its pair's recipe, with the batch and the method of the run."""
-    recipe = recipe_of(run.suite)
-    teacher = recipe.teacher.model_copy(update={"batch": recipe.optim.batch})
-    optim = recipe.optim.model_copy(update={"batch": run.optim.batch})
-    recipe = recipe.model_copy(update={"optim": optim, "teacher": teacher})
-    return PaperRun(recipe, run.method, run.options, run.roles.get("early", run.early))
+    jobs = [job for job in TABLES["paper"].jobs() if job.suite == suite.removesuffix(MARK)]
+    return {job.name: desk(job) if suite.endswith(MARK) else job for job in jobs}
 
 
 @cache

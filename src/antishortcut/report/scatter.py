@@ -13,14 +13,13 @@ import polars as pl
 
 from antishortcut.errors import UserError
 from antishortcut.report.charts import PALETTE, Figure, Panel, Rows, base, colour, style, tooltips
-from antishortcut.report.collect import BASELINE, DRAWN, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.stats import summary
 from antishortcut.report.table import ResultTable, arrow, better, select_columns, signed
 
 LEAST = 3  # runs of a suite and seed, for a choice among them
 WAYS = {1: "more is better", -1: "less is better", 0: "no way is better, the most is taken for the best"}
-PICKS = ("suite", "seed", "runs", "correlation", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
-SHAPES = ("circle", "square", "triangle-up")  # of seven colours, then they come again
+PICKS = ("suite", "seed", "runs", "chosen", "best", "regret", f"regret of {BASELINE}")  # head of picks()
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Choice:
     suite: str
     seed: int
     runs: int
-    spearman: float | None  # None where x or y is the same for all
     picked: str  # several names when x is the same
     best: str
     regret: float  # best y − y of the picked, in the better direction; the mean when x picks several
@@ -52,36 +50,27 @@ class ScatterAnalysis:
         for s in self.students:
             groups.setdefault((s.run.suite, s.run.seed), []).append(s)
         self.choices = [_choice(group, x, y) for group in groups.values() if len(group) >= LEAST]
-        self.ranked = [choice for choice in self.choices if choice.spearman is not None]
+        ranks = (pl.Series(_higher_is_better(self.students, column)) for column in (x, y))
+        spearman = pl.select(pl.corr(*ranks, method="spearman")).item()
+        self.spearman = None if spearman is None or not math.isfinite(spearman) else float(spearman)
         # regrets are averaged over the groups that have the baseline, if any has
         self.compared = [choice for choice in self.choices if choice.baseline is not None] or self.choices
-        self.spearman = _spearman(self.students, x, y)
-        self.within = _mean(choice.spearman for choice in self.choices)
-        self.regrets = _mean(c.regret for c in self.compared), _mean(c.baseline for c in self.compared)
+        self.regret = _mean(choice.regret for choice in self.compared)
+        self.baseline = _mean(choice.baseline for choice in self.compared)
 
     def numbers(self) -> list[list[str]]:
         """Description, number, and over how many."""
-        ours, reference = self.regrets
+        groups = f"{len(self.compared)} group{'s' * (len(self.compared) != 1)} of one suite and seed"
         return [
-            ["rank correlation (Spearman), all runs", signed(self.spearman, 2), f"{len(self.students)} runs"],
-            ["rank correlation within suite and seed, mean", signed(self.within, 2), _count(self.ranked)],
-            [f"regret of choosing by {self.x}", _text(ours), _count(self.compared)],
-            [f"regret of always choosing {BASELINE}", _text(reference), _count(self.compared)],
+            ["rank correlation (Spearman)", signed(self.spearman, 2), f"{len(self.students)} runs"],
+            [f"regret of choosing by {self.x}", _text(self.regret), groups],
+            [f"regret of always choosing {BASELINE}", _text(self.baseline), groups],
         ]
 
     def picks(self) -> list[list[str]]:
         """Group by group: what was chosen, what would have been best, and the regrets."""
         return [
-            [
-                c.suite,
-                str(c.seed),
-                str(c.runs),
-                signed(c.spearman, 2),
-                c.picked,
-                c.best,
-                _text(c.regret),
-                _text(c.baseline),
-            ]
+            [c.suite, str(c.seed), str(c.runs), c.picked, c.best, _text(c.regret), _text(c.baseline)]
             for c in self.choices
         ]
 
@@ -95,22 +84,16 @@ class ScatterAnalysis:
 
     def flat(self) -> dict[str, Any]:
         """For JSON."""
-        ours, reference = self.regrets
         return {
-            "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman,
-            "spearman_within": self.within, "groups": len(self.ranked), "regret": ours, f"regret_{BASELINE}": reference,
-            "regret_groups": len(self.compared), "choices": [asdict(choice) for choice in self.choices],
+            "x": self.x, "y": self.y, "runs": len(self.students), "spearman": self.spearman, "regret": self.regret,
+            f"regret_{BASELINE}": self.baseline, "regret_groups": len(self.compared),
+            "choices": [asdict(choice) for choice in self.choices],
         }  # fmt: skip
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return summary(known).mean if known else None
-
-
-def _count(choices: Sequence[Choice]) -> str:
-    count = len(choices)
-    return f"{sum(choice.runs for choice in choices)} runs in {count} group{'s' * (count != 1)}"
 
 
 def _text(value: float | None) -> str:
@@ -121,57 +104,39 @@ def _higher_is_better(students: Sequence[Student], column: str) -> list[float]:
     return [(better(column) or 1) * s.values[column] for s in students]
 
 
-def _spearman(students: Sequence[Student], x: str, y: str) -> float | None:
-    """Of ranks, ties sharing theirs; None where it is not defined."""
-    ranks = (pl.Series(_higher_is_better(students, column)) for column in (x, y))
-    value = pl.select(pl.corr(*ranks, method="spearman")).item()
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
 def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
-    xs, ys = _higher_is_better(group, x), _higher_is_better(group, y)
-    best = max(ys)
-    picked = [index for index, value in enumerate(xs) if value == max(xs)]
+    names, xs, ys = [s.run.name for s in group], _higher_is_better(group, x), _higher_is_better(group, y)
+    best, picked = max(ys), [index for index, value in enumerate(xs) if value == max(xs)]
     return Choice(
         suite=group[0].run.suite,
         seed=group[0].run.seed,
         runs=len(group),
-        spearman=_spearman(group, x, y),
-        picked=", ".join(group[index].run.name for index in picked),
-        best=", ".join(s.run.name for s, value in zip(group, ys, strict=True) if value == best),
+        picked=", ".join(names[index] for index in picked),
+        best=", ".join(name for name, value in zip(names, ys, strict=True) if value == best),
         regret=best - summary([ys[index] for index in picked]).mean,
-        baseline=next((best - value for s, value in zip(group, ys, strict=True) if s.run.name == BASELINE), None),
+        baseline=best - ys[names.index(BASELINE)] if BASELINE in names else None,
     )
 
 
 def scatter_figure(scatter: ScatterAnalysis, runs: Collected) -> Figure:
-    """A dot per run. Colours mean suites; methods when there is one suite, as elsewhere unless these are too many."""
+    """A dot per run. Colours mean suites; methods when there is one suite."""
     several = len({s.run.suite for s in runs.students}) > 1
-    group_of = attrgetter("run.suite" if several else "method" if len(runs.groups) <= DRAWN else "run.method")
-    names = list(dict.fromkeys(group_of(s) for s in runs.students))
+    group_of = attrgetter("run.suite" if several else "method")
     x, y = scatter.x, scatter.y
     rows: Rows = [
         {"method": s.method, "seed": str(s.run.seed), "group": group_of(s), "x": s.values[x], "y": s.values[y]}
         for s in scatter.students
     ]
-    colours = {name: paint for name, (paint, _) in style(names).items()}
-    shapes = [SHAPES[index // len(PALETTE) % len(SHAPES)] for index in range(len(names))]
+    colours = {name: paint for name, (paint, _) in style(dict.fromkeys(group_of(s) for s in runs.students)).items()}
     scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=6, format="~g")
     tips = [alt.Tooltip(f"{field}:Q", title=column, format=".3f") for field, column in (("x", x), ("y", y))]
     layer = base("scatter").mark_point(size=55, filled=True, opacity=0.8).encode(
         x=alt.X("x:Q", title=f"{x} {arrow(x)}".rstrip(), scale=scale, axis=axis),
         y=alt.Y("y:Q", title=f"{y} {arrow(y)}".rstrip(), scale=scale, axis=axis),
         color=colour(colours, "group"),
-        shape=alt.Shape("group:N", scale=alt.Scale(domain=names, range=shapes), title=None),
         tooltip=[*tooltips("method:N", "seed:N"), *tips],
     )  # fmt: skip
     title = f"{y} against {x}"
-    text = "; ".join(" ".join(line) for line in scatter.numbers())
-    panel = Panel(title, 340, (layer,), {"scatter": rows}, alt=text)
-    key = {
-        name if shape == SHAPES[0] else f"{name} ({shape.partition('-')[0]})": colours[name]
-        for name, shape in zip(names, shapes, strict=True)
-    }
-    return Figure(
-        "scatter", title, f"A dot is a run, a colour a {'suite' if several else 'method'}.", [panel], key, wide=True
-    )
+    note = f"A dot is a run, a colour a {'suite' if several else 'method'}; colours repeat after {len(PALETTE)}."
+    panel = Panel(title, 340, (layer,), {"scatter": rows}, alt="; ".join(" ".join(line) for line in scatter.numbers()))
+    return Figure("scatter", title, note, [panel], colours, wide=True)

@@ -22,13 +22,14 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean of a − b over pairs, its t interval, and Cohen's d_z = mean / standard deviation of the differences."""
+    """Mean of a − b over pairs, its t interval, Cohen's d_z = mean / standard deviation, and the sign test."""
 
     difference: float
     low: float | None
     high: float | None
     effect: float | None
     count: int
+    sign_p: float  # one-sided, of a > b
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -49,11 +50,11 @@ def paired(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Paire
     """
     result = summary([x - y for x, y in zip(a, b, strict=True)])
     if result.std is None:
-        return Paired(result.mean, None, None, None, 1)
+        return Paired(result.mean, None, None, None, 1, sign_test(a, b))
     half = float(stdtrit(float(result.count - 1), (1 + level) / 2)) * result.std / math.sqrt(result.count)
     size = max(abs(x) for x in (*a, *b))
     effect = result.mean / result.std if result.std > TINY * size else None
-    return Paired(result.mean, result.mean - half, result.mean + half, effect, result.count)
+    return Paired(result.mean, result.mean - half, result.mean + half, effect, result.count, sign_test(a, b))
 
 
 def sign_test(a: Sequence[float], b: Sequence[float]) -> float:
@@ -66,23 +67,19 @@ def sign_test(a: Sequence[float], b: Sequence[float]) -> float:
     return float(sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count)
 
 
-def power(difference: float, std: float, count: int, level: float = 0.95) -> float:
-    """How often a two-sided paired t test finds a true difference: P(|T| > t_{n−1}), T noncentral with δ√n / σ."""
-    shift, bar = abs(difference) / std * math.sqrt(count), float(stdtrit(float(count - 1), (1 + level) / 2))
+def power(effect: float, count: int, level: float = 0.95) -> float:
+    """How often a two-sided paired t test finds a true effect d_z: P(|T| > t_{n−1}), T noncentral with |d_z| √n."""
+    shift, bar = abs(effect) * math.sqrt(count), float(stdtrit(float(count - 1), (1 + level) / 2))
     low, high = (float(nctdtr(float(count - 1), shift, at)) for at in (-bar, bar))
     return 1 - (0.0 if math.isnan(high) else high) + (0.0 if math.isnan(low) else low)  # far tails come back as nan
 
 
-def seeds_needed(difference: float, std: float, target: float = 0.8, level: float = 0.95) -> int:
-    """Smallest number of paired seeds that shows a true difference with that power; std is of the differences."""
-    if difference == 0:
-        raise ValueError("no number of seeds shows a difference of zero")
-    if std == 0:
-        return 2
+def seeds_needed(effect: float, target: float = 0.8, level: float = 0.95) -> int:
+    """Smallest number of paired seeds that shows a true effect d_z, which is not zero, with that power."""
     low, high = 1, 2  # power grows with n: enough at `high`, not at `low`
-    while power(difference, std, high, level) < target:
+    while power(effect, high, level) < target:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(difference, std, middle, level) >= target else (middle, high)
+        low, high = (low, middle) if power(effect, middle, level) >= target else (middle, high)
     return high

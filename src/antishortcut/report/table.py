@@ -249,7 +249,7 @@ class Difference:
     def needed(self) -> int | None:
         """How many seeds would show it; none do where it is zero."""
         effect = abs(self.value.effect or 0.0)
-        return seeds_needed(effect, 1.0, POWER) if effect else None
+        return seeds_needed(effect, POWER) if effect else None
 
     @property
     def seeds(self) -> str:
@@ -266,7 +266,7 @@ class Difference:
         return {
             "method": self.method, "reference": BASELINE, "score": self.column, "difference": value.difference,
             "low": value.low, "high": value.high, "effect": value.effect, "pairs": value.count,
-            "seeds_needed": self.needed,
+            "seeds_needed": self.needed, "sign_test": value.sign_p,
         }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
         yield TextTable(title, Difference.HEAD, rows, [Difference.NOTE])
     for each in comparisons:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
-        below = each.footnotes() + [paper_comparison.explanation(comparisons)] * last
+        below = each.footnotes() + [paper_comparison.EXPLANATION] * last
         yield TextTable(f"beside the printed numbers: {each.title}", paper_comparison.HEAD, each.texts(), below)
     sizes = size_table(table.runs)
     if sizes and (sizes.machines or not brief):
