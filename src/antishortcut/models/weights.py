@@ -228,7 +228,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 class NumpyNumber:
-    """Replaces numpy's numbers and arrays beside the weights, whose constructors may run code."""
+    """Replaces numpy's numbers, arrays and types beside the weights, whose constructors may run code."""
 
     def __new__(cls, *_: object) -> Self:
         return super().__new__(cls)
@@ -237,18 +237,9 @@ class NumpyNumber:
         """Drop the value."""
 
 
-class NumpyType(NumpyNumber):
-    """Their dtype, which must not be object: that may hold a pickle."""
-
-    def __new__(cls, *args: object) -> Self:
-        if not (args and isinstance(args[0], str) and re.fullmatch(r"[biufcmMSUV]\d*", args[0])):
-            raise pickle.UnpicklingError("Unsupported class numpy.object_")
-        return super().__new__(cls)
-
-
 SAFE: list[Any] = [
     argparse.Namespace,
-    (NumpyType, "numpy.dtype"),
+    (NumpyNumber, "numpy.dtype"),
     (NumpyNumber, "numpy.ndarray"),
     *((NumpyNumber, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),  # numpy 1 and 2
     *((NumpyNumber, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
