@@ -14,10 +14,7 @@ from antishortcut.models.deeplab import deeplab
 from antishortcut.models.external import ExternalModel, find_source, library_hint
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.user_models import try_out
-from antishortcut.models.weights import load_weights
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network
-
-__all__ = ["NAMES", "Network", "build", "describe", "load_weights"]
 
 FAMILIES = {
     name: text

@@ -18,8 +18,6 @@ from antishortcut.errors import UserError, first_line
 from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
 
-__all__ = ["complain", "load_checked", "load_weights", "read_weights", "strip"]
-
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
