@@ -144,7 +144,7 @@ def test_a_network_in_place_of_a_factory_is_copied() -> None:
     [
         ("ownnets:needy", "with num_classes, with classes or without arguments: missing .*'width'"),
         ("ownnets:wrong", "returned int; expected a torch.nn.Module"),
-        ("ownnets:number", "is int, not a function"),
+        ("ownnets:number", "must be callable with num_classes, .* 3 is not a callable object"),
         ("ownnets:tenn", r"'ownnets' has no function 'tenn'; did you mean 'ten'"),
         ("ownnets:Net.mak", r"has no function 'Net\.mak'; did you mean 'make'"),
         ("ownnets:ten", "10 logits, but there are 6 classes; let its factory take num"),

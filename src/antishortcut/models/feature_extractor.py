@@ -142,15 +142,17 @@ class FeatureExtractor(nn.Module):
 
     def _pooled(self, value: Any, stage: Stage, maps: bool, x: Tensor) -> Tensor:
         """(B, D), or (B, D, h, w) where the logits are maps."""
-        result: Tensor = value
         if maps:
             return to_map(value, stage, x)
         if stage.form in ("nchw", "nhwc"):
             return to_map(value, stage, x).flatten(2).mean(dim=2)
-        if stage.form == "tokens":
-            by_class_token = stage.prefix > 0 and getattr(self.module, "global_pool", "token") == "token"
-            result = value[:, 0] if by_class_token else value[:, stage.prefix :].mean(dim=1)
-        return result
+        result: Tensor = value
+        if stage.form == "tokens" and stage.prefix:
+            names = {name.rpartition(".")[2] for name, _ in self.module.named_parameters()}
+            if names & {"cls_token", "class_token"} and getattr(self.module, "global_pool", "token") == "token":
+                return result[:, 0]
+            result = result[:, getattr(self.module, "num_prefix_tokens", 0) :]  # timm's number of other tokens
+        return result.mean(dim=1) if stage.form == "tokens" else result
 
     def _find(self, x: Tensor) -> Layout:
         """What to read, by one pass in evaluation mode whose autograd graph leads from the logits to their layer."""
@@ -331,7 +333,7 @@ def narrowing_maps(module: nn.Module, stages: Iterable[Stage]) -> list[Stage]:
         words = stage.path.split(".")
         outer = [module.get_submodule(".".join(words[:end])) for end in range(1, len(words))]
         level = sum(not isinstance(part, nn.Sequential | nn.ModuleList) for part in outer)
-        grows = any(at <= level and math.prod(map_.side) < math.prod(stage.side) for at, map_ in levels)
+        grows = any(at <= level and math.prod(before.side) < math.prod(stage.side) for at, before in levels)
         if stage.form != "tokens" and not grows:
             levels.append((level, stage))
     return [stage for _, stage in sorted(levels, key=lambda pair: -pair[0])]

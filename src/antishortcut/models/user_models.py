@@ -46,12 +46,7 @@ def from_own(place: str, classes: int) -> nn.Module:
         if factory is None:
             public = [word for word, value in vars(owner).items() if not word.startswith("_") and callable(value)]
             raise UserError(f"{where!r} has no function {name!r}{suggest(part, public)}")
-    if isinstance(factory, nn.Module):
-        module: Any = copy.deepcopy(factory)
-    elif callable(factory):
-        module = _call(factory, place, classes)
-    else:
-        raise UserError(f"{place} is {type(factory).__name__}, not a function that makes a network")
+    module = copy.deepcopy(factory) if isinstance(factory, nn.Module) else _call(factory, place, classes)
     if not isinstance(module, nn.Module):
         raise UserError(f"{place} returned {type(module).__name__}; expected a torch.nn.Module")
     if module in _built:
