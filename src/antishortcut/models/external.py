@@ -113,12 +113,9 @@ def published(name: str) -> bool:
     """Whether there are published weights for the network."""
     source, _, rest = name.partition(":")
     if source == "timm":
-        from timm.models import get_pretrained_cfg, is_model
+        from timm.models import is_model_pretrained
 
-        if ":" in rest:  # hf-hub:owner/name
-            return True
-        config = get_pretrained_cfg(rest, allow_unregistered=True) if is_model(rest.partition(".")[0]) else None
-        return config is not None and bool(config.has_weights)
+        return ":" in rest or is_model_pretrained(rest)  # hf-hub:owner/name
     if source == "torchvision":
         from torchvision import models
 

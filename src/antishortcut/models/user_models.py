@@ -139,7 +139,7 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
 def _features(network: Network, image: Tensor, name: str, mode: str) -> Features:
     """The network's features; an error in its code becomes one line with what to do."""
     try:
-        features: Features = network(image)
+        return network(image)  # type: ignore[no-any-return]
     except UserError as error:
         raise UserError(f"{name}{mode}: {error}") from error
     except Exception as error:
@@ -151,10 +151,6 @@ def _features(network: Network, image: Tensor, name: str, mode: str) -> Features
             advice = "use larger ones (data.image_size), or those it is made for (size = … beside its name)"
             text = f"{name} cannot read images of {network.size or image.shape[-1]} pixels{mode}: {line}; {advice}"
         raise UserError(text) from error
-    if len(features.embedding) != len(image) or not features.embedding.is_floating_point():
-        shape = f"shape {tuple(features.embedding.shape)} and type {features.embedding.dtype}"
-        raise UserError(f"{name}: its embedding has {shape}; expected floats (batch, D); name a module: embedding = …")
-    return features
 
 
 @contextmanager
