@@ -383,7 +383,7 @@ def to_map(value: Any, stage: Stage, x: Tensor) -> Tensor:
     """An output as a map (B, C, h, w)."""
     if stage.form == "tokens":
         tokens = value[:, stage.prefix :]
-        value = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid_side(tokens.shape[1], x))
+        value = tokens.transpose(1, 2).unflatten(2, grid_side(tokens.shape[1], x))  # len() would fix an export's batch
     result: Tensor = value.permute(0, 3, 1, 2) if stage.form == "nhwc" else value
     return result
 
