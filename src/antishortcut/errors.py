@@ -70,8 +70,10 @@ def plural(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known words nearest to a mistyped one, or all of them when none is near."""
+def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """A hint that names the known words nearest to a mistyped one; if none is near, all of them, or `otherwise`."""
     words = list(known)
     close = get_close_matches(word, words, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(words)}"
+    if close:
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    return f"; known: {', '.join(words)}" if otherwise is None else otherwise

@@ -13,7 +13,6 @@ import pytest
 
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.export import FORMATS, export
-from antishortcut.export.model_card import plain
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.pipeline import Session
 
@@ -90,21 +89,6 @@ def test_huggingface_hub_reads_the_card(student: RunDir, dense: RunDir, session:
     assert [each.metric_type for each in held.eval_results] == ["mean_iou"]
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("![x](http://e.vil/p.png)", "!&#91;x&#93;(http:&#47;/e.vil/p.png)"),
-        ("a|b\n# c", "a\\|b # c"),
-        ("`rm` *b* _c_ d_e", "&#96;rm&#96; &#42;b&#42; &#95;c&#95; d_e"),
-        ("<b>&amp;", "&#60;b>&amp;amp;"),
-        ("right\u202eleft\x1b[31m", "right&#92;u202eleft&#92;x1b&#91;31m"),
-        ("北京 ärger", "北京 ärger"),
-    ],
-)
-def test_names_are_escaped(name: str, shown: str) -> None:
-    assert plain(name) == shown
-
-
 def test_hostile_names_stay_in_their_cell(student: RunDir, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "s" / "kd-s3"
     shutil.copytree(student.path, copy)
@@ -115,7 +99,7 @@ def test_hostile_names_stay_in_their_cell(student: RunDir, tmp_path: Path) -> No
     write_json(copy / "scores" / "odd.json", {"values": {"x": "words", "y": None, "z": 1.5}, "source": "<b>"})
     card = (export(RunDir(copy), "safetensors", None).place / "README.md").read_text()
     assert "<script>" not in card
-    assert "a\\|b&#60;script> # c" in card
-    assert "| odd | z | 1.5000 | – | &#60;b> |" in card
+    assert "a\\|b&lt;script&gt; # c" in card
+    assert "| odd | z | 1.5000 | – | &lt;b&gt; |" in card
     assert "words" not in card
     assert "its teacher" not in card  # its folder is not beside this copy

@@ -144,12 +144,12 @@ def test_arrays_of_other_types_are_refused(tmp_path: Path, array: object) -> Non
 
 
 @pytest.mark.parametrize("core", ["numpy._core", "numpy.core"])
-def test_a_numpy_object_scalar_is_refused(tmp_path: Path, core: str) -> None:
+def test_a_numpy_object_scalar_is_not_opened(tmp_path: Path, core: str) -> None:
     """One of type object would be a pickle of its own, read without care."""
     inner = call("builtins", "exec", f"open('{tmp_path / 'marker'}', 'w').close()")
     data = b"\x80\x02}" + _text(b"a") + f"c{core}.multiarray\nscalar\ncnumpy\ndtype\n".encode() + _text(b"O8")
     data += b"\x89\x88\x87Rc_codecs\nencode\n" + _text(inner) + _text(b"latin1") + b"\x86R\x86Rs."
-    with pytest.raises(UserError, match=r"but a numpy.object_, which could run any code"):
+    with pytest.raises(UserError, match="holds no state_dict but a"):
         weights(tmp_path, in_torch_zip(data))
     assert not (tmp_path / "marker").exists()
 

@@ -7,7 +7,6 @@ import gc
 import io
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from antishortcut.errors import UserError
 from antishortcut.methods import build_method
@@ -115,17 +115,6 @@ def more_in_training(net: Any, x: Tensor) -> Any:
     return (net.aux(v), net.fc(v)) if net.training else net.fc(v)
 
 
-def head_used_twice(net: Any, x: Tensor) -> Any:
-    return (net.fc(net.vector(x)) + net.fc(net.vector(x.flip(3)))) / 2
-
-
-def zero_head() -> nn.Module:
-    net = Base()
-    nn.init.zeros_(net.fc.weight)
-    nn.init.zeros_(net.fc.bias)
-    return net
-
-
 def linear() -> nn.Module:
     return nn.Linear(D, C)
 
@@ -142,16 +131,12 @@ Expected = Callable[[Any, Tensor], Tensor]
 # name: (network, its embedding written out, number of stages)
 WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
     "plain": (Base, vector, 2),
-    "dict with logits": (lambda: network(lambda s, x: {"a": x, "logits": s.fc(s.vector(x))}), vector, 2),
+    "dict with logits": (lambda: network(lambda s, x: {"a": x, "loss": None, "logits": s.fc(s.vector(x))}), vector, 2),
     "tuple, logits second": (lambda: network(lambda s, x: (s.vector(x), s.fc(s.vector(x)))), vector, 2),
     "dataclass": (lambda: network(lambda s, x: Answer(s.vector(x), s.fc(s.vector(x)))), vector, 2),
-    "Hugging Face's output": (
-        lambda: network(lambda s, x: OrderedDict(loss=None, logits=s.fc(s.vector(x)))), vector, 2,
-    ),
     "scaled": (lambda: network(lambda s, x: s.fc(s.vector(x)).div(0.07).log_softmax(1)), vector, 2),
     "frozen": (lambda: Base().requires_grad_(False), vector, 2),
     "under no_grad": (lambda: network(torch.no_grad()(lambda s, x: s.fc(s.vector(x)))), vector, 2),
-    "head that starts at zero": (zero_head, vector, 2),
     "cosine head": (lambda: network(lambda s, x: s.head(s.vector(x)), head=Cosine), vector, 2),
     "MLP head": (
         lambda: network(
@@ -160,11 +145,8 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
         lambda s, x: F.relu(s.head[0](s.vector(x))),
         2,
     ),
-    "head used twice": (
-        lambda: network(head_used_twice), lambda s, x: (s.vector(x) + s.vector(x.flip(3))) / 2, 2,
-    ),
     "two heads of two vectors": (
-        lambda: network(lambda s, x: (s.fc(s.vector(x)) + s.fc2(s.maps(x).amax((2, 3)))) / 2, fc2=linear),
+        lambda: network(lambda s, x: (s.fc((m := s.maps(x)).mean((2, 3))) + s.fc2(m.amax((2, 3)))) / 2, fc2=linear),
         lambda s, x: torch.cat([s.vector(x), s.maps(x).amax((2, 3))], 1),
         2,
     ),
@@ -178,7 +160,7 @@ WORK: dict[str, tuple[Callable[[], nn.Module], Expected, int]] = {
         2,
     ),
     "returns its embedding": (
-        lambda: network(lambda s, x: {"logits": s.fc(s.vector(x)), "embedding": s.vector(x) * 2}),
+        lambda: network(lambda s, x: {"logits": s.fc(v := s.vector(x)), "embedding": v * 2}),
         lambda s, x: s.vector(x) * 2,
         2,
     ),
@@ -215,7 +197,7 @@ def test_networks_that_work_as_they_are(name: str) -> None:
     assert features.logits.shape == (3, C)
     torch.testing.assert_close(features.embedding, expected(bare, IMAGE))
     assert len(features.stages) == stages
-    if wrapped.head is not None and name not in ("scaled", "head used twice"):
+    if wrapped.head is not None and name != "scaled":
         torch.testing.assert_close(wrapped.head(features.embedding), features.logits)
     learning = wrapped.train()(IMAGE)
     assert learning.embedding.shape == features.embedding.shape
@@ -265,6 +247,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "raises": (lambda: network(raises), r"KeyError: 'image' \(.*test_feature_extractor\.py line \d+\)"),
     "TorchScript": (scripted, r"TorchScript module cannot be read; give the nn\.Module"),
     "a matrix as head": (matrix_head, r"cannot tell .* name a module: embedding = … \(candidates: relu, two, one\)"),
+    "a head used twice": (
+        lambda: network(lambda s, x: (s.fc(s.vector(x)) + s.fc(s.vector(x.flip(3)))) / 2), "cannot tell which layer",
+    ),
     "moody": (lambda: network(moody), r"embedding of shape \(2, 6\) in evaluation, \(2, 12\) in training"),
     "too small": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 40), nn.Flatten(), nn.Linear(4, C)),
@@ -364,18 +349,39 @@ TINY: dict[str, Any] = {"img_size": 64, "patch_size": 16, "embed_dim": 24, "dept
 LARGER = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
-def test_stages_are_block_outputs() -> None:
-    """… not what a shrinking block computes on its way: its first 1 × 1 convolution still has the previous size."""
-    for name in ("resnet26", "convnext_atto"):
-        net: Any = timm.create_model(name, num_classes=5).eval()
-        expected = net.forward_intermediates(LARGER, intermediates_only=True)
-        stages = FeatureExtractor(net)(LARGER).stages
-        torch.testing.assert_close(stages[-4:], tuple(expected[-4:]))
-    swin: Any = timm.create_model(
-        "swin_tiny_patch4_window7_224", num_classes=5, img_size=64, window_size=4, embed_dim=12, depths=(1, 1, 1)
-    )
-    shapes = [tuple(stage.shape[1:]) for stage in FeatureExtractor(swin.eval())(LARGER).stages]
-    assert shapes == [(12, 16, 16), (24, 8, 8), (48, 4, 4)]
+SWIN: dict[str, Any] = {"img_size": 64, "window_size": 4, "embed_dim": 12, "depths": (1, 1, 1), "num_heads": (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet26", {}),
+        ("convnext_atto", {}),
+        ("mobilenetv2_100", {}),
+        ("swin_tiny_patch4_window7_224", SWIN),  # channels last
+        ("levit_128s", {"img_size": 64}),  # tokens at three resolutions
+    ],
+)
+def test_stages_of_a_hierarchical_timm_network_are_what_timm_says(name: str, options: dict[str, Any]) -> None:
+    net: Any = timm.create_model(name, num_classes=5, **options).eval()
+    expected = net.forward_intermediates(LARGER, intermediates_only=True, output_fmt="NCHW")
+    features = FeatureExtractor(net)(LARGER)
+    torch.testing.assert_close(features.stages, tuple(m for m in expected if m.shape[-1] > 1), rtol=0, atol=0)
+    torch.testing.assert_close(features.logits, net(LARGER), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        ("resnet50", ["relu", "layer1", "layer2", "layer3", "layer4"]),  # no 1 × 1 convolution before a strided one
+        ("densenet121", ["features.relu0", *(f"features.transition{i}.conv" for i in (1, 2, 3)), "relu"]),
+        ("shufflenet_v2_x0_5", ["conv1", "maxpool", "stage2", "stage3", "conv5"]),
+    ],
+)
+def test_stages_of_a_torchvision_network_are_the_last_maps_of_its_graph(name: str, nodes: list[str]) -> None:
+    net = torchvision.models.get_model(name, num_classes=5).eval()
+    expected = create_feature_extractor(net, nodes)(LARGER)
+    torch.testing.assert_close(FeatureExtractor(net)(LARGER).stages, tuple(expected.values()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -403,6 +409,8 @@ def test_stages_of_a_plain_transformer_are_what_timm_says(name: str, options: di
         torch.testing.assert_close((net.head(first) + net.head_dist(second)) / 2, features.logits)
     else:
         torch.testing.assert_close(features.embedding, net.forward_head(net.forward_features(LARGER), pre_logits=True))
+    if options != {"class_token": False, "global_pool": "avg"} and "distilled" not in name:
+        torch.testing.assert_close(FeatureExtractor(net, embedding="norm")(LARGER).embedding, features.embedding)
 
 
 @pytest.mark.parametrize(("teacher", "student"), [("timm:test_vit", "cnn-4"), ("cnn-4", "timm:test_vit")])

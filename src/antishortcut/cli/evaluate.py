@@ -148,8 +148,6 @@ def export(
         rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
-    if record["note"]:
-        tell(f"takes scenes of {' × '.join(map(str, record['input']['image'][2:]))} alone: {record['note']}")
     tell(result.place)
 
 

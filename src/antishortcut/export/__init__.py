@@ -50,7 +50,7 @@ def export(
     opened = open_run(folder, sets, state)
     with atomic_dir(place) as work:
         written = FORMATS[form](opened, work, embedding)
-        checked = check(opened, embedding, written.run, opened.maps and not written.note)
+        checked = check(opened, embedding, written.run)
         record = {"format": form, **_record(opened, written, embedding), "check": checked}
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
         teacher = find_teacher(opened.folder, opened.run, runs)
@@ -62,7 +62,7 @@ def export(
 def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[str, Any]:
     """Everything needed to use the files without this package."""
     run, network = opened.run, opened.network
-    sides = ["height", "width"] if opened.maps and not written.note else list(opened.images.shape[2:])
+    sides = ["height", "width"] if opened.maps else list(opened.images.shape[2:])
     widths = {"logits": opened.classes, "embedding": feature_shapes(network, opened.side).embedding}
     after = ["rows", "columns"] if opened.maps else []
     return {
@@ -80,7 +80,6 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
         "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
         "output": {name: ["batch", widths[name], *after] for name in output_names(embedding)},
-        "note": written.note or None,
         "load": list(written.load),
         "recipe": {"student": dict(written.recipe)} if written.recipe else None,
         "run": {"suite": run.suite, "name": run.name, "seed": run.seed, "hash": run.hash, "state": opened.state},

@@ -36,7 +36,6 @@ class WrittenModel:
     library: str  # needed to use it
     preprocessing: str = "inside: it takes raw images"  # whether resizing and normalisation are part of it
     recipe: Mapping[str, Any] = field(default_factory=dict)  # the student of a recipe that starts from it
-    note: str = ""  # why it takes scenes of one size only
 
 
 def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
@@ -46,7 +45,7 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     settings = {"dynamo": True, "input_names": ["image"], "output_names": names, "verbose": False}
-    program, note = _traced(opened, embedding, torch.onnx.export, **settings)
+    program = _traced(opened, embedding, torch.onnx.export, **settings)
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # paths of source files on this machine
     with library_errors(f"ONNX Runtime does not load {opened.run.model.name}", INSTEAD):
@@ -61,13 +60,12 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
             "print(logits.argmax(1))",
         ),
         library="onnx",
-        note=note,
     )
 
 
 def to_torch(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     """model.pt2, a torch.export program that needs nothing but torch."""
-    program, note = _traced(opened, embedding, torch.export.export, strict=False)
+    program = _traced(opened, embedding, torch.export.export, strict=False)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of source files on this machine
     with (
@@ -86,7 +84,6 @@ def to_torch(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
             "print(logits.argmax(1))",
         ),
         library="torch",
-        note=note,
     )
 
 
@@ -168,8 +165,9 @@ def require(form: str) -> dict[str, Any]:
     try:
         return {name: importlib.import_module(name) for name in EXTRA.get(form, ())}
     except ImportError as error:
-        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
-        raise UserError(f"--to {form} needs {error.name}, which {why}: pip install 'antishortcut[export]'") from None
+        raise UserError(
+            f"--to {form} needs {error.name}, which cannot be imported: pip install 'antishortcut[export]'"
+        ) from None
 
 
 def output_names(embedding: bool) -> list[str]:
@@ -181,22 +179,19 @@ def channels(value: Tensor) -> list[float]:
     return [round(float(number), 6) for number in value.flatten()]
 
 
-def _traced(opened: OpenedRun, embedding: bool, trace: Callable[..., Any], **settings: Any) -> tuple[Any, str]:
-    """A network traced for any batch size; for segmentation also for any height and width, or a note why not."""
-    batch = {0: torch.export.Dim("batch", min=1)}
-    sides = {at: torch.export.Dim(side, min=SMALLEST) for at, side in ((2, "height"), (3, "width"))}
-    failed, note = f"torch.export cannot follow {opened.run.model.name} for any", ""
+def _traced(opened: OpenedRun, embedding: bool, trace: Callable[..., Any], **settings: Any) -> Any:
+    """A network traced for any batch size; for segmentation also for any height and width."""
+    sizes = {0: torch.export.Dim("batch", min=1)}
+    if opened.maps:
+        sizes |= {at: torch.export.Dim(side, min=SMALLEST) for at, side in ((2, "height"), (3, "width"))}
+    what = "batch size, height and width" if opened.maps else "batch size"
     module, example = ExportModule(opened.network, embedding), (opened.images[:2],)
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():
-        if opened.maps:
-            try:
-                with library_errors(f"{failed} height and width", ""):
-                    opened.network(opened.batches(any_size=True)[-1])  # else a network of one size would be traced too
-                    return trace(module, example, dynamic_shapes={"image": batch | sides}, **settings), ""
-            except UserError as error:
-                note = str(error).rstrip("; ")
-        with library_errors(f"{failed} batch size", INSTEAD):
-            return trace(module, example, dynamic_shapes={"image": batch}, **settings), note
+    with (
+        library_errors(f"torch.export cannot follow {opened.run.model.name} for any {what}", INSTEAD),
+        warnings.catch_warnings(action="ignore"),
+        torch.no_grad(),
+    ):
+        return trace(module, example, dynamic_shapes={"image": sizes}, **settings)
 
 
 def _bare(opened: OpenedRun) -> nn.Module:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
 
 COST = "cost"  # the evaluation of latency
-MARKUP = re.compile(r"[\\`*\[\]~$<]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 Scores = Mapping[str, Mapping[str, Any]]
 CardScore = tuple[str, str, float, Any, str]
 KINDS = {"miou": "mean_iou"}  # as the Hub calls metrics
@@ -67,8 +66,6 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
         "The scores hold for images like those of the sets they name, and for this run: another seed gives others.",
         f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels.",
     ]
-    if record["note"]:
-        limits.append(f"It takes scenes of one size only: {plain(record['note'])}.")
     if not opened.names:
         limits.append("Its data were not available at export: it was checked on noise, and its classes have no names.")
     sections = {
@@ -167,12 +164,9 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
         for metric in (metric for metric in ("accuracy", "miou") if metric in entry):
             yield "evaluated", metric, entry[metric], entry.get("images"), "while training"
     else:
-        try:
-            name, value = opened.folder.primary_metric()
-            result = opened.folder.result()
-            yield result["set"], name, value, result["last"].get("images"), "at the end of training"
-        except (UserError, KeyError):  # an incomplete result.json
-            pass
+        result = opened.folder.result()
+        name, value = opened.folder.primary_metric()
+        yield result["set"], name, value, result["last"].get("images"), "at the end of training"
     for name, score in scores.items():
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""
@@ -198,10 +192,8 @@ def _cost(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None,
 
 
 def plain(text: str) -> str:
-    """Text in one line that starts no Markdown and stays in its table cell."""
-    text = one_line(text).replace("&", "&amp;")
-    escaped = MARKUP.sub(lambda match: f"&#{ord(match[0])};", text)
-    return escaped.replace("|", "\\|").replace("://", ":&#47;/")
+    """Text in one line that stays in its table cell and is no HTML."""
+    return html.escape(one_line(text), quote=False).replace("|", "\\|")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

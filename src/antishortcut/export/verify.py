@@ -62,10 +62,10 @@ class OpenedRun:
     images: Tensor  # (COUNT, 3, H, W) in [0, 1]
     source: str  # of the images
 
-    def batches(self, any_size: bool) -> list[Tensor]:
-        """Batches to check with. `any_size`: the last one has an odd size."""
+    def batches(self) -> list[Tensor]:
+        """Batches to check with; of scenes the last one has an odd size."""
         batches = [self.images[:size] for size in BATCHES]
-        if any_size:
+        if self.maps:
             height, width = (max(side - odd, SMALLEST) for side, odd in zip(self.images.shape[2:], ODD, strict=True))
             batches[-1] = batches[-1][:, :, :height, :width].contiguous()
         return batches
@@ -126,18 +126,17 @@ def _noise(side: int, maps: bool) -> tuple[Tensor, str]:
     return torch.rand(COUNT, 3, side, width, generator=generator), f"{COUNT} images of noise"
 
 
-def check(opened: OpenedRun, embedding: bool, exported: Exported, any_size: bool) -> dict[str, Any]:
-    """Compare the exported network with the original, or raise. `any_size`: it takes images of any size."""
+def check(opened: OpenedRun, embedding: bool, exported: Exported) -> dict[str, Any]:
+    """Compare the exported network with the original, or raise."""
     original, largest = ExportModule(opened.network, embedding), 0.0
-    batches = opened.batches(any_size)
+    batches = opened.batches()
     for image in batches:
         count = f"{len(image)} of {opened.source}"
-        with torch.no_grad():
+        with torch.no_grad(), library_errors(f"the network or its export fails on {count}", "nothing was written"):
             expected = as_tuple(original(image))
             if not all(bool(torch.isfinite(output).all()) for output in expected):
                 raise UserError(f"{opened.folder.path} gives numbers that are not finite on {opened.source}")
-            with library_errors(f"the exported network does not run on {count}", "nothing was written"):
-                actual = tuple(exported(image))
+            actual = tuple(exported(image))
         largest = max(largest, *(difference(*pair) for pair in zip(expected, actual, strict=True)))
         if not largest <= TOLERANCE:
             raise UserError(

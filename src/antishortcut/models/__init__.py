@@ -1,7 +1,8 @@
 """Networks: name → builder, and any network → Features."""
 
 from antishortcut.models.feature_extractor import FeatureExtractor
-from antishortcut.models.registry import NAMES, Network, build, describe, load_weights
-from antishortcut.models.wrapper import feature_shapes
+from antishortcut.models.registry import NAMES, build, describe
+from antishortcut.models.weights import load_weights
+from antishortcut.models.wrapper import Network, feature_shapes
 
 __all__ = ["NAMES", "Network", "FeatureExtractor", "build", "describe", "load_weights", "feature_shapes"]

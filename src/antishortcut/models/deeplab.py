@@ -28,8 +28,8 @@ BACKBONES = {
     "deeplabv3-resnet18": "resnet18.tv_in1k",
     "deeplabv3-mobilenetv2": "mobilenetv2_100.ra_in1k",
 }
-# what a classifier has after its last map: fully connected layers, MobileNetV2's last convolution (timm, torchvision)
-CLASSIFIER = ("fc.", "classifier.", "conv_head.", "bn2.", "features.18.")
+# what a classifier has after its last map: fully connected layers, MobileNetV2's last convolution
+CLASSIFIER = ("fc.", "classifier.", "conv_head.", "bn2.")
 
 
 class DeepLab(nn.Module):
@@ -65,19 +65,5 @@ def deeplab(name: str, classes: int, pretrained: bool = False) -> ExternalModel:
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of timm's or torchvision's classifier as timm's backbone names them, without the classifier's own."""
-    names = torchvision_mobilenet()
-    keys = {key: key.rpartition(".") for key in state if not key.startswith(CLASSIFIER)}
-    return {f"{names.get(place, place)}.{last}": state[key] for key, (place, _, last) in keys.items()}
-
-
-def torchvision_mobilenet() -> dict[str, str]:
-    """Where torchvision's MobileNetV2 has a layer → where timm's has it."""
-    names = {"features.0.0": "conv_stem", "features.0.1": "bn1"}
-    first = {"0.0": "conv_dw", "0.1": "bn1", "1": "conv_pw", "2": "bn2"}  # does not widen
-    other = {"0.0": "conv_pw", "0.1": "bn1", "1.0": "conv_dw", "1.1": "bn2", "2": "conv_pwl", "3": "bn3"}
-    blocks = [(stage, block) for stage, count in enumerate((1, 2, 3, 4, 3, 3, 1)) for block in range(count)]
-    for i, (stage, block) in enumerate(blocks):
-        for key, name in (first if i == 0 else other).items():
-            names[f"features.{i + 1}.conv.{key}"] = f"blocks.{stage}.{block}.{name}"
-    return names
+    """The weights of a classifier, timm's or torchvision's ResNet, without those after its last map."""
+    return {key: value for key, value in state.items() if not key.startswith(CLASSIFIER)}

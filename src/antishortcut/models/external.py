@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ def from_timm(name: str, classes: int, pretrained: bool, size: int | None = None
     import timm  # here and below: takes seconds to import, and most runs never need it
 
     if ":" not in name and not timm.is_model(name.partition(".")[0]):  # hf-hub:owner/name is left to timm
-        raise UserError(f"timm has no model {name!r}{_near(name, timm.list_models(), 'timm.list_models()')}")
+        raise UserError(f"timm has no model {name!r}{suggest(name, timm.list_models(), '; see timm.list_models()')}")
     if size is not None:
         try:  # transformers are built for one size
             return make_timm(name, pretrained, num_classes=classes, img_size=size)
@@ -60,7 +59,7 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
     dense = models.list_models(module=models.segmentation)
     known = [*models.list_models(module=models), *dense]
     if name not in known:
-        hint = _near(name, known, "torchvision.models.list_models()")
+        hint = suggest(name, known, "; see torchvision.models.list_models()")
         raise UserError(f"torchvision has no classifier or segmentation network {name!r}{hint}")
     options: dict[str, Any] = {}
     if name in dense:  # no download of a backbone; with the auxiliary head, where there is one
@@ -97,20 +96,7 @@ def _nothing(x: Tensor) -> None:
 def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
     if pretrained:
         raise UserError(f"{place} loads its own weights; leave pretrained off, or name a file: weights = FILE")
-    source, _, rest = place.partition(":")
-    try:
-        return ExternalModel(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
-    except UserError as error:
-        close = get_close_matches(source, SOURCES, n=1, cutoff=0.6)
-        if close and (":" in rest or str(error).startswith(f"cannot import {source!r}")):
-            raise UserError(f"unknown model {place!r}; did you mean '{close[0]}:{rest}'?") from None
-        raise
-
-
-def _near(name: str, known: Iterable[str], listing: str) -> str:
-    """Near names, or where to look: the whole list would fill the screen."""
-    hint = suggest(name, known)
-    return hint if hint.startswith("; did") else f"; see {listing}"
+    return ExternalModel(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
 
 
 def library_hint(name: str) -> str:
@@ -127,12 +113,9 @@ def published(name: str) -> bool:
     """Whether there are published weights for the network."""
     source, _, rest = name.partition(":")
     if source == "timm":
-        from timm.models import get_pretrained_cfg, is_model
+        from timm.models import is_model_pretrained
 
-        if ":" in rest:  # hf-hub:owner/name
-            return True
-        config = get_pretrained_cfg(rest, allow_unregistered=True) if is_model(rest.partition(".")[0]) else None
-        return config is not None and bool(config.has_weights)
+        return ":" in rest or is_model_pretrained(rest)  # hf-hub:owner/name
     if source == "torchvision":
         from torchvision import models
 

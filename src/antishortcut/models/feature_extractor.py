@@ -1,15 +1,15 @@
 """Any classifier or segmentation network → Features: logits, embedding and feature maps.
 
-The first call runs two images and records every submodule once. The embedding is the input of the layer that computes
-the logits; the stages are the last feature map at every resolution, or outputs of evenly spaced transformer blocks.
-Both are stored as module paths and read by forward hooks that last one call, so deep copies and state_dicts stay plain.
+The first call runs two images and records every submodule. The embedding is the input of the layer that computes the
+logits. The stages are the modules in timm's feature_info, whose maps are those of forward_intermediates; in any other
+network they are the last map at every resolution. Both are stored as module paths and read by forward hooks that last
+one call. So the network's own forward runs, once: all outputs saw the same dropout, and nothing has to be traceable.
 """
 # B batch, C classes, D embedding, T tokens, H × W pixels, h × w locations of a map
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -27,32 +27,29 @@ EXPECTED = "expected float logits (batch, classes) or maps of them (batch, class
 BLOCKS = 4  # stages of a plain transformer
 PREFIX = 16  # class and register tokens, at most
 
-Side = tuple[int, int]
-
 
 class Call(NamedTuple):
-    """One execution of a submodule."""
+    """The last execution of a submodule in a pass."""
 
-    path: str
-    turn: int  # 0 for its first execution in this pass
     input: Tensor | None
     output: Tensor | None
     node: Any  # of the autograd graph, as it was when the module returned
+    times: int  # how often it was called
 
 
 class Stage(NamedTuple):
-    """An output of a submodule, and how to read it as a map."""
+    """An output of a submodule (of a head its input), and how to read it."""
 
     path: str
-    turn: int
-    form: str  # nchw, nhwc, or tokens
+    form: str  # nchw, nhwc, tokens (B, T, D) or vector (B, D)
+    side: tuple[int, ...] = (1, 1)  # of the map, for the images of the first call
     prefix: int = 0  # class and register tokens before those of the image
 
 
 class Layout(NamedTuple):
     """What to read in every call."""
 
-    heads: tuple[tuple[str, int], ...]  # path and turn of the layers that compute the logits
+    heads: tuple[Stage, ...]  # the layers that compute the logits
     stages: tuple[Stage, ...]
     embedding: Stage | None  # the module that was named as the embedding
     maps: bool  # whether logits and embedding are maps
@@ -62,7 +59,7 @@ class FeatureExtractor(nn.Module):
     """Wraps a module that returns logits (or a dict, tuple or object that holds them), so that it returns Features.
 
     embedding: path of a module whose output is pooled; by default the input of the layer that computes the logits.
-    stages: paths of modules; by default found as described above.
+    stages: paths of modules; by default chosen as described above.
     classes: the number of logits, which distinguishes them from other tensors.
     """
 
@@ -86,10 +83,8 @@ class FeatureExtractor(nn.Module):
         paths = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
         for path in (embedding, *(stages or ())):
             if path is not None and path not in paths:
-                hint = suggest(path, paths)
-                if not hint.startswith("; did"):  # nothing is near: list the outermost modules only
-                    hint = suggest(path, [name for name, _ in module.named_children()])
-                raise UserError(f"the network has no module {path!r}{hint}")
+                children = ", ".join(name for name, _ in module.named_children())
+                raise UserError(f"the network has no module {path!r}{suggest(path, paths, f'; known: {children}')}")
 
     @property
     def head(self) -> nn.Linear | None:
@@ -100,7 +95,7 @@ class FeatureExtractor(nn.Module):
     @property
     def heads(self) -> tuple[str, ...]:
         """Paths of the layers that compute the logits; known after the first call."""
-        return tuple(dict.fromkeys(path for path, _ in self._layout.heads)) if self._layout is not None else ()
+        return tuple(head.path for head in self._layout.heads) if self._layout is not None else ()
 
     @property
     def summary(self) -> str:
@@ -115,114 +110,87 @@ class FeatureExtractor(nn.Module):
         if self._layout is None:
             self._layout = self._find(x[:2])
         layout = self._layout
-        named = () if layout.embedding is None else (layout.embedding,)
-        paths = dict.fromkeys([*self.heads, *(stage.path for stage in (*layout.stages, *named))])
-        with recorded(self.module, paths) as calls:
+        sources = [*layout.heads, *layout.stages, *([] if layout.embedding is None else [layout.embedding])]
+        with recorded(self.module, dict.fromkeys(source.path for source in sources)) as calls:
             output = self.module(x)
-        by_key = {call[:2]: call for call in calls}
-        heads = [by_key[key] for key in layout.heads if key in by_key]
-        logits = find_logits(output, None, self.classes, heads[0].output if len(heads) == 1 else None)
+        head = calls[layout.heads[0].path].output if len(layout.heads) == 1 else None
+        logits = find_logits(output, None, self.classes, head)
         aux = entries(output).get("aux") if layout.maps and self.training else None
         if self.stages is None and isinstance(output, Features):
             stages = output.stages
+        elif all(stage.path in calls for stage in layout.stages):
+            stages = tuple(to_map(calls[stage.path].output, stage, x) for stage in layout.stages)
         else:
-            stages = tuple(
-                to_map(call.output, stage, x)
-                for stage in layout.stages
-                if (call := by_key.get(stage[:2])) is not None and call.output is not None
-            )
-            stages = stages if len(stages) == len(layout.stages) else ()  # stochastic depth skipped one
-        embedding = self._embedding(layout, by_key, heads, output, x)
+            stages = ()  # stochastic depth skipped one
+        embedding = self._embedding(layout, calls, output, x)
         return Features(logits if layout.maps else logits.flatten(1), embedding, stages, aux)
 
-    def _embedding(
-        self, layout: Layout, by_key: Mapping[tuple[str, int], Call], heads: list[Call], output: Any, x: Tensor
-    ) -> Tensor:
-        if (named := layout.embedding) is not None:
-            call = by_key.get(named[:2])
-            if call is None or call.output is None:
-                raise UserError(f"{named.path!r} was not called, so it is no embedding; name another: embedding = …")
-            return self._pooled(call.output, named, layout.maps, x)
+    def _embedding(self, layout: Layout, calls: Mapping[str, Call], output: Any, x: Tensor) -> Tensor:
+        """(B, D), or (B, D, h, w) where the logits are maps."""
+        if layout.embedding is not None:
+            return self._pooled(calls[layout.embedding.path].output, layout.embedding, layout.maps, x)
         returned = entries(output).get("embedding")
         if isinstance(returned, Tensor):
             return returned
-        inputs = {id(call.input): self._head_input(call, layout.maps, x) for call in heads}  # heads may share theirs
-        vectors = list(inputs.values())
-        if len(vectors) < 2:
+        inputs = {id(calls[head.path].input): head for head in layout.heads}  # heads may share theirs
+        vectors = [self._pooled(calls[head.path].input, head, layout.maps, x) for head in inputs.values()]
+        if len(vectors) == 1:
             return vectors[0]
         if layout.maps:
             vectors = [v if v.shape == vectors[0].shape else F.interpolate(v, vectors[0].shape[2:]) for v in vectors]
-        repeated = len(self.heads) == 1  # one layer that was called several times
-        return torch.stack(vectors).mean(dim=0) if repeated else torch.cat(vectors, dim=1)
+        return torch.cat(vectors, dim=1)
 
-    def _head_input(self, call: Call, maps: bool, x: Tensor) -> Tensor:
-        """The input of a head as (B, D), or (B, D, h, w) where the logits are maps."""
-        value = call.input
-        assert value is not None
-        channels_last = isinstance(self.module.get_submodule(call.path), nn.Linear)
+    def _pooled(self, value: Any, stage: Stage, maps: bool, x: Tensor) -> Tensor:
+        """(B, D), or (B, D, h, w) where the logits are maps."""
         if maps:
-            if value.ndim == 3:
-                return to_grid(value, x)
-            return value.permute(0, 3, 1, 2) if channels_last else value
-        if value.ndim == 2:
-            return value
-        return value.flatten(1, -2).mean(dim=1) if channels_last else value.flatten(2).mean(dim=2)  # (B, D)
-
-    def _pooled(self, value: Tensor, named: Stage, maps: bool, x: Tensor) -> Tensor:
-        """The output of the named module as (B, D), or (B, D, h, w) where the logits are maps."""
-        if maps or value.ndim == 4:
-            grid = to_map(value, named, x)
-            return grid if maps else grid.mean(dim=(2, 3))
-        if value.ndim == 2:
-            return value
-        names = {name.rpartition(".")[2] for name, _ in self.module.named_parameters()}
-        if names & {"cls_token", "class_token"} and getattr(self.module, "global_pool", "token") == "token":
-            return value[:, 0]
-        return value[:, getattr(self.module, "num_prefix_tokens", 0) :].mean(dim=1)  # timm's number of other tokens
+            return to_map(value, stage, x)
+        if stage.form in ("nchw", "nhwc"):
+            return to_map(value, stage, x).flatten(2).mean(dim=2)
+        result: Tensor = value
+        if stage.form == "tokens" and stage.prefix:
+            names = {name.rpartition(".")[2] for name, _ in self.module.named_parameters()}
+            if names & {"cls_token", "class_token"} and getattr(self.module, "global_pool", "token") == "token":
+                return result[:, 0]
+            result = result[:, getattr(self.module, "num_prefix_tokens", 0) :]  # timm's number of other tokens
+        return result.mean(dim=1) if stage.form == "tokens" else result
 
     def _find(self, x: Tensor) -> Layout:
         """What to read, by one pass in evaluation mode whose autograd graph leads from the logits to their layer."""
-        named = [path for path in (self.embedding, *(self.stages or ())) if path is not None]
-        every = [path for path, _ in self.module.named_modules() if path]
+        paths = [path for path, _ in self.module.named_modules(remove_duplicate=False) if path]
         with silent(self.module), torch.inference_mode(False), torch.enable_grad():
             image = x.detach().clone().requires_grad_() * 1.0  # no leaf, so it may be changed in place
-            with recorded(self.module, dict.fromkeys([*every, *named])) as calls:
+            with recorded(self.module, paths) as calls:
                 output = self.module(image)
         logits = find_logits(output, len(x), self.classes)
         returned = isinstance(entries(output).get("embedding"), Tensor)
         heads = find_heads(self.module, calls, logits)
         if not heads and not returned and self.embedding is None:
-            outputs = [c.path for c in calls if c.output is not None and c.output.ndim > 1 and len(c.output) == len(x)]
-            options = ", ".join(list(dict.fromkeys(reversed(outputs)))[:6])
+            outputs = [path for path, (_, y, *_) in calls.items() if y is not None and y.ndim > 1 and len(y) == len(x)]
+            options = ", ".join(outputs[:-7:-1])
             raise UserError(
                 "cannot tell which layer's input is the embedding; name a module: embedding = … "
                 f"(candidates: {options or 'none'}), or return {{'logits': …, 'embedding': …}}"
             )
-        keys = {call[:2] for call in heads}
         embedding = None if self.embedding is None else named_output(calls, self.embedding, x, "embedding")
         if self.stages is not None:
             stages = tuple(named_output(calls, path, x, "stages") for path in self.stages)
         else:
-            end = next((i for i, call in enumerate(calls) if call[:2] in keys), len(calls))  # no maps of logits
-            learns = (
-                i for i, c in enumerate(calls) if any(True for _ in self.module.get_submodule(c.path).parameters())
-            )
-            stages = find_stages(self.module, calls[next(learns, 0) : end], x)  # nor the image, normalised or resized
+            stages = find_stages(self.module, calls, heads, x)
         maps = logits.ndim == 4 and logits.shape[2:] != (1, 1)
-        return Layout(() if returned else tuple(sorted(keys)), stages, embedding, maps)
+        inputs = () if returned else tuple(head_input(self.module, path, calls[path].input) for path in heads)
+        return Layout(inputs, stages, embedding, maps)
 
 
 @contextmanager
-def recorded(module: nn.Module, paths: Iterable[str]) -> Iterator[list[Call]]:
-    """The calls of these submodules, in the order in which they return."""
-    calls: list[Call] = []
-    turns: Counter[str] = Counter()
+def recorded(module: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Call]]:
+    """The calls of these submodules by path, in the order in which they return."""
+    calls: dict[str, Call] = {}
 
     def hook_for(path: str) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             inputs, result = first_tensor((*args, *kwargs.values())), first_tensor(output)
-            calls.append(Call(path, turns[path], inputs, result, None if result is None else result.grad_fn))
-            turns[path] += 1
+            times = calls.pop(path).times + 1 if path in calls else 1
+            calls[path] = Call(inputs, result, None if result is None else result.grad_fn, times)
 
         return hook
 
@@ -292,22 +260,22 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
     raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")
 
 
-def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list[Call]:
+def find_heads(module: nn.Module, calls: Mapping[str, Call], logits: Tensor) -> tuple[str, ...]:
     """The layers that compute the logits: the first ones met on the way back through the autograd graph.
 
-    None if one of them has another width than the logits, as before a product with a matrix.
+    None if one of them has another width than the logits, as before a product with a matrix, or is used several times.
     """
-    layers: dict[Any, Call] = {}
-    for call in calls:
-        part = module.get_submodule(call.path)
+    layers: dict[Any, str] = {}
+    for path, call in calls.items():
+        part = module.get_submodule(path)
         if call.input is None or call.output is None:
             continue
-        if call.output is logits and isinstance(part, LAYERS) and call.node is None:  # under torch.no_grad
-            return [call]
+        if call.output is logits and isinstance(part, LAYERS) and call.times == 1:
+            return (path,)
         own = not any(True for _ in part.children()) and any(True for _ in part.parameters())  # a user's own layer
         if isinstance(part, LAYERS) or (own and call.input.shape != call.output.shape):
-            layers.setdefault(call.node, call)
-    heads: list[Call] = []
+            layers.setdefault(call.node, path)
+    heads: list[str] = []
     visited, ahead = set[Any](), [logits.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -318,143 +286,109 @@ def find_heads(module: nn.Module, calls: Sequence[Call], logits: Tensor) -> list
             heads.append(layers[node])
         else:
             ahead += [before for before, _ in node.next_functions]
-    for call in heads:
-        assert call.output is not None
-        if call.output.shape[-1 if isinstance(module.get_submodule(call.path), nn.Linear) else 1] != logits.shape[1]:
-            return []
-    return heads
+    for path in heads:
+        output: Any = calls[path].output
+        width = output.shape[-1 if isinstance(module.get_submodule(path), nn.Linear) else 1]
+        if width != logits.shape[1] or calls[path].times > 1:
+            return ()
+    return tuple(sorted(heads))
 
 
-def named_output(calls: Sequence[Call], path: str, x: Tensor, what: str) -> Stage:
+def head_input(module: nn.Module, path: str, value: Any) -> Stage:
+    """How to read the input of a layer that computes the logits."""
+    channels_last = isinstance(module.get_submodule(path), nn.Linear)
+    forms = {2: "vector", 3: "tokens"} if channels_last else {2: "vector"}
+    return Stage(path, forms.get(value.ndim, "nhwc" if channels_last else "nchw"))
+
+
+def find_stages(module: nn.Module, calls: Mapping[str, Call], heads: Sequence[str], x: Tensor) -> tuple[Stage, ...]:
+    """One map for every resolution, shallow to deep; of a plain transformer outputs of evenly spaced blocks.
+
+    Left out are modules that only prepare the image, what follows the classifier, and maps of one pixel.
+    """
+    paths = list(calls)
+    first = next((i for i, path in enumerate(paths) if any(True for _ in module.get_submodule(path).parameters())), 0)
+    end = min((paths.index(path) for path in heads), default=len(paths))
+    outputs = (as_stage(path, calls[path].output, x) for path in paths[first:end])
+    stages = [stage for stage in outputs if stage is not None and min(stage.side) > 1]
+    info = getattr(module, "feature_info", None)  # timm's list of its stages or blocks
+    names = [entry["module"] for entry in info] if isinstance(info, list) else []
+    maps = blocks = [stage for stage in stages if stage.path in names]
+    if not maps:
+        maps, blocks = narrowing_maps(module, stages), transformer_blocks(module, stages)
+    last = {stage.side: stage for stage in maps}
+    if len(last) < 2 and blocks:
+        count = min(BLOCKS, len(blocks))
+        return tuple(blocks[len(blocks) * (i + 1) // count - 1] for i in range(count))
+    return tuple(sorted(last.values(), key=lambda stage: math.prod(stage.side), reverse=True))
+
+
+def narrowing_maps(module: nn.Module, stages: Iterable[Stage]) -> list[Stage]:
+    """Maps that do not grow, which would be a late branch or a decoder; those of the outermost modules come last.
+
+    A block's output is preferred to what it computes on its way, like the 1 × 1 convolution before a strided one.
+    """
+    levels: list[tuple[int, Stage]] = []
+    for stage in stages:
+        words = stage.path.split(".")
+        outer = [module.get_submodule(".".join(words[:end])) for end in range(1, len(words))]
+        level = sum(not isinstance(part, nn.Sequential | nn.ModuleList) for part in outer)
+        grows = any(at <= level and math.prod(before.side) < math.prod(stage.side) for at, before in levels)
+        if stage.form != "tokens" and not grows:
+            levels.append((level, stage))
+    return [stage for _, stage in sorted(levels, key=lambda pair: -pair[0])]
+
+
+def transformer_blocks(module: nn.Module, stages: Iterable[Stage]) -> list[Stage]:
+    """Outputs of the longest of the outermost lists of blocks."""
+    stacks: dict[str, list[Stage]] = {}
+    for stage in stages:
+        parent = stage.path.rpartition(".")[0]
+        listed = isinstance(module.get_submodule(parent), nn.Sequential | nn.ModuleList)
+        if stage.form == "tokens" and listed and any(True for _ in module.get_submodule(stage.path).children()):
+            stacks.setdefault(parent, []).append(stage)
+    return max(stacks.values(), key=lambda stack: (-stack[0].path.count("."), len(stack)), default=[])
+
+
+def named_output(calls: Mapping[str, Call], path: str, x: Tensor, what: str) -> Stage:
     """The module that was named as the embedding or a stage."""
-    call = next((call for call in reversed(calls) if call.path == path), None)
-    value = None if call is None else call.output
-    if call is not None and value is not None and value.is_floating_point():
-        if (form := map_form(value, x, smallest=1)) is not None:
-            return Stage(path, call.turn, form)
-        if value.ndim == 3 and (prefix := token_prefix(value, x)) is not None:
-            return Stage(path, call.turn, "tokens", prefix)
-        if value.ndim in (2, 3, 4) and what == "embedding":
-            return Stage(path, call.turn, "nchw")
+    value = calls[path].output if path in calls else None
+    stage = as_stage(path, value, x)
+    if stage is not None:
+        return stage
+    if what == "embedding" and value is not None and value.ndim in (2, 3, 4):
+        return Stage(path, {2: "vector", 3: "tokens", 4: "nchw"}[value.ndim])
     kind = "vector, map or tokens" if what == "embedding" else "map (B, C, H, W) or tokens (B, T, C)"
-    maps = dict.fromkeys(c.path for c in calls if c.output is not None and map_form(c.output, x) is not None)
-    raise UserError(f"{path!r} gives no {kind}; name another: {what} = … (maps: {', '.join([*maps][-6:]) or 'none'})")
+    outputs = (as_stage(path, call.output, x) for path, call in calls.items())
+    maps = [stage.path for stage in outputs if stage is not None and min(stage.side) > 1]
+    raise UserError(f"{path!r} gives no {kind}; name another: {what} = … (maps: {', '.join(maps[-6:]) or 'none'})")
 
 
-def map_form(value: Tensor, x: Tensor, smallest: int = 2) -> str | None:
-    """nchw or nhwc, if it is a map with the image's proportions, up to rounding; 1 × 1 is a vector."""
-    if value.ndim != 4 or len(value) != len(x) or not value.is_floating_point():
+def as_stage(path: str, value: Tensor | None, x: Tensor) -> Stage | None:
+    """How to read an output as a map in the image's proportions, up to rounding; None if it is none."""
+    if value is None or value.ndim not in (3, 4) or len(value) != len(x) or not value.is_floating_point():
         return None
-    for form, (height, width) in (("nchw", value.shape[2:]), ("nhwc", value.shape[1:3])):
-        if min(height, width) >= smallest and proportional((height, width), x):
-            return form
+    height, width = x.shape[2:]
+    options = [Stage(path, "nchw", tuple(value.shape[2:])), Stage(path, "nhwc", tuple(value.shape[1:3]))]
+    if value.ndim == 3:
+        tokens = range(value.shape[1], max(value.shape[1] - PREFIX, 0), -1)
+        options = [Stage(path, "tokens", grid_side(count, x), value.shape[1] - count) for count in tokens]
+    for stage in options:
+        if min(stage.side) > 0 and abs(stage.side[0] * width - stage.side[1] * height) < max(height, width):
+            return stage
     return None
 
 
-def to_map(value: Tensor, stage: Stage, x: Tensor) -> Tensor:
+def to_map(value: Any, stage: Stage, x: Tensor) -> Tensor:
     """An output as a map (B, C, h, w)."""
     if stage.form == "tokens":
-        return to_grid(value[:, stage.prefix :], x)
-    return value.permute(0, 3, 1, 2) if stage.form == "nhwc" else value
+        tokens = value[:, stage.prefix :]
+        value = tokens.transpose(1, 2).unflatten(2, grid_side(tokens.shape[1], x))  # len() would fix an export's batch
+    result: Tensor = value.permute(0, 3, 1, 2) if stage.form == "nhwc" else value
+    return result
 
 
-def grid_side(tokens: int, x: Tensor) -> Side | None:
-    """Height and width of a grid of that many tokens in the image's proportions."""
+def grid_side(tokens: int, x: Tensor) -> tuple[int, int]:
+    """Height and width of a grid of that many tokens in the image's proportions; zeros if there is none."""
     height = round(math.sqrt(tokens * x.shape[2] / x.shape[3]))
-    return None if height == 0 or tokens % height else (height, tokens // height)
-
-
-def to_grid(tokens: Tensor, x: Tensor) -> Tensor:
-    """(B, T, D) → (B, D, h, w)"""
-    side = grid_side(tokens.shape[1], x)
-    if side is None:
-        raise UserError(f"{tokens.shape[1]} tokens are no grid of an image of {tuple(x.shape[2:])} pixels")
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, *side)
-
-
-def token_prefix(tokens: Tensor, x: Tensor, places: int | None = None) -> int | None:
-    """How many tokens (B, T, D) come before those of the image's grid; places: the size of the grid, if known."""
-    if len(tokens) != len(x) or not tokens.is_floating_point():
-        return None
-    count = int(tokens.shape[1])
-    if places is not None:
-        return count - places if 0 <= count - places <= PREFIX else None
-    for prefix in range(min(PREFIX, count)):
-        side = grid_side(count - prefix, x)
-        if side is not None and proportional(side, x):
-            return prefix
-    return None
-
-
-def proportional(side: Sequence[int], x: Tensor) -> bool:
-    """Whether a map has the image's proportions, up to rounding."""
-    return abs(side[0] * x.shape[3] - side[1] * x.shape[2]) < max(x.shape[2:])
-
-
-def find_stages(module: nn.Module, calls: Sequence[Call], x: Tensor) -> tuple[Stage, ...]:
-    """The last map at every resolution, shallow to deep; of a plain transformer outputs of evenly spaced blocks."""
-    maps: list[tuple[Stage, Side]] = []
-    ends: dict[str, Side] = {}  # sides of the last map of every module, 1 × 1 too
-    tokens_follow = False
-    for call in calls:
-        value = call.output
-        if value is None or (form := map_form(value, x, smallest=1)) is None:
-            tokens_follow |= value is not None and value.ndim == 3 and len(value) == len(x)
-            continue
-        side: Side = tuple(value.shape[2:] if form == "nchw" else value.shape[1:3])  # type: ignore[assignment]
-        ends[call.path] = side
-        if min(side) < 2:
-            continue
-        # attention has smaller maps within a block (matrices of channels, fewer keys): drop those of one size
-        inside = {other for stage, other in maps if stage.path.startswith(f"{call.path}.")}
-        smaller = {other for other in inside if math.prod(other) < math.prod(side)}
-        if len(smaller) == 1:
-            maps = [m for m in maps if not (m[1] in smaller and m[0].path.startswith(f"{call.path}."))]
-        if not maps or math.prod(side) <= math.prod(maps[-1][1]):  # a larger map is a late branch or a decoder
-            maps.append((Stage(call.path, call.turn, form), side))
-            tokens_follow = False
-    sides = {side for _, side in maps}
-    if len(sides) <= 1 and (tokens_follow or not sides):
-        return block_stages(module, calls, x, math.prod(*sides) if sides else None)
-    within: dict[str, set[Side]] = {}
-    for stage, side in maps:
-        for outer in ancestors(stage.path):
-            within.setdefault(outer, set()).add(side)
-
-    def shrinks(stage: Stage, side: Side) -> bool:
-        """Whether its block goes on to shrink the map, like the 1 × 1 convolution before a strided one."""
-        return any(
-            ends.get(outer, side) != side
-            and len(within[outer]) <= 2
-            and not isinstance(module.get_submodule(outer), nn.Sequential)
-            for outer in ancestors(stage.path)
-        )
-
-    chosen = {side: stage for stage, side in maps}
-    chosen.update({side: stage for stage, side in maps if not shrinks(stage, side)})
-    return tuple(chosen[side] for side in sorted(sides, reverse=True))
-
-
-def block_stages(module: nn.Module, calls: Sequence[Call], x: Tensor, places: int | None) -> tuple[Stage, ...]:
-    """Outputs of evenly spaced transformer blocks, the last one included; places: of the patch embedding's map."""
-    stacks: dict[str, list[Stage]] = {}
-    for call in calls:
-        parent = call.path.rpartition(".")[0]
-        stack, block = module.get_submodule(parent), module.get_submodule(call.path)
-        if call.output is None or call.output.ndim != 3 or not isinstance(stack, nn.Sequential | nn.ModuleList):
-            continue
-        prefix = token_prefix(call.output, x, places)
-        if prefix is not None and any(True for _ in block.children()):
-            stacks.setdefault(parent, []).append(Stage(call.path, call.turn, "tokens", prefix))
-    if not stacks:
-        return ()
-    outermost = min(parent.count(".") for parent in stacks)
-    blocks = max((stack for parent, stack in stacks.items() if parent.count(".") == outermost), key=len)
-    count = min(BLOCKS, len(blocks))
-    return tuple(blocks[len(blocks) * (i + 1) // count - 1] for i in range(count))
-
-
-def ancestors(path: str) -> Iterator[str]:
-    while "." in path:
-        path = path.rpartition(".")[0]
-        yield path
+    return (0, 0) if height == 0 or tokens % height else (height, tokens // height)

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
 from antishortcut.types import Features
-
-WIDEST, DEEPEST = 1024, 2000  # of networks that are asked for by name: half a billion weights
 
 
 def conv_bn(
@@ -56,11 +54,10 @@ class SingleSampleNorm2d(_SingleSampleNorm, nn.BatchNorm2d):
         return copied
 
 
-def number(name: str, what: str, digits: str, most: int) -> int:
-    """A number in the name of a network; one that no memory holds is refused."""
-    if len(digits) > 9 or int(digits) > most:
-        raise UserError(f"no network {name[:80]!r}: its {what} is at most {most:,}")
-    return int(digits)
+def widths(name: str, family: str) -> tuple[int, int | None] | None:
+    """`family-W` or `family-W-D` → base width and width of the embedding; None for other names."""
+    match = re.fullmatch(family + r"-([1-9]\d*)(?:-([1-9]\d*))?", name)
+    return None if match is None else (int(match[1]), int(match[2]) if match[2] else None)
 
 
 def init_convs(net: nn.Module) -> None:

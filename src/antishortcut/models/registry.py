@@ -14,10 +14,7 @@ from antishortcut.models.deeplab import deeplab
 from antishortcut.models.external import ExternalModel, find_source, library_hint
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.user_models import try_out
-from antishortcut.models.weights import load_weights
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network
-
-__all__ = ["NAMES", "Network", "build", "describe", "load_weights"]
 
 FAMILIES = {
     name: text
@@ -78,8 +75,6 @@ def build(
     embedding: path of the module whose output is the embedding; by default the input of the classifier.
     stages: paths of the modules whose outputs are the stages; by default the last map at every resolution.
     """
-    if classes < 1:
-        raise UserError(f"classes must be at least 1, got {classes}")
     if stem not in ("cifar", "imagenet") or (stem == "imagenet" and name not in resnet.BIG):
         raise UserError(f"no stem {stem!r} for {name}; stem = imagenet is for {', '.join(resnet.BIG)}, all else cifar")
     hooked = embedding is not None or stages is not None

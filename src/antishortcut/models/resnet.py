@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.models.layers import DEEPEST, classify, conv_bn, init_convs, number
+from antishortcut.models.layers import classify, conv_bn, init_convs
 from antishortcut.types import Features
 
 
@@ -89,7 +89,7 @@ def from_name(name: str, classes: int, stem: str = "cifar") -> ResNet | None:
     match = re.fullmatch(r"resnet(\d+)(x4)?", name)
     if match is None:
         return None
-    depth = number(name, "depth", match[1], DEEPEST)
+    depth = int(match[1])
     if depth < 8 or depth % 6 != 2:
         return None
     count = (depth - 2) // 6

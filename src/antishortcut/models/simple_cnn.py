@@ -8,11 +8,9 @@ convolution, so that a narrow student and a wide teacher can have embeddings of 
 
 from __future__ import annotations
 
-import re
-
 from torch import Tensor, nn
 
-from antishortcut.models.layers import WIDEST, classify, conv_bn, init_convs, init_head, number
+from antishortcut.models.layers import classify, conv_bn, init_convs, init_head, widths
 from antishortcut.types import Features
 
 
@@ -37,8 +35,5 @@ class SimpleCNN(nn.Module):
 
 def from_name(name: str, classes: int) -> SimpleCNN | None:
     """The network of that name, or None when it is no plain one."""
-    match = re.fullmatch(r"cnn-([1-9]\d*)(?:-([1-9]\d*))?", name)
-    if match is None:
-        return None
-    width = number(name, "width", match[1], WIDEST)
-    return SimpleCNN(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)
+    sizes = widths(name, "cnn")
+    return None if sizes is None else SimpleCNN(classes, *sizes)

@@ -12,12 +12,10 @@ worse on whole images with it than without (CamVid, crops of 128 pixels, one see
 
 from __future__ import annotations
 
-import re
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.models.layers import WIDEST, conv_bn, init_convs, number
+from antishortcut.models.layers import conv_bn, init_convs, widths
 from antishortcut.types import Features
 
 
@@ -52,8 +50,5 @@ class SimpleSegmentation(nn.Module):
 
 def from_name(name: str, classes: int) -> SimpleSegmentation | None:
     """The network of that name, or None when it is no small dense one."""
-    match = re.fullmatch(r"dense-([1-9]\d*)(?:-([1-9]\d*))?", name)
-    if match is None:
-        return None
-    width = number(name, "width", match[1], WIDEST)
-    return SimpleSegmentation(classes, width, number(name, "embedding", match[2], 16 * WIDEST) if match[2] else None)
+    sizes = widths(name, "dense")
+    return None if sizes is None else SimpleSegmentation(classes, *sizes)

@@ -40,19 +40,13 @@ def from_own(place: str, classes: int) -> nn.Module:
     where, _, name = place.partition(":")
     if not where or not name or ":" in name:
         raise UserError(f"{place} names no function; write package.module:factory")
-    with _current_folder():
-        factory = _import(where, place)
-        for part in name.split("."):  # a class's own method may be the factory
-            owner, factory = factory, getattr(factory, part, None)
-            if factory is None:
-                public = [word for word, value in vars(owner).items() if not word.startswith("_") and callable(value)]
-                raise UserError(f"{where!r} has no function {name!r}{suggest(part, public)}")
-        if isinstance(factory, nn.Module):
-            module: Any = copy.deepcopy(factory)
-        elif callable(factory):
-            module = _call(factory, place, classes)
-        else:
-            raise UserError(f"{place} is {type(factory).__name__}, not a function that makes a network")
+    factory = _import(where, place)
+    for part in name.split("."):  # a class's own method may be the factory
+        owner, factory = factory, getattr(factory, part, None)
+        if factory is None:
+            public = [word for word, value in vars(owner).items() if not word.startswith("_") and callable(value)]
+            raise UserError(f"{where!r} has no function {name!r}{suggest(part, public)}")
+    module = copy.deepcopy(factory) if isinstance(factory, nn.Module) else _call(factory, place, classes)
     if not isinstance(module, nn.Module):
         raise UserError(f"{place} returned {type(module).__name__}; expected a torch.nn.Module")
     if module in _built:
@@ -65,22 +59,11 @@ def from_own(place: str, classes: int) -> nn.Module:
     return module
 
 
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Modules of the current folder can be imported, after all others."""
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    importlib.invalidate_caches()  # the file may be new
-    try:
-        yield
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-
-
 def _import(where: str, place: str) -> Any:
+    """Import a module, also from the current folder, which is searched last."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    importlib.invalidate_caches()  # the file may be new
     try:
         with torch.random.fork_rng(devices=[]):  # random numbers drawn by the first import must not matter
             torch.default_generator.manual_seed(0)
@@ -132,7 +115,7 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
         evaluated = _features(network, image, name, "")
     if weight.is_meta:
         return
-    with training_mode(network), torch.no_grad():
+    with training_mode(network):
         trained = _features(network, image, name, " in training mode")
     for what in ("logits", "embedding"):
         one, other = getattr(evaluated, what), getattr(trained, what)
@@ -156,7 +139,7 @@ def try_out(network: Network, name: str, image_size: int, own: bool = False) -> 
 def _features(network: Network, image: Tensor, name: str, mode: str) -> Features:
     """The network's features; an error in its code becomes one line with what to do."""
     try:
-        features: Features = network(image)
+        return network(image)  # type: ignore[no-any-return]
     except UserError as error:
         raise UserError(f"{name}{mode}: {error}") from error
     except Exception as error:
@@ -168,25 +151,17 @@ def _features(network: Network, image: Tensor, name: str, mode: str) -> Features
             advice = "use larger ones (data.image_size), or those it is made for (size = … beside its name)"
             text = f"{name} cannot read images of {network.size or image.shape[-1]} pixels{mode}: {line}; {advice}"
         raise UserError(text) from error
-    if len(features.embedding) != len(image) or not features.embedding.is_floating_point():
-        shape = f"shape {tuple(features.embedding.shape)} and type {features.embedding.dtype}"
-        raise UserError(f"{name}: its embedding has {shape}; expected floats (batch, D); name a module: embedding = …")
-    return features
 
 
 @contextmanager
 def training_mode(network: nn.Module) -> Iterator[None]:
-    """Training mode that leaves no trace in modes, buffers, or random numbers."""
-    modes = [(part, part.training) for part in network.modules()]
+    """Training mode without gradients that leaves no trace in modes, buffers, or random numbers."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            network.train()
+    with silent(network), torch.random.fork_rng(devices=[]):
+        network.train()
+        try:
             yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-        with torch.no_grad():
+        finally:
             for buffer, before in buffers:
                 buffer.copy_(before)
 
@@ -195,7 +170,7 @@ def check_single_image(network: Network, name: str, sets: DataSplits) -> None:
     """Raise if the network cannot train on a batch of one image: batch norm of a 1 × 1 map needs two values."""
     image = torch.full((1, 3, sets.image_size, sets.image_size), 0.5, device=network.mean.device)
     try:
-        with training_mode(network), torch.no_grad():
+        with training_mode(network):
             network(image)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):

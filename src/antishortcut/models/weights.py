@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError, first_line
 from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
-
-__all__ = ["complain", "load_checked", "load_weights", "read_weights", "strip"]
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
@@ -39,23 +37,22 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     path = Path(path)
     state = strip(read_weights(path))
     body = getattr(network, "body", network)
-    targets: list[nn.Module] = [network, body, getattr(body, "module", body)]  # the keys are those of one of these
+    target: nn.Module = getattr(body, "module", body)
     fresh: list[str] = []  # layers of the network that keep their own weights
     if isinstance(body, DeepLab):
         advice = "; expected a DeepLab like this, or a timm or torchvision classifier with its backbone"
-        matches = [(len(t.state_dict().keys() & state.keys()), t, state) for t in targets]
-        backbone = backbone_state(state)
-        matches.append((len(body.backbone.state_dict().keys() & backbone.keys()), body.backbone, backbone))
-        _, target, state = max(matches, key=lambda match: match[0])
+        state = {key.removeprefix("body."): value for key, value in state.items()}
+        options = ((body, state), (body.backbone, backbone_state(state)))
+        target, state = max(options, key=lambda option: len(option[0].state_dict().keys() & option[1].keys()))
         own = target.state_dict()
         unfit = [head for head in HEADS if _head_shapes(own, head) != _head_shapes(state, head)]
         fresh = [head for head in unfit if _head_shapes(own, head)]
         own, state = ({key: x for key, x in each.items() if _head(key) not in unfit} for each in (own, state))
     else:
         advice = "; name the network they were saved from"
-        target, state = _aligned(targets, state, path)
         own = target.state_dict()
-        rest, left = _without_classifier(own, state, *_classifier(network, target))
+        state = _aligned(own, state, path)
+        rest, left = _without_classifier(own, state, body.heads if isinstance(body, FeatureExtractor) else ("head",))
         if left and start:
             fresh = list(dict.fromkeys(key.rpartition(".")[0] for key in left))
             own, state = {key: value for key, value in own.items() if key not in left}, rest
@@ -64,9 +61,9 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     complain(path, own, state, advice)
     for key, value in state.items():  # an infinity may be intended, as in masks
         if value.is_floating_point() and bool(value.isnan().any()):
-            raise UserError(f"{path} holds NaN in {_bare(key)!r}: that training diverged; use an earlier checkpoint")
+            raise UserError(f"{path} holds NaN in {key!r}: that training diverged; use an earlier checkpoint")
     if fresh:
-        names = ", ".join(dict.fromkeys(_bare(layer).rstrip(".") for layer in fresh))
+        names = ", ".join(layer.rstrip(".") for layer in fresh)
         warnings.warn(f"{path} has no weights that fit these layers, so they start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
 
@@ -82,10 +79,7 @@ def strip(state: dict[str, Any]) -> dict[str, Any]:
     if all(key.startswith("module.") != (key == COUNTER) for key in state):
         state = {key: value for key, value in state.items() if key != COUNTER}
     state = {key.replace("._orig_mod.", "."): value for key, value in state.items()}
-    for _ in range(16):  # wrappers around each other
-        prefix = next((word for word in WRAPPERS if state and all(key.startswith(word) for key in state)), None)
-        if prefix is None:
-            break
+    while prefix := next((word for word in WRAPPERS if state and all(key.startswith(word) for key in state)), None):
         state = {key.removeprefix(prefix).replace("._orig_mod.", "."): value for key, value in state.items()}
     return state
 
@@ -112,25 +106,22 @@ def complain(path: Path, own: State, state: State, advice: str = "") -> None:
         raise UserError(f"the weights in {path} are of another network: {'; '.join(lines)}{advice}")
 
 
-def _aligned(targets: list[nn.Module], state: dict[str, Tensor], path: Path) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The module whose keys these are, and the file's tensors under the names they have there."""
-    owns = [target.state_dict() for target in targets]
-    best, at = max((_matching(own, state), i) for i, own in enumerate(owns))  # of equals the innermost
-    if all(key in state or _is_counter(key) for key in owns[at]):
-        return targets[at], state
-    fitting = [("", targets[at], state)]  # all that match best
-    for target, own in zip(targets, owns, strict=True):
-        without = [(p, {k.removeprefix(p): v for k, v in state.items() if k.startswith(p)}) for p in _prefixes(state)]
-        for prefix, renamed in [*without, *(("", {p + k: v for k, v in state.items()}) for p in _prefixes(own))]:
-            score = _matching(own, renamed)
-            if score[1] > len(own) / 2 and score >= best:
-                fitting = [*(fitting if score == best else []), (prefix, target, renamed)]
-                best = score
-    first, target, renamed = fitting[0]
-    rivals = [prefix for prefix, _, _ in fitting if not (prefix.startswith(first) or first.startswith(prefix))]
+def _aligned(own: State, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The file's tensors under the network's names: a prefix that only one of the two has is removed or added."""
+    if all(key in state or _is_counter(key) for key in own):
+        return state
+    options = [("", state)]
+    options += [(p, {k.removeprefix(p): v for k, v in state.items() if k.startswith(p)}) for p in _prefixes(state)]
+    options += [("", {p + k: v for k, v in state.items()}) for p in _prefixes(own)]
+    best = max(_matching(own, renamed) for _, renamed in options)
+    if best[1] <= len(own) / 2:
+        return state
+    fitting = [(prefix, renamed) for prefix, renamed in options if _matching(own, renamed) == best]
+    first, renamed = fitting[0]
+    rivals = [prefix for prefix, _ in fitting if not (prefix.startswith(first) or first.startswith(prefix))]
     if rivals:
         raise UserError(f"{path} holds two networks that fit, under {first!r} and {rivals[0]!r}; save one of them")
-    return target, renamed
+    return renamed
 
 
 def _prefixes(state: State) -> list[str]:
@@ -145,29 +136,20 @@ def _matching(own: State, state: State) -> tuple[int, int]:
     return sum(own[key].shape == state[key].shape for key in both), len(both)
 
 
-def _classifier(network: nn.Module, target: nn.Module) -> tuple[tuple[str, ...], int]:
-    """Prefixes of the classifier's keys in the target, and how many classes it has."""
-    body = getattr(network, "body", network)
-    heads = [f"module.{path}" for path in body.heads] if isinstance(body, FeatureExtractor) else ["head"]
-    modules = dict(target.named_modules())
-    names = [*(f"body.{head}" for head in heads), *heads, *(head.removeprefix("module.") for head in heads)]
-    layers = [name for name in names if name in modules]
-    weight = next((getattr(modules[layer], "weight", None) for layer in layers), None)
-    return tuple(f"{layer}." for layer in layers), len(weight) if isinstance(weight, Tensor) else 0
-
-
 def _without_classifier(
-    own: State, state: dict[str, Tensor], heads: tuple[str, ...], classes: int
+    own: State, state: dict[str, Tensor], heads: Sequence[str]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """The file without a classifier for other classes, and which keys of ours it then does not fill.
 
     These are layers as wide as there are classes that differ in that width alone, and the classifier itself where the
     file has none; all else must be there. Keys that fit nowhere then belong to the file's own classifier.
     """
+    prefixes = tuple(f"{head}." for head in heads)
+    classes = next((len(own[f"{head}.weight"]) for head in heads if f"{head}.weight" in own), 0)
     left = [
         key
         for key, value in own.items()
-        if (key not in state and heads and key.startswith(heads))
+        if (key not in state and key.startswith(prefixes))
         or (
             key in state
             and value.ndim == state[key].ndim > 0
@@ -175,7 +157,7 @@ def _without_classifier(
             and len(value) == classes != len(state[key])
         )
     ]
-    if not left or any(key not in state and key not in left and not _is_counter(key) for key in own):
+    if any(key not in state and key not in left and not _is_counter(key) for key in own):
         return state, []
     return {key: value for key, value in state.items() if key in own and key not in left}, left
 
@@ -184,12 +166,8 @@ def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
 
 
-def _bare(key: str) -> str:
-    return key.removeprefix("body.").removeprefix("module.")
-
-
 def _head(key: str) -> str | None:
-    return next((head for head in HEADS if key.removeprefix("body.").startswith(head)), None)
+    return next((head for head in HEADS if key.startswith(head)), None)
 
 
 def _head_shapes(state: State, head: str) -> dict[str, torch.Size]:
@@ -205,7 +183,7 @@ REMEDY = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors in a file by name, out of whatever they are packed in."""
-    if not os.path.isfile(path):
+    if not os.path.isfile(path):  # unlike Path.is_file, also of a name that is too long
         raise UserError(f"{path} is no file of weights" if os.path.exists(path) else f"no weights at {path}")
     try:
         with path.open("rb") as file:
@@ -228,7 +206,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 class NumpyNumber:
-    """Replaces numpy's numbers and arrays beside the weights, whose constructors may run code."""
+    """Replaces numpy's numbers, arrays and types beside the weights, whose constructors may run code."""
 
     def __new__(cls, *_: object) -> Self:
         return super().__new__(cls)
@@ -237,18 +215,9 @@ class NumpyNumber:
         """Drop the value."""
 
 
-class NumpyType(NumpyNumber):
-    """Their dtype, which must not be object: that may hold a pickle."""
-
-    def __new__(cls, *args: object) -> Self:
-        if not (args and isinstance(args[0], str) and re.fullmatch(r"[biufcmMSUV]\d*", args[0])):
-            raise pickle.UnpicklingError("Unsupported class numpy.object_")
-        return super().__new__(cls)
-
-
 SAFE: list[Any] = [
     argparse.Namespace,
-    (NumpyType, "numpy.dtype"),
+    (NumpyNumber, "numpy.dtype"),
     (NumpyNumber, "numpy.ndarray"),
     *((NumpyNumber, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),  # numpy 1 and 2
     *((NumpyNumber, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),

@@ -11,11 +11,8 @@ import re
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.errors import UserError
-from antishortcut.models.layers import DEEPEST, WIDEST, classify, init_convs, init_head, number
+from antishortcut.models.layers import classify, init_convs, init_head
 from antishortcut.types import Features
-
-MOST = 10**9  # weights
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
@@ -68,10 +65,5 @@ def from_name(name: str, classes: int) -> WideResNet | None:
     match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
     if match is None:
         return None
-    depth, width = number(name, "depth", match[1], DEEPEST), number(name, "width", match[2], WIDEST)
-    if depth < 10 or depth % 6 != 4 or width < 1:
-        return None
-    weights = 16_128 * depth * width**2  # nearly
-    if weights > MOST:
-        raise UserError(f"{name} would have {weights:,} weights, and {MOST:,} are the most; take a narrower one")
-    return WideResNet(classes, depth, width)
+    depth, width = int(match[1]), int(match[2])
+    return None if depth < 10 or depth % 6 != 4 or width < 1 else WideResNet(classes, depth, width)

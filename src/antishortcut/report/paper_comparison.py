@@ -155,8 +155,9 @@ class ComparisonRow:
             "ours": ours and ours.mean, "ours ±": ours and ours.std, "seeds": ours.count if ours else 0,
             "printed": number.mean, "printed ±": number.std, "place": number.place,
             "difference": self.difference, "against": against and against.difference,
-            "printed against": against and self.printed_against, "agrees": self.agrees, "sign_test": against and against.sign_p,
-            "notes": [number.note for number in self.noted], "label": self.label,
+            "printed against": against and self.printed_against, "agrees": self.agrees,
+            "sign_test": against and against.sign_p, "label": self.label,
+            "notes": [number.note for number in self.noted],
         }  # fmt: skip
 
 

@@ -111,8 +111,8 @@ def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], Non
             maps, embedding, image, label = _features(network, sets)
             result.append((image_information(maps, image), label_information(embedding, label, len(sets.classes))))
     totals = [a + b for a, b in zip(*(scaled(list(column)) for column in zip(*result, strict=True)), strict=True)]
-    for entry, (image, label), total in zip(states, result, totals, strict=True):
-        entry["information"] = {"image": image, "label": label, "total": total}
+    for entry, (of_image, of_label), total in zip(states, result, totals, strict=True):
+        entry["information"] = {"image": of_image, "label": of_label, "total": total}
     trajectory.write()
     say("state         −MSE of image   nats of label   normalised sum   (our estimate, theirs is not published)")
     for entry in states:
