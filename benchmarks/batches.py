@@ -5,8 +5,6 @@ so that whatever else the machine does falls on each; medians. Ratios are told b
 busy machine too, by the processor's time, helpers included. Prints JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -6,8 +6,6 @@ machine look at cpu_seconds, which do not count waiting. Prints JSON.
     python benchmarks/corruptions.py [images]
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 Interleaved, median of many; prints JSON. `python benchmarks/crd.py [rounds]`.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -5,8 +5,6 @@ batch 2. On a GPU the peak is torch's, on a CPU the most the process ever held, 
 the step added to the networks and libraries that were there before it.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -4,8 +4,6 @@
 Peak memory is that of the whole process so far; `features_mb` of it are torch and the features themselves.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

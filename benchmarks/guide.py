@@ -3,8 +3,6 @@
 Prints the two tables of docs/contrast.md. `python benchmarks/guide.py RUNS`, after asd suite run beyond-cues.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 A table stands between `<!-- NAME -->` and `<!-- end -->`; what was not measured yet leaves its place empty.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -6,8 +6,6 @@ in bfloat16. Prints what each scores on the set that judges, and the difference 
 spread. Finished students are not learnt again; without bfloat16 instructions the second ones take three times as long.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict

@@ -5,8 +5,6 @@ The folders are made in a temporary place, 2,880 logged lines each, score files 
 `first` has to draw every figure; `again` finds them drawn. Each is a new process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

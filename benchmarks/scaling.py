@@ -12,8 +12,6 @@ memory: peak of a process that does three steps of that pair; `step_mb` is what 
 """
 # B batch, M queue, K directions, D embedding, N training images, C classes
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -4,8 +4,6 @@ Reads scores/corruptions.json, which asd evaluate RUN --on corruptions writes; p
 worse at severity 5 than at 1 and which do not rise at every step, and draws them all.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import pairwise

@@ -6,8 +6,6 @@ steps and steps_bfloat16 are one measurement on two kinds of processor; this one
 precision wants CIFAR-100 below --data-root, and keeps its runs in --runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -4,8 +4,6 @@
 is answered by the milliseconds of N steps: {"step": [...], "data": [...]}. It ends with its input.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

@@ -5,8 +5,6 @@ python examples/hf_trainer.py                       # made-up images, seconds on
 python examples/hf_trainer.py --data photos/train   # photos/train/<class>/*.jpg
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

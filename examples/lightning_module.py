@@ -5,8 +5,6 @@ python examples/lightning_module.py                       # made-up images, seco
 python examples/lightning_module.py --data photos/train   # photos/train/<class>/*.jpg
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ python examples/plain_loop.py                       # made-up images, seconds on
 python examples/plain_loop.py --data photos/train   # photos/train/<class>/*.jpg
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@
         --pretrained --epochs 100 --batch-size 128 --device cuda
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

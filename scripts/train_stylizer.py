@@ -11,8 +11,6 @@ pixel loss     ‖g(f(c)) − c‖² on a quarter of each batch, which keeps its
 """
 # B batch, k images of it that are only reconstructed, S side of the images
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import math

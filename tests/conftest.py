@@ -1,7 +1,5 @@
 """Shared by all tests: a recipe small enough to train in a second, and a way to stop a run at a step."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

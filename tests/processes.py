@@ -1,7 +1,5 @@
 """Real processes: two joined by gloo, and the command."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """Rules of the code that ruff, mypy and import-linter (layers, see pyproject.toml) do not check."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Two real processes equal one: rows, loss terms, gradients, queue and directions."""
 # W processes, B rows in all
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

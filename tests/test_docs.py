@@ -1,7 +1,5 @@
 """README and docs say what is true: their Python runs, their commands exist, their links lead somewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

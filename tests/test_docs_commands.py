@@ -5,8 +5,6 @@ settings of FEW are added, so that little is trained, and files, weights and dat
 cannot run here are in NOT, with the reason, and with the test that runs the command where there is one.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil

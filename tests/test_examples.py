@@ -1,7 +1,5 @@
 """The examples run as they are: each trains a teacher, keeps its states and distils a student, on made-up images."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

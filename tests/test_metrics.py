@@ -1,7 +1,5 @@
 """Metrics against Python loops, cases solved by hand, and properties."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Wheel and sdist, built and used from a fresh venv: what is installed is all it needs."""
 
-from __future__ import annotations
-
 import os
 import site
 import subprocess

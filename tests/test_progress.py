@@ -1,7 +1,5 @@
 """Progress lines may be lost, results may not: stderr on a full disk ends no training."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

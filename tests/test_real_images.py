@@ -1,7 +1,5 @@
 """Every method from the command, on real CIFAR-100, in one table. Skipped where the images are not there."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Run folders: written whole or not at all, one process at a time, readable after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Subspaces against numpy and scipy, cases solved by hand, and what must hold for any rows."""
 # B rows, D features, K directions
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

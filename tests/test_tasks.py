@@ -1,8 +1,6 @@
 """Segmentation as rows: the same losses as for vectors, without void pixels."""
 # B batch, C classes, D embedding, h × w locations
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

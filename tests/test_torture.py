@@ -1,7 +1,5 @@
 """The promises of docs/reliability.md, tried on whole commands; a quick version of two parts is in test_faults.py."""
 
-from __future__ import annotations
-
 import pytest
 from torture.disk import may_mount
 

@@ -1,7 +1,5 @@
 """What the site needs beyond mkdocs.yml: method cards in the navigation, links to files outside the docs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Every part is a process of its own, because a fork must be taken before anything starts a thread.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -5,8 +5,6 @@
 Needs the right to mount a tmpfs, as root has it; without it only damaged files are tried.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -4,8 +4,6 @@ A fork is taken before any thread is started, with one thread for every library,
 process computes; `torture.kills` compares the two.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

@@ -6,8 +6,6 @@ A case is a command (and a method). It is carried out once without interruption 
 and all its children, at several moments; then every file of the two folders of runs is compared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Moments in the life of a run, recognised from outside by the files in its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Both before they have met, while one waits for the other in torch's own code, an
 python -m torture.ranks
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -3,8 +3,6 @@
 python -m torture.sharing
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

@@ -3,8 +3,6 @@
 python -m torture.signalling
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import tempfile

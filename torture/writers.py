@@ -6,8 +6,6 @@ Each runs once uninterrupted, which tells how long it takes, and is then killed 
 every kill a file under a real name is the one from before or the whole new one; at the end all are as without kills.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

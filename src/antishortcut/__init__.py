@@ -1,7 +1,5 @@
 """antishortcut: distil a vision model without handing down its shortcuts."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

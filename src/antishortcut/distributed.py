@@ -1,8 +1,6 @@
 """Gather rows and numbers over processes. Besides the trainer, the only module that uses torch.distributed."""
 # W processes, b rows here, B = Σ b rows in all
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """UserError, the exception for bad input, and how text from files is shown at a terminal."""
 
-from __future__ import annotations
-
 import errno
 import unicodedata
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Read and write files: nothing half-written under a real name, no pipe or device where a file should be."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

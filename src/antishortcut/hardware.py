@@ -1,7 +1,5 @@
 """Cores, shared memory and versions of this machine. No torch."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

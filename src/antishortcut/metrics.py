@@ -1,8 +1,6 @@
 """Metrics as pure functions: a network's outputs in, (name, value) pairs out."""
 # N images, B batch, C classes, K categories, G groups, H × W pixels
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

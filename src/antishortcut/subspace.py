@@ -4,8 +4,6 @@ Pure functions; no gradient flows through a basis.
 """
 # B rows, D features, K directions
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What is learned: the task's own loss, which samples the methods see, and how they are scored."""
 # B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R samples
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

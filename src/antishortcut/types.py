@@ -1,8 +1,6 @@
 """Types that every module shares: images, batches, features, and the Method and Task protocols."""
 # N images, B batch, C classes, D embedding, H × W pixels
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Where a student's features lie and how far they project, against loops in float64 and cases solved by hand."""
 # N samples, D features, K directions
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

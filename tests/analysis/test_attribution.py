@@ -1,8 +1,6 @@
 """Variance explained by a factor, samples at the ends of directions, and what a classifier reads (S-Prop. 3)."""
 # N samples, K directions, G groups, C classes, D features
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The audit: a planted direction is measured and shown; a mistake is one line and leaves nothing behind."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

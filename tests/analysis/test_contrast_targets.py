@@ -1,7 +1,5 @@
 """Statistics of contrast targets: against counts by hand, and of a real teacher by the command."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

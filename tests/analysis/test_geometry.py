@@ -1,8 +1,6 @@
 """Energy in subspaces, abandoned and reused directions, held-out samples; stability between folds and batches."""
 # N samples, B rows of a batch, D features, K directions
 
-from __future__ import annotations
-
 import itertools
 import math
 

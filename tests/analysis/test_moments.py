@@ -1,8 +1,6 @@
 """Moments, directions, angles and the ridge map against loops, numpy and scipy; cases solved by hand."""
 # N samples, D features, K directions, d student features
 
-from __future__ import annotations
-
 import json
 import math
 import os

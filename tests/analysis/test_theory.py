@@ -1,8 +1,6 @@
 """The paper's propositions as properties of the code, with the corrections its proofs need."""
 # B batch, D features, K directions, M queue, N negatives, p dimensions of the robust block
 
-from __future__ import annotations
-
 import itertools
 import math
 

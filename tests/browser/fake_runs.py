@@ -1,7 +1,5 @@
 """Run folders written by hand, without training: everything a report reads, in the forms evaluations write."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

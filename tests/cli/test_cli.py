@@ -1,7 +1,5 @@
 """The command: results on standard output, everything else on standard error, errors in one line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shell completion and asd list: names exist, and each has a description."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """asd doctor: every problem comes with a fix, and only what breaks asd is an error."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

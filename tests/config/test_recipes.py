@@ -1,7 +1,5 @@
 """Shipped recipes: every CIFAR-100 pair of the paper is built and takes a step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

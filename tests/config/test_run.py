@@ -1,7 +1,5 @@
 """Recipes and runs: what is read, what is refused, and what the hash covers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

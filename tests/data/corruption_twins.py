@@ -4,8 +4,6 @@ Libraries of theirs that are not installed (OpenCV, scikit-image, ImageMagick) a
 """
 # S side
 
-from __future__ import annotations
-
 import colorsys
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small sets in the official layouts, and what the tests of this room ask of them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

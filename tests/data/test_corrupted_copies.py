@@ -1,8 +1,6 @@
 """Corrupted copies on disk: written, resumed and refused; opened in the released layouts; and the command."""
 # N images, S side
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Every corruption against a slow twin written from the official scripts: given the same draws, and in distribution."""
 # B images, S side
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Data sets in their official layouts, made small here or real if present; decoding, splits, limits, fingerprints."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Callable

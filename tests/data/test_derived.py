@@ -1,7 +1,5 @@
 """Altered copies on disk: whole or not there, and one line for what is wrong with a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

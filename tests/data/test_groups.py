@@ -1,7 +1,5 @@
 """groups:PATH against small folders in Waterbirds' layout, and the groups of a set."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """asd check on real files: whole ones and damaged ones, copies, odd pixels, odd folders, masks, and what is drawn."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

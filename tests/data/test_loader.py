@@ -1,7 +1,5 @@
 """Order, augmentation and batches: pure functions, each beside a slow twin or the property that defines it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

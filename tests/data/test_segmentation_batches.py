@@ -1,7 +1,5 @@
 """Batches of images with masks: both move together, alike from memory and disk, in any company; whole ones in order."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sources of images with masks: small sets in the official layouts, made here; and the real CamVid where it is."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

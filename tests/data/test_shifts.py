@@ -1,7 +1,5 @@
 """ImageNet-R and -A, and stimuli in cue conflict: small folders in their official layouts, made here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

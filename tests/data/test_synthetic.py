@@ -1,8 +1,6 @@
 """The embedded images and scenes: repeatable, balanced, the shortcut as strong as promised, and only in the texture."""
 # N images, F features
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From files to pixels to augmented pictures: the same bits as the plain way, torchvision's or Pillow's, takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A teacher and a KD student, trained once and copied for every test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The attack: exact where the worst case is known, inside its ball, the same in any batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Evaluation: scores equal a loop, are written to the run folder, and are not computed twice."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """From networks to directions: planted ones are described and drawn; a teacher is examined once for all students."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scenes of a finished run: distinct colours, both test sets, and the sampled locations of the t-SNE."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import combinations

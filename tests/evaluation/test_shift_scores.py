@@ -1,7 +1,5 @@
 """Scores on shifted images equal a loop, name their source, are not repeated, and errors are one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Stylised copies: AdaIN, both sources of weights, choice of styles, files, the command."""
 # B batch, C channels, H × W places, N images
 
-from __future__ import annotations
-
 import itertools
 import json
 import runpy

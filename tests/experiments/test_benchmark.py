@@ -1,7 +1,5 @@
 """asd bench: every method is timed, its phases add up, and teacher passes are counted."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

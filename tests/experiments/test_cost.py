@@ -1,7 +1,5 @@
 """What a suite costs: steps are counted as the loader counts them, each kind is measured once, sums are as by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What runs of a suite share and need: one training of a teacher, their own folders, images, devices."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The paper as runs: every run of every table can be made, its settings are the text's, desk scale says what it is."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from functools import cache

@@ -1,7 +1,5 @@
 """The paper's printed numbers: all there, and consistent with each other except where a note says otherwise."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

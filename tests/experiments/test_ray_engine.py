@@ -1,7 +1,5 @@
 """A suite on a real Ray cluster of two nodes on this machine, one of which dies."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A student, one of timm, one of scenes, and their teachers, trained once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

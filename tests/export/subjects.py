@@ -1,7 +1,5 @@
 """What is exported, and how others read it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The model card holds what the run folder holds."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`asd export`, and its page."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

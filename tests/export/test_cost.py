@@ -1,7 +1,5 @@
 """Size and latency of students beside their teachers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exported files give the outputs of the student, and only a checked export is written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """An export is written whole or not at all, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Pickles that want to run code, written instruction by instruction; each would leave a marker file behind."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

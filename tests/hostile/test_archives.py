@@ -1,7 +1,5 @@
 """Archives and pickles: the package unpacks none; one that torchvision unpacks must have the official checksum."""
 
-from __future__ import annotations
-
 import ast
 import io
 import tarfile

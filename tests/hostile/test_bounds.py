@@ -1,7 +1,5 @@
 """Settings and files far outside any sensible range: one line, before memory is allocated."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Iterator

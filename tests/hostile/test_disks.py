@@ -1,7 +1,5 @@
 """Full or read-only disks, damaged results, too little memory: one line, and nothing is lost."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Images that are bombs, torn, or no images at all; folders with loops and pipes in them; names that are no text."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource

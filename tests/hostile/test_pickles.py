@@ -1,7 +1,5 @@
 """Files that would run code when unpickled: no reader runs it, and each is refused with one line."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

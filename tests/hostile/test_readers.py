@@ -1,7 +1,5 @@
 """Damaged files, read by every reader: a result, or an error of one printable line."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

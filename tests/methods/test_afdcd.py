@@ -1,8 +1,6 @@
 """Af-DCD against loops over pixels and groups, by hand, its mask, and maps and channels that do not divide."""
 # B batch, C channels, M groups of channels, H × W pixels
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

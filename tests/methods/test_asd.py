@@ -1,8 +1,6 @@
 """ASD: the equations against loops written from the paper, by hand; its switches, precision, and the queue."""
 # B batch, C classes, D teacher features, d student features, K directions, M queue, N training samples
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,8 +1,6 @@
 """Attention transfer against loops over pixels, by hand, and what attention does not see."""
 # B batch, C channels, H × W pixels, P = H · W
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 """Self-distillation against a loop and by hand; the branches that reach any stage, and who learns from whom."""
 # B batch, C classes, D embedding, S stages taught
 
-from __future__ import annotations
-
 import math
 
 import pytest

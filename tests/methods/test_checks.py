@@ -1,8 +1,6 @@
 """Arguments that cannot work: every loss and method says which one, and what it must be, in one line."""
 # B batch, D teacher features, d student features
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

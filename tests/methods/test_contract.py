@@ -1,7 +1,5 @@
 """What every method promises, checked for every member of the table: joining METHODS is enough to be tested here."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import replace

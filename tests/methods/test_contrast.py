@@ -1,8 +1,6 @@
 """Contrast targets against a loop, by hand, in their limits, and what they can and cannot do to a teacher's answer."""
 # B batch, C classes, D teacher features, d student features
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

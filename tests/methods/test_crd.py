@@ -1,8 +1,6 @@
 """CRD against loops in float64, by hand, and the promises of its banks and its queue."""
 # B batch, N training images, K negatives
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,8 +1,6 @@
 """Decoupled distillation against a loop and by hand, its sum against KD, and the inputs that break others."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import math
 
 import pytest

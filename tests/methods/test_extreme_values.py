@@ -1,7 +1,5 @@
 """Numbers nobody hopes for: a defined result or one line, for every method, and never weights that are no numbers."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, cast

@@ -1,8 +1,6 @@
 """FitNets against loops over pixels and by hand; the regressor in every relation of sizes."""
 # B batch, C channels, H × W pixels
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 """Knowledge distillation against a loop and by hand; the settings of methods and what is said when they are wrong."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 """What the methods on feature maps share: any two networks fit, odd batches stay finite, two processes are one."""
 # B batch, W processes
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import cast

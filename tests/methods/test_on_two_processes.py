@@ -1,8 +1,6 @@
 """Every method of the table on two real processes and on one: the same terms and gradients, given the same features."""
 # B rows in all, half of them in each process
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

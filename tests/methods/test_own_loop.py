@@ -1,7 +1,5 @@
 """What a loop of one's own takes from here needs torch, and nothing else that has to be installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,8 +1,6 @@
 """Probabilistic knowledge transfer against a loop over pairs, by hand, and on rows without direction."""
 # B batch, D embedding
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 """Residual training against a loop and by hand, and that what training sees is not what is used afterwards."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,8 +1,6 @@
 """ReviewKD against loops over pixels: the context loss, the fusion and the whole review; by hand; and its settings."""
 # B batch, C channels, M width of the fusion, H × W pixels
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

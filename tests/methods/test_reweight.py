@@ -1,8 +1,6 @@
 """Samples weighted by the early teacher's failure: against a loop, by hand, and where the weights must be equal."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import math
 
 import pytest

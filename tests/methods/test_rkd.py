@@ -1,8 +1,6 @@
 """Relational distillation against loops over pairs and triplets, by hand, and what must not change it."""
 # B batch, D embedding
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,8 +1,6 @@
 """Where the directions come from: a running average, the whole data, one batch; what is kept and when it changes."""
 # B batch, D features, K directions
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

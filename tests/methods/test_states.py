@@ -1,7 +1,5 @@
 """Methods that are KD with other roles: several states at once, or the chosen one; and how it is chosen."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -5,8 +5,6 @@ it there is the device "meta", which computes nothing, so that whoever reads fro
 """
 # B batch, C classes, D embedding
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

@@ -1,8 +1,6 @@
 """UFD-KD against scipy's cosine transforms and loops, by hand, and the published reading of the channel branch."""
 # B batch, C channels, H × W pixels, P = H · W
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks of timm and torchvision, many kinds at several sizes, without a download."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

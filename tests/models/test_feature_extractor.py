@@ -1,7 +1,5 @@
 """Any network → Features: the embedding is what the classifier reads, stages are feature maps, nothing stays behind."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

@@ -1,7 +1,5 @@
 """The zoo against the published tables: parameters, shapes, initialisation; and the doors to other networks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Networks for segmentation: maps of the right size, DeepLab equal to torchvision's, weights for the backbone alone."""
 # B batch, C classes, H × W pixels, h × w the map
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path

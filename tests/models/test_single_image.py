@@ -1,7 +1,5 @@
 """A batch of one image: whether a network can train on it, and whether there ever is one."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`package.module:factory`: what a factory may take and return, and what is said when somebody's code fails."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

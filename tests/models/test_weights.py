@@ -1,7 +1,5 @@
 """Files of weights as people have them: wrapped, averaged, in parts, for other classes, old, cut, dangerous."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

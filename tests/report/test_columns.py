@@ -1,7 +1,5 @@
 """What columns mean, how they are chosen, and the tables as text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files that are missing, damaged, hostile or of another form: they are noted, and stop nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import cycle

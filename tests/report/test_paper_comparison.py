@@ -1,7 +1,5 @@
 """How runs of the paper's pairs were made, and what the folder of their teacher holds of the printed numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Marks against KD, what a difference is worth, and runs of the paper's pairs beside its printed numbers."""
 
-from __future__ import annotations
-
 import html
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run folders written by hand, without training, and the tables and the page a report makes of them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

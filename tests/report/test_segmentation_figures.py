@@ -1,7 +1,5 @@
 """Runs of segmentation, made up: mIoU as the headline, classes, scenes side by side, and what is damaged among them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Statistics against cases solved by hand and against scipy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

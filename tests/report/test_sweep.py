@@ -1,7 +1,5 @@
 """asd report --sweep and --scatter on run folders written by hand: every number against one worked out on paper."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cached teacher outputs: the same run with a cold or a warm cache, close to the uncached one; damage is repaired."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Frozen networks for inference: fusing changes nothing; a lower precision and compiling are compared first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

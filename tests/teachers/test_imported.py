@@ -1,7 +1,5 @@
 """Teachers trained elsewhere: two files, one file and a rewound state, or the states that Snapshots saved."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

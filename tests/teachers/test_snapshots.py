@@ -1,7 +1,5 @@
 """Snapshots from any training loop: at the right steps, whole, under the names of the bare model."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

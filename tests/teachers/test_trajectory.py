@@ -1,7 +1,5 @@
 """A teacher's trajectory: which states are saved, under which names, and how students refer to them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

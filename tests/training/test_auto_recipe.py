@@ -1,7 +1,5 @@
 """asd distill without a recipe: what is planned for a folder of images, and that it is run."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

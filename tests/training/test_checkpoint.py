@@ -1,7 +1,5 @@
 """Checkpoints: whole or not there, the one before if the newest is damaged, one line if there is none left."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that share a run: before they have met, and as they end."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Killed or signalled commands end where the uninterrupted one does: a little of `torture` (see test_torture.py)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

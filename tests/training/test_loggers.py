@@ -1,7 +1,5 @@
 """Loggers: a missing package stops a run before it starts, a failing log does not, wandb resumes offline."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import time

@@ -1,7 +1,5 @@
 """Out of memory: micro-batches are halved until a step fits, and what does not fit at all is one line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Mixup and CutMix: ratios and labels by hand, methods that refuse them, the same with micro-batches and processes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Unusual batches for every method: finite terms and gradients, or one clear error."""
 
-from __future__ import annotations
-
 import warnings
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Weight decay against timm's choice, the learning rate and the mean of weights against formulas."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

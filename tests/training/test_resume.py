@@ -1,7 +1,5 @@
 """A run that is stopped and started again ends in the same bits as one that was not."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

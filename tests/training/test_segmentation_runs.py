@@ -1,7 +1,5 @@
 """Segmentation from recipe to scores: the same loop, in iterations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The training loop: what a run leaves behind, what it refuses, and that seeds are paired across methods."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run on two real processes (gloo) equals a run on one, for a student without batch statistics."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

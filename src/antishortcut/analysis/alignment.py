@@ -1,8 +1,6 @@
 """What a student relies on: where its features lie between the two teacher states, and how far they project."""
 # N samples, n rows of a block, D features, K directions, M negatives
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,8 +1,6 @@
 """What a direction means: the factors that explain it, the samples at its ends, and how much a classifier reads it."""
 # N samples, K directions, G groups of a factor, C classes, D features
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,8 +1,6 @@
 """Audit a model: a final state, candidates for an early one, images, and optionally a student → audit.json."""
 # N images, D features, K directions
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the numbers of an audit mean, in plain words. Only measurements are reported; nothing here is a verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

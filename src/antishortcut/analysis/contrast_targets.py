@@ -1,8 +1,6 @@
 """Contrast targets before any student is trained: measurements to choose λ and T_early by, without test images."""
 # N images, C classes
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any

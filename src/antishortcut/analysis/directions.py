@@ -5,8 +5,6 @@ This depends on a teacher and one of its early states, not on a student. Evaluat
 """
 # N images, D features, K directions, C classes
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

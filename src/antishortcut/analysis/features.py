@@ -1,8 +1,6 @@
 """Outputs of networks over a whole set: the one inference loop, features of every image, and their t-SNE."""
 # B batch, N images, D features
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

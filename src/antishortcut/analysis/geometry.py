@@ -1,8 +1,6 @@
 """Energy of features in a subspace, whether training abandoned it, and how stable it is over samples and batches."""
 # N samples, B rows of a batch, D features, K directions
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

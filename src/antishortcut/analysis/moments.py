@@ -1,8 +1,6 @@
 """Moments of features, gathered block by block, and the directions and angles that follow from them."""
 # N samples, n rows of a block, D features, K directions requested, k' ≤ K directions there are, d student features
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The command `asd`. What imports torch is imported when a command runs, so `asd --help` is instant."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import nullcontext, redirect_stdout

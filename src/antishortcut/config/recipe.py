@@ -4,8 +4,6 @@ A *recipe* (a TOML file) describes a pair: data, teacher, student, optimiser. A 
 with nothing left open; its hash names everything that decides the result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

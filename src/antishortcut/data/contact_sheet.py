@@ -1,7 +1,5 @@
 """Contact sheets: rows of pictures with column titles, a caption below every row, and a legend of colours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from unicodedata import normalize
 

@@ -1,8 +1,6 @@
 """Data sets by name: one table, DATASETS. Splits, limits, decoding and the fingerprint are the same for all of them."""
 # N images
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """Altered copies of images on disk, as in CIFAR-C: <name>.npy of (N, H, W, 3) bytes, labels.npy beside it."""
 # N images, S side of the square images
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Groups: images of one class that share a second attribute. Read from metadata.csv, or made of the cues of a set."""
 # N images, G groups
 
-from __future__ import annotations
-
 import csv
 import io
 import os

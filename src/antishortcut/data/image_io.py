@@ -1,8 +1,6 @@
 """Image files to pixels. Only Pillow: its fixed-point resampling gives the same bytes on every machine."""
 # N images, S side of the square output
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

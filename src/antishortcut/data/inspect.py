@@ -1,8 +1,6 @@
 """Inspect a data set before training: what it holds, what is wrong with it, and what training will see of it."""
 # N images, n images on the contact sheet, H × W pixels
 
-from __future__ import annotations
-
 import hashlib
 import statistics
 import warnings

@@ -1,8 +1,6 @@
 """Batches. Order and augmentation are pure functions of (seed, epoch, index): no state, so resuming is counting."""
 # N images, B batch, S side of the square images
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """Readers of data set layouts: which files there are, and their labels. CIFAR is read, all others are only listed."""
 # N images
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,8 +1,6 @@
 """Randomness without state: every draw is a hash of its keys, so nothing has to be stored, forked or replayed."""
 # N images
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray

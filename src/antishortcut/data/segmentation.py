@@ -1,8 +1,6 @@
 """Images with masks: readers of their layouts, mask files to labels, and batches of images with their labels."""
 # N images, B batch, H × W pixels, S side of a square crop
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence, Set

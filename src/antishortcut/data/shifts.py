@@ -1,8 +1,6 @@
 """ImageNet-R and -A (Hendrycks et al. 2021) for the classes a student has, and stimuli in cue conflict."""
 # N images, C classes of the student, K of the 16 categories that the student has
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

@@ -1,8 +1,6 @@
 """Subsets, stratified splits, balanced limits and fingerprints of sets."""
 # N images
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping
@@ -118,6 +116,6 @@ def set_mark(images: AnySet) -> str:
     return fingerprint("one set", {"images": images}, base)
 
 
-def _add(digest: hashlib._Hash, name: str, value: Tensor) -> None:
+def _add(digest: "hashlib._Hash", name: str, value: Tensor) -> None:
     digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
     digest.update(np.ascontiguousarray(value.numpy()).data)

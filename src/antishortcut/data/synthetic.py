@@ -5,8 +5,6 @@ A chunk of images is a pure function of (VERSION, split, seed, number of the chu
 """
 # N images, B images of a chunk, S = 2 · size samples a side, M mask side
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 

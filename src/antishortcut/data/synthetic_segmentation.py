@@ -6,8 +6,6 @@ Made of the glyphs, textures and colours of synthetic.py, and pure in the same w
 """
 # N images, B images of a chunk, O tiles of a chunk, T pixels a side of the patch a tile is painted on
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -1,8 +1,6 @@
 """Augmentations as pure functions of (seed, epoch, index)."""
 # B batch, H × W pixels, P padding, S side of the square output
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

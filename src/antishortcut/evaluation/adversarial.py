@@ -1,8 +1,6 @@
 """An ℓ∞ attack by projected gradient descent (Madry et al. 2018): accuracy under small adversarial noise."""
 # B batch, C classes, H × W pixels
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The run that is evaluated, where evaluations find their images, and the evaluation of the data's own test sets."""
 # N images, C classes, D features
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Error on corrupted copies of the test set: the official ones if they exist, otherwise generated here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path

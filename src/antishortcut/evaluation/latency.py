@@ -1,7 +1,5 @@
 """Size and latency of a network compared with its teacher: one image at a time, in alternation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

@@ -1,8 +1,6 @@
 """Where the student's features lie between the two teacher states, and what the teacher's own states show."""
 # N images, D features, K directions, d student features
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

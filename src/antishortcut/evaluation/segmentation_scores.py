@@ -6,8 +6,6 @@ artifacts/scenes.json holds classes, colours and the t-SNE; artifacts/scenes/ th
 """
 # N images, C classes, D embedding, H × W pixels, R rows
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path

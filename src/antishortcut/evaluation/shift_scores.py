@@ -1,8 +1,6 @@
 """Shifted images: stylised copies, renditions, cue conflict, worst groups, images that are hard for T_early."""
 # N images, C classes
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial

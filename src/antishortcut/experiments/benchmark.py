@@ -6,8 +6,6 @@ default memory layout; the others run as in the trainer. `asd-cached` reads its 
 """
 # B batch, S side of an image
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import tempfile

@@ -3,8 +3,6 @@
 Evaluation and reading of image files are not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

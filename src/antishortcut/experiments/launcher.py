@@ -4,8 +4,6 @@ Nothing is recorded beside the run folders: a finished run is skipped and an int
 command again does what is left. An engine starts the runs (see `engines`).
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

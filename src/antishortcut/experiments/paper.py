@@ -4,8 +4,6 @@ A run lies in the folder of its pair under the name of its row, runs/P2/asd-s1, 
 training; what each table measures is added to the scores of the same run. S-Table and S-Sec. are the supplement's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum

@@ -5,8 +5,6 @@ from a table is there again, with the place that repeats it. A note says where a
 arithmetic; the number itself stays as printed.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

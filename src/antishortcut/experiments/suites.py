@@ -7,8 +7,6 @@ beyond-*    contrast targets, with rivals and controls
 table1, …   the tables and figures of the paper
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

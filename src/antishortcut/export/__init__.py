@@ -1,7 +1,5 @@
 """Export a finished run's network: written to a temporary folder, checked against the original, then renamed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The formats: ONNX, torch.export, safetensors, a folder that timm loads. Each comes with lines of code that use it."""
 # B batch, H × W pixels
 
-from __future__ import annotations
-
 import copy
 import importlib
 import io

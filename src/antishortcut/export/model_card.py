@@ -1,7 +1,5 @@
 """The model card: a README.md as the Hugging Face Hub reads it, from the run's own files alone."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

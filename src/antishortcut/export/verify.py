@@ -1,8 +1,6 @@
 """Open the network of a finished run, and compare an exported network with it."""
 # B batch, H × W pixels
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

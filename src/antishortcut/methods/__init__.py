@@ -1,7 +1,5 @@
 """The methods, by name. Each is X(sizes, *, hyper-parameters with defaults); see `antishortcut.types.Method`."""
 
-from __future__ import annotations
-
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping

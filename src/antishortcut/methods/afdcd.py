@@ -5,8 +5,6 @@ at every pixel must be nearer to the teacher's own than to other groups around i
 """
 # B batch, C channels, M groups of channels, H × W pixels, P patches, N pixels of a patch
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -9,8 +9,6 @@ Eq. 10    β(t) = γ(t) = min(t / T_warmup, 1)                              `lin
 """
 # B batch, C classes, D teacher features, d student features, K directions, M queue
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Attention transfer, Zagoruyko & Komodakis 2017: activation-based, squared, as in RepDistiller."""
 # B batch, C channels, H × W pixels, P = H · W
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

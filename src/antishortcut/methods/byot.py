@@ -4,8 +4,6 @@ No teacher network: shallow stages get a classifier each, in training only, that
 """
 # B batch, C classes, D embedding, S stages taught, c_i × h_i × w_i the map of stage i
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

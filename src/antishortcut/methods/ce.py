@@ -1,7 +1,5 @@
 """The task's own loss only: how teachers are trained, and the student without a teacher."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from antishortcut.methods.kd import Teachers, Terms

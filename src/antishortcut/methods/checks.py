@@ -1,8 +1,6 @@
 """Checks of arguments, shared by all losses and methods. Each error is one line: what is wrong, what it must be."""
 # B batch, C classes, D features
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Which state that is, `antishortcut.teachers.selection` estimates; here it is the
 """
 # B batch, C classes
 
-from __future__ import annotations
-
 from antishortcut.methods.checks import check_labels
 from antishortcut.methods.kd import KD
 from antishortcut.types import Sizes

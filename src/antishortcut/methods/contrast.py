@@ -5,8 +5,6 @@ A product of experts with the early state divided out; cf. Clark, Yatskar & Zett
 """
 # B batch, C classes
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,8 +1,6 @@
 """Contrastive representation distillation, Tian, Krishnan & Isola 2020."""
 # B batch, C classes, N training images, K negatives, E embedding of the contrast (128), M queue
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal

@@ -1,8 +1,6 @@
 """Decoupled knowledge distillation, Zhao, Cui, Song, Qiu & Liang 2022: target and other classes apart."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

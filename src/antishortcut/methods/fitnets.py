@@ -1,8 +1,6 @@
 """FitNets: hints for thin deep nets, Romero et al. 2015, in one stage as in RepDistiller."""
 # B batch, C channels, H × W pixels
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

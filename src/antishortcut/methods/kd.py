@@ -1,8 +1,6 @@
 """Knowledge distillation, Hinton, Vinyals & Dean 2015."""
 # B batch, C classes
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch.nn.functional as F

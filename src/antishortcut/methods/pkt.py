@@ -1,8 +1,6 @@
 """Probabilistic knowledge transfer, Passalis & Tefas 2018: who is near whom, as a distribution over the batch."""
 # B batch, D embedding of either side
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from antishortcut.methods.kd import Teachers, Terms

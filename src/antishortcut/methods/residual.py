@@ -5,8 +5,6 @@ the biased expert: part of the student's outputs in training, gone afterwards.
 """
 # B batch, C classes
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ and compared with the teacher's at several scales (HCL, hierarchical context los
 """
 # B batch, C channels, M width of the fusion, H × W pixels, D embedding
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

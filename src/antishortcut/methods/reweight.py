@@ -1,8 +1,6 @@
 """KD with samples weighted by the early teacher's failure: JTT (Liu et al. 2021) and LfF (Nam et al. 2020) in style."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

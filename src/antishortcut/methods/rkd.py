@@ -1,8 +1,6 @@
 """Relational knowledge distillation, Park, Kim, Lu & Cho 2019: distances of pairs and angles of triplets."""
 # B batch, D embedding of either side, r = min(B, D)
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,8 +1,6 @@
 """The shortcut directions (Eq. 3–4): of this batch, of a running average, or of the whole training set."""
 # B batch, D teacher features, K directions
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from typing import Literal, get_args

@@ -1,8 +1,6 @@
 """Snapshot distillation: averaged logits of several states of the teacher's trajectory (cf. Huang et al. 2017)."""
 # B batch, C classes
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

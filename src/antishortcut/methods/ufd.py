@@ -5,8 +5,6 @@ deviation from it (AC), over pixels and over channels, each scaled to length 1 s
 """
 # B batch, C channels, H × W pixels, P = H · W
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

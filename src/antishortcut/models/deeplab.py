@@ -10,8 +10,6 @@ normalised as timm's weights want them, which for the ResNets are torchvision's 
 """
 # B batch, C classes, D embedding, H × W pixels, h × w = ⌈H/8⌉ × ⌈W/8⌉
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

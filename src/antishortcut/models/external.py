@@ -1,7 +1,5 @@
 """Networks of libraries and users: `timm:NAME`, `torchvision:NAME`, and your own as `package.module:factory`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ one call. So the network's own forward runs, once: all outputs saw the same drop
 """
 # B batch, C classes, D embedding, T tokens, H × W pixels, h × w locations of a map
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

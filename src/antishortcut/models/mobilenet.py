@@ -6,8 +6,6 @@ Stage maps are linear (signed) block outputs, except the stem's, and the x1.0 ne
 """
 # B batch, S side of the image
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from antishortcut.models.layers import classify, conv_bn, init_convs, init_head

@@ -1,7 +1,5 @@
 """Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME`, your own as `package.module:factory`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ Two groups of names: `resnet20`, `resnet110`, … and `resnet8x4`, `resnet32x4`,
 """
 # B batch, S side of the image
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

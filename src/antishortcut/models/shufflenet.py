@@ -4,8 +4,6 @@ Stage maps are taken after the last block of a stage; torch's default initialisa
 """
 # B batch, S side of the image
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

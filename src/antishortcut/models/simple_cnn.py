@@ -6,8 +6,6 @@ convolution, so that a narrow student and a wide teacher can have embeddings of 
 """
 # B batch, S side of the image, W base width, D embedding
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from antishortcut.models.layers import classify, conv_bn, init_convs, init_head, widths

@@ -10,8 +10,6 @@ worse on whole images with it than without (CamVid, crops of 128 pixels, one see
 """
 # B batch, C classes, H × V pixels, W base width, D embedding
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,8 +1,6 @@
 """Your own network, named as `package.module:factory`; errors in its code become one line that says where."""
 # B batch, C classes, H × W pixels
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

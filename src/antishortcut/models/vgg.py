@@ -4,8 +4,6 @@ Stage maps are taken after the ReLU and before the pooling.
 """
 # B batch, S side of the image
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Weights from a file into a network, with one clear line when they do not fit."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pickle

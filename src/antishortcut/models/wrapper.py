@@ -1,8 +1,6 @@
 """Network: raw images in, Features out. It owns resizing and normalisation, so any teacher fits any student."""
 # B batch, H × W pixels
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Pre-activation: stage maps are raw sums, signed; batch norm and ReLU come only b
 """
 # B batch, S side of the image, k widening factor
 
-from __future__ import annotations
-
 import re
 
 import torch.nn.functional as F

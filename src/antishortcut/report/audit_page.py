@@ -1,7 +1,5 @@
 """audit.json → audit.html and figures/. One file that opens anywhere, offline, and fetches nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

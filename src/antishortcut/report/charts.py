@@ -1,7 +1,5 @@
 """One description of each chart, for the page (interactive) and for figures/ (SVG and PNG)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Figures of the mechanism: where students' features lie between the early and the final teacher, and how the teacher
 moved from one to the other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import altair as alt

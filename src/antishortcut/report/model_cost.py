@@ -1,7 +1,5 @@
 """Size and latency: the networks of students beside their teacher's, as `asd evaluate --on cost` measured them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

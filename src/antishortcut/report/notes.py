@@ -1,7 +1,5 @@
 """Settings, execution and versions of many runs: where they differ, and what a reader must know of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import fmean

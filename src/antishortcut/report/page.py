@@ -1,7 +1,5 @@
 """The page: one HTML file that opens anywhere, offline, and fetches nothing. And all figures that it shows."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

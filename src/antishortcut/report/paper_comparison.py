@@ -4,8 +4,6 @@ Numbers are subtracted only where a run and its teacher were trained as the pape
 normaliser is not disclosed, only the signs of the differences to KD are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any

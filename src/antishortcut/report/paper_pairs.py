@@ -1,7 +1,5 @@
 """Which runs belong to the paper's tables, and in what they differ from the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

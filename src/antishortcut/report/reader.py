@@ -1,7 +1,5 @@
 """Files of run folders → plain values. A file that cannot be read leaves a one-line note and stops nothing."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

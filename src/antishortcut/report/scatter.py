@@ -1,7 +1,5 @@
 """One score against another, run by run: can the one be used to choose by?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Figures of scores: differences, test sets, shape or texture, groups, an attack, corruptions, and the training."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean

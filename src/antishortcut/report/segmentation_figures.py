@@ -4,8 +4,6 @@ Scenes are read from artifacts/scenes.json and artifacts/scenes/; those of the s
 page shows them, and figures/scenes-1.png … hold four scenes each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Numbers over seeds: mean ± standard deviation, and differences between runs that share their seeds. No torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

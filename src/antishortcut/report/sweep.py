@@ -1,7 +1,5 @@
 """How scores depend on one numeric setting: lines of methods that differ in nothing but it, as table and figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

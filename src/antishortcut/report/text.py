@@ -1,7 +1,5 @@
 """The report in words: table.md, table.tex, classes.md, sweep.md, scatter.md, what a terminal shows, and --json."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

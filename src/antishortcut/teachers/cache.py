@@ -8,8 +8,6 @@ empty, half-written, flipped or in the wrong place does not match it. So process
 """
 # N images, B batch, C classes, D embedding, W = C + D values of a row
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

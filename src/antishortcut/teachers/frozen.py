@@ -5,8 +5,6 @@ with those of the original network before anything learns from them.
 """
 # B batch, R rows (images, or locations of maps), C classes, D embedding
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

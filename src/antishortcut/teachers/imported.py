@@ -1,7 +1,5 @@
 """A teacher trained elsewhere: weight files, or the folder of `Snapshots`, imported as a teacher's folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The teachers' outputs for a batch: computed in the fastest form that agrees with float32, or read from the cache."""
 # B batch, C classes, D embedding
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -7,8 +7,6 @@ fitting, each scaled to [0, 1] over the trained states.
 """
 # N images, C classes, D embedding, c × h × w last feature map, S side of the rebuilt image
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -10,8 +10,6 @@
 The folder holds manifest.json and snapshots/<state>.safetensors, in the layout of `asd teach`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import operator

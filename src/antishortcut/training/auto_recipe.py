@@ -5,8 +5,6 @@
 The recipe is written beside the runs made from it, and may be edited.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Checkpoints of a running training: resume/<step>-<checksum>.pt, whole or not there."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Devices and precision of a run, by Lightning Fabric."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

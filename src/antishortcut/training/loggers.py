@@ -1,7 +1,5 @@
 """Where the numbers of a training go besides its folder: TensorBoard, Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Running means of a training's losses, and the checks that stop a training whose numbers are not finite."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

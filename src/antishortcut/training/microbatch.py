@@ -1,7 +1,5 @@
 """Out-of-memory errors, and `--micro-batches auto`, which halves the micro-batch until a training step fits."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

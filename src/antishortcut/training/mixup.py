@@ -5,8 +5,6 @@ it is split into micro-batches, so neither their number nor that of processes ma
 """
 # B batch, b rows of it here, H × W pixels
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Optimizer, learning rate schedule and averaged weights of a training."""
 
-from __future__ import annotations
-
 import copy
 import math
 from fnmatch import fnmatch

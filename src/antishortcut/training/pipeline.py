@@ -1,7 +1,5 @@
 """What a recipe needs, in order: train or import the teacher, rewind it, distil the student."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ SIGHUP is a terminal that closes; SIGUSR1 and SIGUSR2 are what Slurm (--signal) 
 send before the time is up; SIGXCPU is a limit of processor time. All mean: save and stop, with exit code 128 + number.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """One training step: student and method as one module."""
 # B batch, W processes
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast

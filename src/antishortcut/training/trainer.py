@@ -5,8 +5,6 @@ draws inside methods of (seed, step). So a checkpoint is weights, optimizer, the
 run that is killed at any moment resumes to the same bits.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

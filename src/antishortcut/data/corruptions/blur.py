@@ -1,8 +1,6 @@
 """Blurs: defocus, glass, motion, zoom. Random draws are arguments."""
 # B images, S side, P = S · S pixels, C channels, T taps of a kernel
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from itertools import pairwise

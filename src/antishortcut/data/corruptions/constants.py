@@ -4,8 +4,6 @@ Numbers as in the scripts make_cifar_c.py, make_tinyimagenet_c.py and make_image
 made the released files for images of 32, 64 and 224 pixels. Images of another side take the nearest of the three.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Open corrupted copies: the released files of CIFAR-C, ours, or the image folders of ImageNet-C."""
 # N images of one corruption at one severity, B images, S side
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """Digital: contrast, elastic transform, pixelate, JPEG. Random draws are arguments."""
 # B images, S side
 
-from __future__ import annotations
-
 from functools import lru_cache
 from io import BytesIO
 

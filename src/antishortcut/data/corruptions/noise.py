@@ -1,8 +1,6 @@
 """Noise. Each takes its draws as an argument, so that it is a pure function; scales are those of values in [0, 1]."""
 # B images, S side
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

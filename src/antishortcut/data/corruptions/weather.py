@@ -1,8 +1,6 @@
 """Weather: snow, frost, fog, brightness. Random draws are arguments."""
 # B images, S side, M side of the fog's map; H × W pixels of a texture, R curves, K points on curves
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ making.json holds the settings while copies are being written, facts.json once t
 """
 # N images, B images of a chunk, S side
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import shutil
