@@ -58,6 +58,11 @@ class DataSplits:
     tests: Mapping[str, AnySet]  # the first one is the main one: {"test": …} or {"iid": …, "conflict": …}
     fingerprint: str  # changes when the images or labels do
 
+    @property
+    def eval_split(self) -> str:
+        """The split that is scored during training: "val", or the first test set."""
+        return "val" if self.val is not None else next(iter(self.tests))
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -74,9 +74,9 @@ def test_a_damaged_folder_and_its_repair(check: Check, pets: Path) -> None:
     result, code, line = check(pets, "--set", "data.image_size=224")
     assert code == 2
     assert line == f"asd: folder:{pets}: training would stop: 2 files cannot be used; replace or remove them"
-    assert result["parts"] == [
-        {"part": "train", "images": 13, "classes": 2, "smallest": 5, "largest": 8, "ratio": 1.6},
-        {"part": "test", "images": 3, "classes": 1, "smallest": 3, "largest": 3, "ratio": 1.0},
+    assert result["splits"] == [
+        {"split": "train", "images": 13, "classes": 2, "smallest": 5, "largest": 8, "ratio": 1.6},
+        {"split": "test", "images": 3, "classes": 1, "smallest": 3, "largest": 3, "ratio": 1.0},
     ]
     assert result["balance"] == [{"class": "cat", "train": 5, "test": 3}, {"class": "dog", "train": 8, "test": 0}]
     cut, nothing = result["unreadable"]
@@ -144,14 +144,14 @@ def test_without_val_a_tenth_is_held_out(check: Check, tmp_path: Path) -> None:
     make_folder(tmp_path, held=None, per_class=10)
     result, code, _ = check(tmp_path)
     assert code == 0
-    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 18), ("test", 2)]
+    assert [(row["split"], row["images"]) for row in result["splits"]] == [("train", 18), ("test", 2)]
     assert any(line.startswith("there is no val/: a tenth of the images") for line in result["advice"])
     (tmp_path / "train" / "cow").mkdir()
     result, _, _ = check(tmp_path / "train")
     assert (result["classes"], result["empty"]) == (2, ["cow"])
     (tmp_path / "train" / "cow").rmdir()
     result, _, _ = check(f"folder:{tmp_path}", "--set", "data.val_fraction=0.5", "--set", "data.train_limit=4")
-    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 4), ("val", 9), ("test", 2)]
+    assert [(row["split"], row["images"]) for row in result["splits"]] == [("train", 4), ("val", 9), ("test", 2)]
 
 
 def test_long_lists_are_cut_after_twenty(check: Check, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_groups_and_recipes(check: Check, tmp_path: Path) -> None:
     result, code, _ = check(tmp_path / "birds")
     assert code == 0
     assert result["data"] == f"groups:{tmp_path / 'birds'}"
-    assert [(row["part"], row["images"]) for row in result["parts"]] == [("train", 6), ("test", 5), ("validation", 2)]
+    assert [(row["split"], row["images"]) for row in result["splits"]] == [("train", 6), ("test", 5), ("validation", 2)]
     assert result["unused"] == {"000.Some_Bird": 1}
     recipe = tmp_path / "mine.toml"
     recipe.write_text('epochs = 1\n[data]\nname = "cues"\noptions = {count = 40, test_count = 20}\naugment = "flip"\n'
@@ -183,7 +183,7 @@ def test_groups_and_recipes(check: Check, tmp_path: Path) -> None:
     result, code, _ = check(recipe, "--set", "method.tc=1", "--set", "data.augment=crop")
     assert code == 0
     assert (result["augment"], result["next"]) == ("crop", f"asd distill {recipe}")
-    assert [row["images"] for row in result["parts"]] == [40, 20, 20, 20]
+    assert [row["images"] for row in result["splits"]] == [40, 20, 20, 20]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_the_sheet_shows_what_training_sees() -> None:
     train = open_sets("cues", None, image_size=32, options=options).train
     assert isinstance(train, ImageSet)
     for augment in ("none", "crop", "crop-flip", "imagenet"):
-        sheet = contact_sheet(finding, look(finding.parts["train"]), augment, seed=3)
+        sheet = contact_sheet(finding, look(finding.splits["train"]), augment, seed=3)
         loader = Loader(train, batch=2, seed=3, image_size=32, augment=augment, shuffle=False)
         for epoch in range(3):
             outputs = torch.cat([batch.image for batch in loader.epoch(epoch)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from antishortcut.config.recipe import Execution, Recipe, load_recipe
-from antishortcut.evaluation import EvalContext
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
 from tests.conftest import TINY

@@ -14,7 +14,8 @@ from antishortcut.analysis.features import sample
 from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS, EvalContext, EvaluatedRun, Evaluation, evaluate
+from antishortcut.evaluation import EVALUATIONS, Evaluation, evaluate
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet

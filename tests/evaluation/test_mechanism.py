@@ -21,7 +21,8 @@ from antishortcut.analysis.moments import Moments
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
-from antishortcut.evaluation import EvalContext, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill

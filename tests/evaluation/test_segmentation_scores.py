@@ -12,7 +12,8 @@ from PIL import Image
 
 from antishortcut.analysis.features import first_of_classes
 from antishortcut.config.recipe import Execution, load_recipe
-from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.evaluation.segmentation_scores import EACH, PER_IMAGE, locations, oklab, palette
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill

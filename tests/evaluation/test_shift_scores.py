@@ -16,7 +16,8 @@ from antishortcut.data import Loader
 from antishortcut.data import corruptions as made
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS, EvalContext, EvaluatedRun, evaluate
+from antishortcut.evaluation import EVALUATIONS, evaluate
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.evaluation.corruption_scores import relate
 from antishortcut.models import Network
 from antishortcut.run_dir import RunDir, write_json

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS, EvalContext, evaluate
+from antishortcut.evaluation import EVALUATIONS, evaluate
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.experiments.engines import share_gpus
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import check_images, mismatch, scored, state
@@ -93,10 +94,10 @@ def test_a_state_chosen_by_another_run_is_reused(
                 entry["information"] = {"image": 0.0, "label": 0.0, "total": float(number == 1)}
             own.write()
 
-    def never(*_: Any) -> tuple[float, float]:
+    def never(*_: Any) -> None:
         raise AssertionError("estimated twice")
 
-    monkeypatch.setattr(selection, "_information", never)
+    monkeypatch.setattr(selection, "_estimate", never)
     thread = threading.Thread(target=estimate)
     thread.start()
     inside.wait()

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from antishortcut.config.recipe import Execution, load_recipe
-from antishortcut.evaluation import EvalContext, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
 from tests.export.subjects import TIMM, small

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.evaluation import EvalContext, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.evaluation.latency import interleaved
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from antishortcut.config.recipe import Recipe
 from antishortcut.data import Loader
-from antishortcut.evaluation import EvalContext, EvaluatedRun, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 from antishortcut.config.recipe import ModelSettings, Recipe, with_settings
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EvalContext, evaluate
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
 from antishortcut.training.pipeline import Session, distill, rewind, teach

@@ -42,9 +42,9 @@ def state_cosines(student: Tensor, final: Tensor, early: Tensor) -> dict[str, An
     """
     cosines, defined = [], []
     for h_s, h_f, h_e in blocks(student, final, early):
-        others = (h_f, h_e, h_e - h_f)
-        cosines.append(torch.stack([(unit(h_s) * unit(other)).sum(dim=1) for other in others]))  # (3, n)
-        defined.append(torch.stack([h_s.any(dim=1) & other.any(dim=1) for other in others]))
+        targets = (h_f, h_e, h_e - h_f)
+        cosines.append(torch.stack([(unit(h_s) * unit(other)).sum(dim=1) for other in targets]))  # (3, n)
+        defined.append(torch.stack([h_s.any(dim=1) & other.any(dim=1) for other in targets]))
     (to_final, to_early, signed), (has_final, has_early, moved) = torch.cat(cosines, dim=1), torch.cat(defined, dim=1)
     both = has_final & has_early
     return {

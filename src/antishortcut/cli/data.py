@@ -52,9 +52,9 @@ def check(
     augment = settings.augment if "augment" in settings.model_fields_set else inspect.usual_augment(finding)
     inspect.check_augment(finding, augment)
     done = itertools.count(1)
-    with ProgressBar(f"check {finding.name}", sum(map(len, finding.parts.values()))) as bar:
+    with ProgressBar(f"check {finding.name}", sum(map(len, finding.splits.values()))) as bar:
         looked = partial(inspect.look, tell=lambda: bar.update(next(done), {}))
-        scans = {name: looked(images) for name, images in finding.parts.items()}
+        scans = {name: looked(images) for name, images in finding.splits.items()}
     facts = inspect.summarise(finding, scans)
     problems = inspect.problems(facts)
     pair = f"--data {shlex.quote(settings.name)} {DENSE_PAIR if finding.dense else PAIR}"
@@ -101,9 +101,9 @@ def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSetting
 def _show_check(facts: dict[str, Any], most: int) -> None:
     side, augment, masks = facts["image_size"], facts["augment"], facts.get("masks", {})
     tell(f"{facts['data']}: {plural(facts['classes'], 'class')}, networks see {side} × {side}, augmentation {augment}")
-    names = [row["part"] for row in facts["parts"]]
+    names = [row["split"] for row in facts["splits"]]
     renamed = {"test": f"test ({facts['held']}/)"} if facts["held"] not in ("", "test") else {}
-    rows = [row | {"part": renamed.get(row["part"], row["part"])} for row in facts["parts"]]
+    rows = [row | {"split": renamed.get(row["split"], row["split"])} for row in facts["splits"]]
     table("splits", ["split", *list(rows[0])[1:]], [tuple(row.values()) for row in rows])
     title, rows = ("share of labelled pixels", masks["frequency"]) if masks else ("images", facts["balance"])
     ranked, half = sorted(rows, key=lambda row: -row["train"]), most // 2

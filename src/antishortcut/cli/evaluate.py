@@ -80,8 +80,8 @@ def _flat(scores: dict[str, Any]) -> dict[tuple[str, str], Any]:
 def score_run(
     path: Path, runs: Path | None, session: Session, names: list[str], images: dict[str, Path], device: str
 ) -> dict[str, dict[str, Any]]:
-    from antishortcut.evaluation import EvalContext
     from antishortcut.evaluation import evaluate as evaluate_run
+    from antishortcut.evaluation.context import EvalContext
 
     folder, parent = RunDir(path), runs or path.resolve().parent.parent
     root: dict[str, Any] = {"root": session.root} if session.root else {}

@@ -16,7 +16,7 @@ from antishortcut.errors import UserError, printable, suggest
 from antishortcut.experiments import launcher
 from antishortcut.experiments.engines import Engine, LocalEngine, RayEngine
 from antishortcut.experiments.jobs import Job, Suite
-from antishortcut.experiments.paper import reported_hours
+from antishortcut.experiments.paper import OTHER_HOURS, RUN_HOURS, reported_hours
 from antishortcut.experiments.suites import describe_suites, open_suite
 from antishortcut.experiments.worker import Place
 from antishortcut.progress import console
@@ -76,7 +76,8 @@ def show(
             | {"resolved": method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)}
             for job in suite.jobs
         ]
-        print_json({"runs": jobs, "paper": paper and paper.as_json(), "cost": cost.as_json()} if cost else jobs)
+        hours = paper and {"a100_hours": paper[0], "left_out": paper[1]}
+        print_json({"runs": jobs, "paper": hours, "cost": cost.as_json()} if cost else jobs)
         return
     for folder in dict.fromkeys(job.suite for job in suite.jobs):
         jobs_here = [job for job in suite.jobs if job.suite == folder]
@@ -87,7 +88,11 @@ def show(
         table(f"{folder}: {title}", ("name", "method", "settings", "T_early", "seeds"), rows)
     tell(f"{len(suite.jobs)} students")
     if paper:
-        tell(paper)
+        left_out = f"; {paper[1]} runs that it gives no hours for are left out" if paper[1] else ""
+        tell(
+            f"{round(paper[0], 1):,g} A100-hours as the paper counts ({RUN_HOURS:g} h a CIFAR-100 run, {OTHER_HOURS:g} "
+            f"for nine runs of P11–P13; teachers and evaluation not counted{left_out})"
+        )
     if cost:
         _show_cost(cost)
     else:

@@ -76,7 +76,8 @@ def demo(
 
 
 def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
-    from antishortcut.evaluation import EvalContext, evaluate
+    from antishortcut.evaluation import evaluate
+    from antishortcut.evaluation.context import EvalContext
 
     folder = RunDir(run.folder(session.runs))
     scores = evaluate(folder, EvalContext(session.sets(run.data), session.runs), on, state)

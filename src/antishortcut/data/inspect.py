@@ -43,16 +43,16 @@ class Finding:
     name: str
     classes: tuple[str, ...]
     image_size: int
-    parts: Mapping[str, AnySet]  # train, then val and tests
+    splits: Mapping[str, AnySet]  # train, then val and tests
     base: Path | None = None  # the folder of folder:PATH and groups:PATH
     held: str = ""  # of a folder: the name of the folder with the test images; empty: they are split from training
     empty: tuple[str, ...] = ()  # class folders without images
-    unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no part
+    unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no split
     unknown: Mapping[str, int] = field(default_factory=dict)  # suffix → images of a kind that is not read
 
     @property
     def dense(self) -> bool:
-        return is_dense(self.parts["train"])
+        return is_dense(self.splits["train"])
 
 
 def open_finding(
@@ -67,10 +67,10 @@ def open_finding(
     """As `open_sets` would open it, but nothing is decoded. `limits` are those of `datasets.divided`."""
     raw, _ = find(name, root, seed=seed, image_size=image_size, options=options)
     splits = divided(raw, seed=seed, **limits)
-    parts = {key.removeprefix("test "): images for key, images in splits.items()}
+    named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = name.partition(":")
     if not path:
-        return Finding(name, raw.classes, raw.image_size, parts)
+        return Finding(name, raw.classes, raw.image_size, named)
     folder = expanded(path)
     unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
     held, empty = "", list[str]()
@@ -79,12 +79,12 @@ def open_finding(
         held = "" if test is None else test.name
         if readers.part_of(folder, readers.TRAIN) is None:
             empty = [each for each in readers.folders(folder) if each not in raw.classes]
-    return Finding(name, raw.classes, raw.image_size, parts, folder, held, tuple(empty), unused, unknown)
+    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown)
 
 
-def _beside(folder: Path, parts: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:
-    """Images that are in no part, by folder, and images of a kind that is not read, by suffix; hidden ones aside."""
-    used = {path for part in parts if isinstance(part, FileSet) for path in (*part.paths, *part.masks)}
+def _beside(folder: Path, splits: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:
+    """Images that are in no split, by folder, and images of a kind that is not read, by suffix; hidden ones aside."""
+    used = {path for split in splits if isinstance(split, FileSet) for path in (*split.paths, *split.masks)}
     unused, unknown = Counter[str](), Counter[str]()
     for where, _, names in readers.walked(folder):
         for path in (Path(where, name) for name in sorted(names)):
@@ -101,7 +101,7 @@ def _beside(folder: Path, parts: Iterable[AnySet]) -> tuple[Counter[str], Counte
 
 def usual_side(finding: Finding) -> int:
     """The default input size of your own images: at least half of them are that large."""
-    train = finding.parts["train"]
+    train = finding.splits["train"]
     if finding.base is None or finding.dense or not isinstance(train, FileSet):
         return finding.image_size
     shorter = []
@@ -116,13 +116,13 @@ def usual_augment(finding: Finding) -> str:
     """The default augmentation: for images with masks, on disk, or small and in memory."""
     if finding.dense:
         return segmentation.CROPS
-    large = isinstance(finding.parts["train"], FileSet) and finding.image_size > IN_MEMORY
+    large = isinstance(finding.splits["train"], FileSet) and finding.image_size > IN_MEMORY
     return "imagenet" if large else "crop-flip"
 
 
 def check_augment(finding: Finding, augment: str) -> None:
     """Refuse an augmentation as a run would; the run may have moved images on disk into memory by then."""
-    train = finding.parts["train"]
+    train = finding.splits["train"]
     if isinstance(train, FileSet) and train.masks and augment in WHOLE_BATCH:
         with suppress(UserError):  # an unreadable image is reported later
             if segmentation.one_small_size(train) is not None:
@@ -179,23 +179,24 @@ def _turned(picture: Image.Image) -> bool:
 
 # --- Facts, problems and advice ---
 
-Scans = Mapping[str, Sequence[ImageFacts]]  # by part
+Scans = Mapping[str, Sequence[ImageFacts]]  # by split
 
 
 def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
     """All facts, ready for JSON."""
-    images = [image for part in scans.values() for image in part]
-    counts: dict[str, list[int]] = {}  # images of every class, by part
+    images = [image for split in scans.values() for image in split]
+    counts: dict[str, list[int]] = {}  # images of every class, by split
     if not finding.dense:
         classes = len(finding.classes)
         counts = {
-            part: np.bincount(files.label.numpy(), minlength=classes).tolist() for part, files in finding.parts.items()
+            split: np.bincount(files.label.numpy(), minlength=classes).tolist()
+            for split, files in finding.splits.items()
         }
     facts = {
         "data": finding.name,
         "classes": len(finding.classes),
         "image_size": finding.image_size,
-        "parts": [_part(part, len(scans[part]), counts.get(part)) for part in finding.parts],
+        "splits": [_split_facts(split, len(scans[split]), counts.get(split)) for split in finding.splits],
         "sizes": _sizes([image.size for image in images if not image.wrong], finding.image_size),
         "turned": sum(image.turned for image in images),
         "unreadable": [image.wrong for image in images if image.wrong],
@@ -211,8 +212,8 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
     return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
 
 
-def _part(part: str, images: int, counts: list[int] | None) -> dict[str, Any]:
-    row = {"part": part, "images": images}
+def _split_facts(split: str, images: int, counts: list[int] | None) -> dict[str, Any]:
+    row = {"split": split, "images": images}
     if counts is None:
         return row
     present = [count for count in counts if count] or [0]
@@ -236,31 +237,31 @@ def _sizes(sizes: Sequence[tuple[int, int]], image_size: int) -> dict[str, Any]:
 
 
 def _duplicates(finding: Finding, scans: Scans) -> dict[str, Any]:
-    """Exact copies: training images in other parts (how many), images in two parts, images in two classes."""
+    """Exact copies: training images in other splits (how many), images in two splits, images in two classes."""
     places: dict[bytes, list[tuple[str, int]]] = {}
-    for part, facts in scans.items():
+    for split, facts in scans.items():
         for at, image in enumerate(facts):
             if not image.wrong:
-                places.setdefault(image.digest, []).append((part, at))
-    leaked = Counter(dict.fromkeys([part for part in finding.parts if part != "train"], 0))
+                places.setdefault(image.digest, []).append((split, at))
+    leaked = Counter(dict.fromkeys([split for split in finding.splits if split != "train"], 0))
     across, two_classes = [], []
     for copies in places.values():
-        parts = [part for part, _ in copies]
-        if "train" in parts:
-            leaked.update(part for part in parts if part != "train")
-        names = [_name(finding, part, at) for part, at in copies] if len(copies) > 1 else []
-        if len(set(parts)) > 1:
+        splits = [split for split, _ in copies]
+        if "train" in splits:
+            leaked.update(split for split in splits if split != "train")
+        names = [_name(finding, split, at) for split, at in copies] if len(copies) > 1 else []
+        if len(set(splits)) > 1:
             across.append(names)
-        if not finding.dense and len({int(finding.parts[part].label[at]) for part, at in copies}) > 1:
+        if not finding.dense and len({int(finding.splits[split].label[at]) for split, at in copies}) > 1:
             two_classes.append(names)
     return {"leaked": dict(leaked), "across": across, "two_classes": two_classes}
 
 
-def _name(finding: Finding, part: str, at: int) -> str:
+def _name(finding: Finding, split: str, at: int) -> str:
     """A file's path in the folder, or the number of an image in memory."""
-    images = finding.parts[part]
+    images = finding.splits[split]
     if isinstance(images, ImageSet):
-        return f"{part} {at}"
+        return f"{split} {at}"
     return str(images.paths[at].relative_to(finding.base) if finding.base is not None else images.paths[at])
 
 
@@ -268,15 +269,15 @@ def _masks(finding: Finding, scans: Scans) -> dict[str, Any]:
     """Share of void, and of every class among the labelled pixels, with the number of images that show it."""
     frequency: list[dict[str, Any]] = [{"class": name} for name in finding.classes]
     void = {}
-    for part, facts in scans.items():
+    for split, facts in scans.items():
         rows = [image.pixels for image in facts if image.pixels is not None]
         pixels = np.vstack([np.zeros((0, VOID + 1), np.int64), *rows])  # (N, 256)
         total = pixels.sum(axis=0)
         labelled = total[:VOID].sum()
-        void[part] = round(float(total[VOID] / max(total.sum(), 1)), 5)
+        void[split] = round(float(total[VOID] / max(total.sum(), 1)), 5)
         for number, row in enumerate(frequency):
-            row[part] = round(float(total[number] / max(labelled, 1)), 5)
-            row[f"{part} images"] = int(np.count_nonzero(pixels[:, number]))
+            row[split] = round(float(total[number] / max(labelled, 1)), 5)
+            row[f"{split} images"] = int(np.count_nonzero(pixels[:, number]))
     return {"void": void, "frequency": frequency}
 
 
@@ -295,22 +296,22 @@ def advice(finding: Finding, facts: dict[str, Any], val_fraction: float) -> list
     lines = [*_advice_on_images(finding, facts), *_advice_on_classes(facts)]
     if finding.name.startswith("folder:") and not finding.held:
         lines.append("there is no val/: a tenth of the images is held out and scored; put images there to choose them")
-    if finding.base is not None and not val_fraction and len(finding.parts) == 2:
+    if finding.base is not None and not val_fraction and len(finding.splits) == 2:
         lines.append("to choose settings without the test images, hold some out: --set data.val_fraction=0.1")
     return lines
 
 
 def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
-    images = {row["part"]: row["images"] for row in facts["parts"]}
+    images = {row["split"]: row["images"] for row in facts["splits"]}
     remedy = "remove them there" if finding.base is not None else "as the set was released"
-    for part, count in facts["duplicates"]["leaked"].items():
+    for split, count in facts["duplicates"]["leaked"].items():
         if count:
-            share = f"{count / images[part]:.1%}"
-            yield f"{share} of {part} are training images too, so scores there are too good: {remedy}"
+            share = f"{count / images[split]:.1%}"
+            yield f"{share} of {split} are training images too, so scores there are too good: {remedy}"
     if count := len(facts["duplicates"]["two_classes"]):
         yield f"in two classes: {plural(count, 'image')}; one of the two labels is wrong"
     size, side = facts["image_size"], facts["sizes"].get("shorter_side", facts["image_size"])
-    on_disk = isinstance(finding.parts["train"], FileSet)
+    on_disk = isinstance(finding.splits["train"], FileSet)
     if on_disk and side < size:
         option = f"--set data.image_size={max((known for known in SIDES if known <= side), default=max(side, 8))}"
         if finding.dense:
@@ -337,10 +338,10 @@ def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
 def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:
     for name in facts["empty"]:
         yield f"{name} has no images: fill or remove the folder"
-    for part in [row["part"] for row in facts["parts"]]:
-        if absent := [row["class"] for row in facts.get("balance", ()) if row["train"] and not row[part]]:
-            yield f"{part} has no images of {_some(absent)}: those classes are trained but not scored"
-    ratio = facts["parts"][0].get("ratio", 1)
+    for split in [row["split"] for row in facts["splits"]]:
+        if absent := [row["class"] for row in facts.get("balance", ()) if row["train"] and not row[split]]:
+            yield f"{split} has no images of {_some(absent)}: those classes are trained but not scored"
+    ratio = facts["splits"][0].get("ratio", 1)
     if ratio >= UNEVEN:
         yield f"the largest class has {ratio:g} times the images of the smallest: check the scores of every class"
     if absent := [row["class"] for row in facts.get("masks", {}).get("frequency", ()) if not row["train images"]]:
@@ -361,7 +362,7 @@ def contact_sheet(
     good = [at for at, image in enumerate(facts) if not image.wrong]
     if not good:
         raise UserError("no training image can be read, so there is nothing to draw")
-    chosen = limited(take(finding.parts["train"], torch.tensor(good)), MOST, seed)
+    chosen = limited(take(finding.splits["train"], torch.tensor(good)), MOST, seed)
     paint = np.zeros((VOID + 1, 3), dtype=np.uint8)
     for number, colour in enumerate(colours):
         paint[number] = ImageColor.getrgb(colour)[:3]

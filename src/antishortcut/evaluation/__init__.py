@@ -16,9 +16,7 @@ from antishortcut.fileio import remove_leftovers
 from antishortcut.run_dir import RunDir, write_json
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.context import EvalContext as EvalContext
-    from antishortcut.evaluation.context import EvaluatedRun as EvaluatedRun
-    from antishortcut.evaluation.context import Score
+    from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 
 Metric = tuple[str, bool | None]  # its label, and whether higher is better: None where neither is
 
@@ -191,12 +189,3 @@ def _check_writable(folder: RunDir) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"cannot write to {path} ({reason}); make it writable, or evaluate a copy of the run") from None
-
-
-def __getattr__(name: str) -> Any:
-    """EvalContext and EvaluatedRun need torch, so they are imported on first use."""
-    if name in ("EvalContext", "EvaluatedRun"):
-        from antishortcut.evaluation import context
-
-        return getattr(context, name)
-    raise AttributeError(name)

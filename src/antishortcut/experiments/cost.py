@@ -3,7 +3,7 @@
 Evaluation and reading of image files are not counted.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,8 +28,6 @@ from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
-
-Progress = Callable[[int, int, str], None]  # groups measured, of how many, the last one's error
 
 
 def known_sizes() -> dict[str, TrainingSize]:
@@ -101,17 +99,15 @@ class Cost:
         return {"estimate": True, "machine": self.machine, "hours": self.hours, "pairs": pairs, "left_out": left_out}
 
 
-def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock, progress: Progress = lambda *_: None) -> Cost:
+def measured_cost(jobs: Sequence[Job], runs: Path, clock: Clock) -> Cost:
     """Measure a step of every group that is left to do, and sum up; what cannot be measured is left out."""
     todo, problems, seconds = trainings(jobs, runs), dict[str, str](), dict[str, float]()
     groups = {training.group.model_dump_json(): training.group for training in todo}
-    progress(0, len(groups), "")
-    for number, (key, group) in enumerate(groups.items(), start=1):
+    for key, group in groups.items():
         try:
             seconds[key] = clock.seconds(group)
         except (UserError, RuntimeError, MemoryError) as error:  # torch's out of memory is a RuntimeError
             problems[key] = (str(error) or type(error).__name__).splitlines()[0][:200]
-        progress(number, len(groups), f"{group}: {problems[key]}" if key in problems else "")
     rows, left_out = dict[str, PairCost](), list[tuple[str, str]]()
     for training in todo:
         key = training.group.model_dump_json()

@@ -5,16 +5,15 @@ training; what each table measures is added to the scores of the same run. S-Tab
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import fsum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from antishortcut.config.recipe import Recipe, Value, load_recipe
 from antishortcut.experiments.jobs import Job, Suite, SuiteRow, make_jobs
 
 SEEDS = (1, 2, 3)  # "mean ± std over 3 seeds unless noted" (Sec. 5.1)
 RUN_HOURS = 4.5  # A100-hours of one CIFAR-100 run of ASD (S-Sec. A.5)
-OTHER_HOURS, ALL_HOURS = 75.0, 250.0  # of ImageNet-100 and TinyImageNet together, of the paper
+OTHER_HOURS = 75.0  # of ImageNet-100 and TinyImageNet together
 LARGE_HOURS = OTHER_HOURS / 9  # P11–P13 over three seeds; the paper gives only their sum
 C100, TINY, IN100, ADE = "CIFAR-100", "TinyImageNet", "ImageNet-100", "ADE20K"
 
@@ -260,32 +259,15 @@ def _moved(state: float | str, share: float) -> float | str:
     return f"{word}:{float(epoch) * share:g}" if epoch else state
 
 
-# --- A100-hours of the runs, as far as the paper gives them ---
+def reported_hours(suite: Suite) -> tuple[float, int] | None:
+    """A100-hours of a suite's students as the paper counts them, and how many it gives no hours for.
 
-
-@dataclass(frozen=True)
-class PaperHours:
-    hours: float
-    unknown: int  # runs that the paper gives no hours for
-
-    def __str__(self) -> str:
-        left_out = f"; {self.unknown} runs that it gives no hours for are left out" if self.unknown else ""
-        return (
-            f"{round(self.hours, 1):,g} A100-hours as the paper counts ({RUN_HOURS:g} h a CIFAR-100 run of ASD, "
-            f"{OTHER_HOURS:g} h for nine runs of P11–P13; teachers and evaluation not counted{left_out}); the paper "
-            f"reports {ALL_HOURS:g} in all, without baselines"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        return {"a100_hours": self.hours, "left_out": self.unknown}
-
-
-def reported_hours(suite: Suite) -> PaperHours | None:
-    """Of a suite's students; None for runs that are not of the paper's size."""
+    None for runs that are not of the paper's size.
+    """
     recipes = {pair: PAIRS[pair].recipe() for pair in {job.suite for job in suite.jobs} & PAIRS.keys()}
     for job in suite.jobs:
         known = recipes.get(job.suite)
         if known is None or (job.recipe.length, job.recipe.data) != (known.length, known.data):
             return None
     hours = [PAIRS[job.suite].hours for job in suite.jobs]
-    return PaperHours(fsum(filter(None, hours)), hours.count(None))
+    return fsum(filter(None, hours)), hours.count(None)

@@ -103,7 +103,7 @@ def import_teacher(
             f"{', '.join(data.classes[:3])}{', …' if len(data.classes) > 3 else ''}?"
         )
     last = dict(scores) | {"epoch": None}
-    result: dict[str, Any] = {"set": _eval_split(data), "primary_metric": metric, "last": last, "best": last}
+    result: dict[str, Any] = {"set": data.eval_split, "primary_metric": metric, "last": last, "best": last}
     size = sum(parameter.numel() for parameter in network.parameters())
     run_dir.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
 
@@ -117,13 +117,9 @@ def _is_guessing(accuracy: float, classes: int) -> bool:
     return classes > 1 and accuracy < min(2 / classes, 1 / classes + 0.1)
 
 
-def _eval_split(data: DataSplits) -> str:
-    return "val" if data.val is not None else next(iter(data.tests))
-
-
 @torch.no_grad()
 def _scores(network: Network, data: DataSplits, fabric: Fabric) -> dict[str, float]:
-    task, images = build_task(data), limited(data.val or data.tests[_eval_split(data)], IMAGES, 0)
+    task, images = build_task(data), limited(data.val or data.tests[data.eval_split], IMAGES, 0)
     plain = {"image_size": data.image_size, "augment": "none", "shuffle": False, "seed": 0, "workers": "auto"}
     loader = Loader(images, batch=task.eval_batch_size, **plain)  # type: ignore[arg-type]
     network.to(fabric.device).eval()

@@ -91,14 +91,14 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     if "image_size" not in options:
         finding = replace(finding, image_size=usual_side(finding))
     _require_images(finding)
-    images, pretrained = len(finding.parts["train"]), _pretrained(request)
+    images, pretrained = len(finding.splits["train"]), _pretrained(request)
     batch = min(max(1 << int(math.log2(max(images / STEPS_PER_EPOCH, 1))), BATCH[0]), BATCH[1])
     epochs = request.epochs or min(max(round(STEPS * batch / images), EPOCHS[0]), EPOCHS[1])
     unit, length = ("iterations", overrides["iterations"]) if "iterations" in overrides else ("epochs", epochs)
     length = length if isinstance(length, int) else epochs  # a wrong type is refused below
     why = "" if request.epochs else f"about {STEPS:,} steps, from {EPOCHS[0]} to {EPOCHS[1]} epochs"
     counts = f"{plural(len(finding.classes), 'class')}, {plural(images, 'image')} to train on"  # no names in comments
-    counts += f", {sum(map(len, finding.parts.values())) - images:,} held out"
+    counts += f", {sum(map(len, finding.splits.values())) - images:,} held out"
     if finding.empty:
         counts += f"; without images: {plural(len(finding.empty), 'folder')}"
     augment = usual_augment(finding)
@@ -141,7 +141,7 @@ def _require_images(finding: Finding) -> None:
     """At least one image of each class, and two in all."""
     if finding.dense:
         return
-    counts = torch.bincount(finding.parts["train"].label, minlength=len(finding.classes)).tolist()
+    counts = torch.bincount(finding.splits["train"].label, minlength=len(finding.classes)).tolist()
     if empty := [name for name, count in zip(finding.classes, counts, strict=True) if count == 0]:
         raise UserError(f"{finding.name}: no image of {empty[0]} is left to train on; add some (asd check counts them)")
     if sum(counts) < 2:

@@ -127,7 +127,7 @@ class Trainer:
         self.final: nn.Module = self.student if self.average is None else self.average.network.to(fabric.device)
         self.trajectory, self.checkpoints = Trajectory(run_dir), Checkpoints(run_dir, run.hash)
         self.snapshot_steps = snapshot_steps(run.keep, self.unit, self.total_steps) if run.keep else {}
-        self.eval_split = "val" if data.val is not None else next(iter(data.tests))
+        self.eval_split = data.eval_split
         self.done, self.meter, self.seconds = 0, LossMeter(), 0.0  # steps done
         self.scores: dict[str, dict[str, Any]] = {"last": {}, "best": {}}  # and "raw" beside averaged weights
 

@@ -79,21 +79,12 @@ def write_copies(
             size, free = len(missing) * int(np.prod(shape)), shutil.disk_usage(out).free
             if size > free:  # files are memory-mapped: a full disk would kill the process
                 raise UserError(f"the copies need {size / 1e9:.1f} GB, and {out} has {free / 1e9:.1f} GB left")
-            ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
-            chunks = range(-(-len(images) // CHUNK[table_of(side)]))
             if processes is None:
-                large = size > FEW and not multiprocessing.current_process().daemon
-                processes = cores() if large else 1
-            workers, done = min(processes, len(chunks)), itertools.count(1)
-            with ProgressBar("corruptions", len(missing) * len(chunks), quiet) as bar:
-                bar.begin(0)
-                for name in missing:  # file after file, so that finished files stay
-                    with growing(out / f"{name}.npy", shape) as path:
-                        call = partial(_fill_chunk, images, side, name, seed, ice, path)
-                        for _ in in_workers(call, chunks, workers if workers > 1 else 0):
-                            bar.update(next(done), {})
+                processes = cores() if size > FEW and not multiprocessing.current_process().daemon else 1
+            ice = read_frost(frost, table_of(side), side) if frost is not None and "frost" in missing else None
+            _generate(images, shape, {name: out / f"{name}.npy" for name in missing}, seed, ice, processes, quiet)
         settings["names"] = [name for name in CORRUPTIONS if (out / f"{name}.npy").exists()]
         if read_facts(out / FACTS) != settings:
             write_json(out / FACTS, settings)
@@ -148,6 +139,28 @@ def clean_chunk(images: AnySet, side: int, chunk: int) -> Bytes:
     numbers = range(chunk * size, min((chunk + 1) * size, len(images)))
     margin = MARGIN if isinstance(images, FileSet) else 1.0
     return np.stack([np.asarray(fit(picture_at(images, at), side, margin)) for at in numbers])
+
+
+def _generate(
+    images: AnySet,
+    shape: tuple[int, int, int, int],
+    files: Mapping[str, Path],
+    seed: int,
+    ice: Frost | None,
+    processes: int,
+    quiet: bool,
+) -> None:
+    """File after file, so that finished files stay; the chunks of a file in all processes at once."""
+    side, done = shape[1], itertools.count(1)
+    chunks = range(-(-len(images) // CHUNK[table_of(side)]))
+    workers = min(processes, len(chunks))
+    with ProgressBar("corruptions", len(files) * len(chunks), quiet) as bar:
+        bar.begin(0)
+        for name, file in files.items():
+            with growing(file, shape) as path:
+                call = partial(_fill_chunk, images, side, name, seed, ice, path)
+                for _ in in_workers(call, chunks, workers if workers > 1 else 0):
+                    bar.update(next(done), {})
 
 
 def _fill_chunk(images: AnySet, side: int, name: str, seed: int, ice: Frost | None, path: Path, chunk: int) -> None:
