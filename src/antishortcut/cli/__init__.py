@@ -12,7 +12,7 @@ from antishortcut import __version__
 from antishortcut.cli import analyze, data, evaluate, info, suite, train
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.progress import first_process, own_exit_code
-from antishortcut.training.signals import Stopped, StopRequest, ending, stopped_by
+from antishortcut.training.signals import Stopped, StopRequest, interruptible, stopped_by
 
 app = typer.Typer(
     name="asd", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -52,7 +52,7 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
     stop = StopRequest()
     try:
-        with ending(stop), nullcontext() if first_process() else redirect_stdout(StringIO()):
+        with interruptible(stop), nullcontext() if first_process() else redirect_stdout(StringIO()):
             code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = 130

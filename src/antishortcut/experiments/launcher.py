@@ -18,7 +18,7 @@ from antishortcut.experiments.engines import Engine
 from antishortcut.experiments.jobs import Job, teacher_key
 from antishortcut.experiments.worker import Item, Place, data_root
 from antishortcut.run_dir import RunDir, difference
-from antishortcut.training.signals import AGAIN, Ended, handled
+from antishortcut.training.signals import AGAIN, Interrupted, handled
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, frame: object) -> None:
         if not first:
             first.append(time.monotonic())
-            raise Ended(number)
+            raise Interrupted(number)
         if time.monotonic() - first[0] > AGAIN:
             stop()
 

@@ -26,7 +26,7 @@ from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.experiments.jobs import Job
 from antishortcut.progress import first_process, own_exit_code
 from antishortcut.run_dir import InUse, RunDir, read_json, write_json
-from antishortcut.training.signals import Stopped, StopRequest, ending
+from antishortcut.training.signals import Stopped, StopRequest, interruptible
 
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
@@ -135,7 +135,7 @@ def main(folder: Path) -> None:
     def work() -> Result:
         from antishortcut.training.pipeline import Session
 
-        with ending(StopRequest()):  # before and after training, which has its own handlers
+        with interruptible(StopRequest()):  # before and after training, which has its own handlers
             session = Session(place.runs, place.root, place.download, place.execution, quiet=True, reuse=True)
             return run_item(item, session, place.at)
 

@@ -1,13 +1,16 @@
-"""Signals that ask for an end: Ctrl-C, SIGTERM, and what schedulers send as a warning. Heard and not obeyed at once.
+"""Stop signals: Ctrl-C, SIGTERM, and what schedulers send as a warning. The exit code is 128 + the signal's number.
 
 SIGHUP is a terminal that closes; SIGUSR1 and SIGUSR2 are what Slurm (--signal) and Grid Engine (-notify) are told to
-send before the time is up; SIGXCPU is a limit of processor time. All mean: save and stop, with exit code 128 + number.
+send before the time is up; SIGXCPU is a limit of processor time. A training finishes its step and saves
+(`stop_signals`), other work is interrupted (`interruptible`), and an import ends with its process (`exit_at_once`).
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
@@ -22,8 +25,8 @@ class StopRequest:
     at = 0.0
 
 
-class Ended(KeyboardInterrupt):
-    """A signal other than Ctrl-C came where nothing needs saving."""
+class Interrupted(KeyboardInterrupt):
+    """A stop signal came where nothing needs saving."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -39,41 +42,50 @@ class Stopped(Exception):
 
 
 @contextmanager
-def handled(note: Callable[[int, Any], None], numbers: tuple[int, ...] = STOPS) -> Iterator[None]:
-    """With this handler; a hang-up that is ignored (nohup) stays so."""
-    ignored = [number for number in numbers if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in numbers if number not in ignored}
+def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Install a handler for all stop signals; a hang-up that is ignored (nohup) stays so."""
+    ignored = [number for number in STOPS if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in STOPS if number not in ignored}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
     """A signal asks the loop to stop after the step at hand; asked again a while later, it stops at once."""
-    heard = StopRequest()
+    request = StopRequest()
 
-    def note(number: int, frame: object) -> None:
-        if not heard.number:
-            heard.number, heard.at = number, time.monotonic()
-        elif time.monotonic() - heard.at > AGAIN:
+    def handler(number: int, frame: object) -> None:
+        if not request.number:
+            request.number, request.at = number, time.monotonic()
+        elif time.monotonic() - request.at > AGAIN:
             raise KeyboardInterrupt
 
-    with handled(note):
-        yield heard
+    with handled(handler):
+        yield request
+
+
+def exit_at_once(number: int, frame: object) -> None:
+    """Inside an import an exception may be swallowed, or end torch with an abort; nothing is written yet."""
+    os._exit(128 + number)
 
 
 @contextmanager
-def ending(heard: StopRequest) -> Iterator[None]:
-    """What is not a training ends at once, but in order: files half written are removed, children are told."""
+def interruptible(request: StopRequest) -> Iterator[None]:
+    """A stop signal is an exception, so that half-written files are removed; during an import it ends the process."""
 
-    def note(number: int, frame: object) -> None:
-        heard.number = number
-        raise Ended(number)
+    def handler(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                exit_at_once(number, frame)
+            frame = frame.f_back
+        request.number = number
+        raise Interrupted(number)
 
-    with handled(note, tuple(number for number in STOPS if number != signal.SIGINT)):
+    with handled(handler):
         yield
 
 
