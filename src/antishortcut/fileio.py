@@ -54,6 +54,13 @@ def remove_leftovers(folder: Path) -> None:
             part.unlink()
 
 
+def refuse_links(folder: Path, *names: str) -> None:
+    """Raise if one of these entries of a folder that is written to, or any of them, is a link: it may lead anywhere."""
+    for path in [folder / name for name in names] or [*folder.iterdir(), *folder.glob("artifacts/*")]:
+        if path.is_symlink():
+            raise UserError(f"{path} is a link; nothing is written through links: remove it, or move its target here")
+
+
 @contextmanager
 def atomic_dir(path: Path) -> Iterator[Path]:
     """A new folder that replaces `path` when the block ends; after an error `path` is as it was.

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run, Settings
 from antishortcut.errors import UserError
-from antishortcut.fileio import atomic_write, near_folder, remove_leftovers, sha256, text
+from antishortcut.fileio import atomic_write, near_folder, refuse_links, remove_leftovers, sha256, text
 
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
@@ -105,6 +105,7 @@ class RunDir:
     def locked(self, wait: bool = False) -> Iterator[None]:
         """One process at a time, by a file lock that ends with its process. wait: for the other one, else InUse."""
         self.path.mkdir(parents=True, exist_ok=True)
+        refuse_links(self.path)
         lock = FileLock(self.path / ".lock")
         try:
             held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)

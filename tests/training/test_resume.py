@@ -116,3 +116,24 @@ def test_checkpoints_of_another_run_are_refused(recipe: Recipe, session: Session
     shutil.copytree(other / "resume", own / "resume")
     with pytest.raises(UserError, match="a state of another run"):
         distill(recipe, session, method="ce", seed=1, suite="s")
+
+
+def test_a_taken_name_is_refused_before_a_teacher_is_trained(recipe: Recipe, session: Session) -> None:
+    distill(recipe, session, method="kd", seed=1, suite="s")
+    teachers = sorted((session.runs / "teachers").iterdir())
+    longer = recipe.model_copy(update={"epochs": 3})
+    with pytest.raises(UserError, match=r"kd-s1 holds another run \(epochs: 2 there, 3 here"):
+        distill(longer, session, method="kd", seed=1, suite="s")
+    assert sorted((session.runs / "teachers").iterdir()) == teachers
+
+
+def test_a_resumed_run_says_so(recipe: Recipe, session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+    session.quiet = False
+    with stop_after(3):
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    assert "resuming" not in capfd.readouterr().err
+    session.execution = CPU.model_copy(update={"threads": 2})
+    distill(recipe, session, method="ce", seed=1, suite="s")
+    lines = capfd.readouterr().err
+    assert "ce s1: resuming from step 3 of 16" in lines
+    assert "resumes as it was started: threads 1, not 2" in lines

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.fileio import remove_leftovers
+from antishortcut.fileio import refuse_links, remove_leftovers
 from antishortcut.run_dir import RunDir, write_json
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ def _write_score(evaluated: EvaluatedRun, score: Score) -> None:
 
 def _check_writable(folder: RunDir) -> None:
     """Fail before anything is computed if the folder cannot be written to."""
+    refuse_links(folder.path)
     path = folder.path / "scores"
     try:
         with tempfile.TemporaryFile(dir=path if path.is_dir() else folder.path):

@@ -14,6 +14,7 @@ from antishortcut.analysis.features import sample, tsne
 from antishortcut.analysis.moments import Moments, student_views, to_json
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
+from antishortcut.fileio import refuse_links
 from antishortcut.methods import build_method
 from antishortcut.models import feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
@@ -145,6 +146,7 @@ def _examine_teacher(evaluated: EvaluatedRun, teachers: Teachers) -> None:
     known = cue_images(sets)
     cues = None if known is None else (evaluated.features(pair, known), known)
     folder = path.with_suffix("")
+    refuse_links(path.parent.parent)
     folder.mkdir(parents=True, exist_ok=True)
     result = examine_states(pool, "early", train, images, names, sets.classes, folder, pair["final"], cues)
     result |= {"fingerprint": _fingerprint(evaluated.context), "early": _early_state(evaluated)}

@@ -27,7 +27,7 @@ def make_report(
 def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
     """Collect, draw, write."""
     try:
-        from antishortcut.fileio import atomic_write
+        from antishortcut.fileio import atomic_write, refuse_links
         from antishortcut.report.charts import draw_all
         from antishortcut.report.collect import collect
         from antishortcut.report.page import make_figures, render
@@ -43,6 +43,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
             f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
         ) from None
 
+    refuse_links(folder, "figures")
     runs = collect(folder)
     table = ResultTable(runs)
     selected = table.select(columns)

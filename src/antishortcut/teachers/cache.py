@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
-from antishortcut.fileio import atomic_write
+from antishortcut.fileio import atomic_write, refuse_links
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, Features
@@ -52,6 +52,7 @@ class CachedOutputs:
 
     def begin(self) -> None:
         """Write key.json. Rows beside another key, or a damaged one, are removed."""
+        refuse_links(self.path.parent.parent, "cache", f"cache/{self.path.name}")
         try:
             with RunDir(self.path).locked(wait=True):
                 if not self._same_key():

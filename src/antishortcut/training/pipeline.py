@@ -201,18 +201,22 @@ def distill(
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so there is nothing between teacher and student")
-    teacher = teach_run(recipe, session.sets(recipe.data).fingerprint)
-    if not RunDir(teacher.folder(session.runs)).finished:
-        _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
-    if roles:
-        teacher = teach(recipe, session)
+    title = [method, *(f"via-{network}" for network in via)]
+    title += [f"gen{generations}"] if generations > 1 else []
+    title += [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
+    name = name or "-".join(title).replace("/", "-").replace(":", "-")
+    students: list[tuple[ModelSettings, dict[str, Any]]] = []  # each is the teacher of the next
+    for number, network in enumerate(between, start=1):
+        where = {"seed": recipe.teacher.seed + 1000 + number, "suite": "teachers", "name": network}
+        students.append((recipe.student.model_copy(update={"name": network}), where | {"keep": recipe.teacher.keep}))
+    students.append((recipe.student, {"seed": seed, "suite": suite, "name": name}))
+    fingerprint = session.sets(recipe.data).fingerprint
 
-    def learn(teacher: Run, student: ModelSettings, **where: Any) -> Run:
-        states = _resolve_states(recipe, session, roles, teacher)
-        learned = states | ({} if early is None else {"early": early})
-        run = distill_run(
+    def student_run(teacher: Run, student: ModelSettings, states: Mapping[str, str], where: dict[str, Any]) -> Run:
+        learned = {**states, **({} if early is None else {"early": early})}
+        return distill_run(
             recipe.model_copy(update={"student": student}),
-            session.sets(recipe.data).fingerprint,
+            fingerprint,
             method=method,
             options=settings,
             roles={role: learned.get(role, role) for role in roles},
@@ -220,19 +224,22 @@ def distill(
             early=states["early"],
             **where,
         )
-        session.fit(run)
-        return run
 
-    for number, network in enumerate(between, start=1):
-        session.say(f"assistant {network}: {number} of {len(between)} between teacher and student")
-        assistant = recipe.student.model_copy(update={"name": network})
-        where = {"seed": recipe.teacher.seed + 1000 + number, "suite": "teachers", "name": network}
-        teacher = learn(teacher, assistant, keep=recipe.teacher.keep, **where)
-    title = [method, *(f"via-{network}" for network in via)]
-    title += [f"gen{generations}"] if generations > 1 else []
-    title += [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
-    name = name or "-".join(title).replace("/", "-").replace(":", "-")
-    return learn(teacher, recipe.student, seed=seed, suite=suite, name=name)
+    run = teacher = teach_run(recipe, fingerprint)
+    for student, where in students:
+        run = student_run(run, student, {"early": _early_state(recipe, run)}, where)
+    run_dir = RunDir(run.folder(session.runs))
+    if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
+        run_dir.check(run)
+    if not RunDir(teacher.folder(session.runs)).finished:
+        _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
+    run = teach(recipe, session) if roles else teacher
+    for number, (student, where) in enumerate(students, start=1):
+        if number <= len(between):
+            session.say(f"assistant {student.name}: {number} of {len(between)} between teacher and student")
+        run = student_run(run, student, _resolve_states(recipe, session, roles, run), where)
+        session.fit(run)
+    return run
 
 
 def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
@@ -274,14 +281,20 @@ def _check(
             raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
 
 
+def _early_state(recipe: Recipe, teacher: Run) -> str:
+    """The state that stands for "early", also of a rewinding that is still to be done."""
+    settings = recipe.teacher
+    if settings.early != "rewind":
+        return settings.early_state
+    return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+
+
 def _resolve_states(recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run) -> dict[str, str]:
     """The states that roles stand for; a state still to be made is made, one that was not saved is an error."""
     settings, trajectory = recipe.teacher, RunDir(teacher.folder(session.runs))
-    states = {"early": settings.early_state}
-    if settings.early == "rewind":
-        states["early"] = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
-        if "early" in roles:
-            rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
+    states = {"early": _early_state(recipe, teacher)}
+    if settings.early == "rewind" and "early" in roles:
+        rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
     if "chosen" in roles:
         states["chosen"] = select_state(Trajectory(trajectory), session.sets(recipe.data), session.say)
     for role in roles:

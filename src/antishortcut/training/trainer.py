@@ -145,6 +145,8 @@ class Trainer:
         ):
             self.loggers = loggers
             progress.begin(self.done)
+            if self.done:
+                progress.say(f"resuming from step {self.done} of {self.total_steps}")
             self.teachers.begin(progress.say)
             if self.message:
                 progress.say(self.message)
