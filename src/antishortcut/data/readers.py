@@ -235,7 +235,7 @@ def walked(folder: Path, refuse: bool = True) -> Iterator[tuple[str, list[str], 
         real = os.path.realpath(where)
         upward = os.path.islink(where) and os.path.commonpath([parent, real]) == real
         if upward and refuse:
-            raise UserError(f"{where} is a link to {real}, a folder above it: all of that would be one class; remove the link")
+            raise UserError(f"{where} is a link to {real}, above it: all of that would be a class; remove the link")
         if upward or real in visited:
             below.clear()
             continue
