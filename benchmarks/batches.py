@@ -95,7 +95,9 @@ def imagenet(paths: tuple[Path, ...], rounds: int) -> dict[str, Any]:
         "ours_two_workers": loaded("imagenet", 2),
         "ours_plain": loaded("none", 0),
         "ours_plain_two_workers": loaded("none", 2),
-        "pil": lambda: used(stacked(lambda at: one(Image.open(paths[at]).convert("RGB")), len(paths))),
+        "pil": lambda: used(
+            stacked(lambda at: one(Image.open(paths[at], formats=["JPEG"]).convert("RGB")), len(paths))
+        ),
     }
     return compared(in_turns(ways, rounds), len(paths), against=("pil",))
 
@@ -106,7 +108,7 @@ def decoders(paths: tuple[Path, ...], rounds: int) -> dict[str, Any]:
     crop = (box[1], box[0], box[3] - box[1], box[2] - box[0], [SIDE, SIDE])  # as torchvision counts
 
     def copied(path: Path) -> Image.Image:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=["JPEG"]) as picture:
             return picture.convert("RGB")
 
     def torch_decoded(path: Path) -> Tensor:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "src" / "antishortcut"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "antishortcut"
 FILES = sorted(PACKAGE.rglob("*.py"))
 TORCH_FREE = ("config.recipe", "report", "run_dir", "experiments.suites", "evaluation", "training.signals")
 
@@ -28,6 +29,14 @@ def test_no_code_compares_a_method_by_name() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare):
                 assert "method ==" not in ast.unparse(node), f"{path}: {ast.unparse(node)}"
+
+
+def test_every_image_is_opened_with_its_formats() -> None:
+    """Pillow alone would run Ghostscript on a PostScript file, whatever its name."""
+    for path in [*FILES, *(path for name in ("scripts", "benchmarks") for path in (ROOT / name).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Image.open":
+                assert "formats" in [word.arg for word in node.keywords], f"{path}: {ast.unparse(node)}"
 
 
 def test_files_have_at_most_600_lines() -> None:

@@ -15,6 +15,9 @@ from typing import IO
 from antishortcut.errors import UserError
 
 TEXT = 64 * 2**20  # bytes of the largest text file that is read whole
+PAGE_FORMATS = ("JPEG", "PNG")  # of the pictures in a report
+# what Pillow may open: left to itself it runs Ghostscript on a PostScript file, whatever that is named
+IMAGE_FORMATS = (*PAGE_FORMATS, "BMP", "WEBP", "PPM", "TIFF", "GIF")
 
 
 @contextmanager

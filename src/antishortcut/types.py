@@ -57,6 +57,8 @@ class DataSplits:
     val: AnySet | None  # held out of training, if requested
     tests: Mapping[str, AnySet]  # the first one is the main one: {"test": …} or {"iid": …, "conflict": …}
     fingerprint: str  # changes when the images or labels do
+    hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
+    notes: tuple[str, ...] = ()  # to be printed when a run opens the data
 
     @property
     def eval_split(self) -> str:

@@ -305,7 +305,7 @@ def test_errors_are_one_line(official: Path, tmp_path: Path, harm: Callable[[Pat
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["tiny-imagenet-c", "imagenet-c"])
-def test_released_folders_open(tmp_path: Path, grouped: bool) -> None:
+def test_released_folders_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: bool) -> None:
     for name in CORRUPTIONS:
         for severity in SEVERITIES:
             for wnid in ("n01", "n02", "n03"):
@@ -322,6 +322,12 @@ def test_released_folders_open(tmp_path: Path, grouped: bool) -> None:
         ("fog", "3", "n03", "n03_1.JPEG"), ("fog", "3", "n01", "n01_1.JPEG"),
     ]  # fmt: skip
     assert part.label.tolist() == [0, 2]
+    part.paths[0].write_bytes(part.paths[0].read_bytes()[::-1])
+    changed = find_copies(tmp_path, classes)
+    assert (changed.hashed, copies.hashed) == ("content", "content")
+    assert changed.fingerprint != copies.fingerprint
+    monkeypatch.setattr("antishortcut.data.corruptions.copies.CONTENT", 0)
+    assert find_copies(tmp_path, classes).hashed.startswith("names, sizes, times ")
     (part.paths[0]).rename(part.paths[0].with_name("other.JPEG"))
     with pytest.raises(UserError, match="has other images than gaussian_noise"):
         copies.part("fog", 3)

@@ -1,5 +1,6 @@
 """Data sets in their official layouts, made small here or real if present; decoding, splits, limits, fingerprints."""
 
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from antishortcut.data import DATASETS, open_sets, readers
+from antishortcut.data import DATASETS, image_io, open_sets, readers, splits
 from antishortcut.data.datasets import Dataset
 from antishortcut.data.image_io import CACHE, fit, read
 from antishortcut.data.splits import hold_out, limited
@@ -382,6 +383,33 @@ def test_fingerprint_of_files_does_not_depend_on_their_folder(tmp_path: Path) ->
     assert first == second
     picture(tmp_path / "two" / "train" / "ape" / "more.png")
     assert open_sets(f"folder:{tmp_path / 'two'}", None).fingerprint != first
+
+
+def test_fingerprint_of_files_notices_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same size and time: by content, as long as that is affordable; else a copy keeps its fingerprint."""
+    name, path = f"folder:{make_folder(tmp_path)}", tmp_path / "train" / "ape" / "0.png"
+
+    def change() -> None:
+        path.write_bytes(path.read_bytes()[::-1])
+
+    def opened() -> tuple[str, str]:
+        image_io._content_digest.cache_clear()  # another process
+        sets = open_sets(name, None)
+        return sets.fingerprint, sets.hashed
+
+    (before, how), facts = opened(), path.stat()
+    assert how == "content"
+    change()
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert opened()[0] != before
+    monkeypatch.setattr(splits, "CONTENT", 0)
+    large, first = opened()
+    assert first.startswith("names, sizes, times ")
+    change()
+    os.utime(path, ns=(0, 0))
+    again, second = opened()
+    assert large == again != before
+    assert first != second
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, Evaluation, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
-from antishortcut.run_dir import RunDir
+from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet
 
@@ -46,6 +47,22 @@ def test_a_repeated_evaluation_is_skipped(
     first = evaluate(folder, context, ["clean"])
     monkeypatch.setattr(EvaluatedRun, "network", None)
     assert evaluate(folder, context, ["clean"]) == first
+
+
+def test_a_score_of_modified_files_is_repeated(folder: RunDir, context: EvalContext) -> None:
+    """Where their content is not hashed, their times say so; the fingerprint, and so the run, remains."""
+    score = folder.path / "scores" / "iid.json"
+    for hashed in ("content", "names, sizes, times 1", "names, sizes, times 2"):
+        context = replace(context, sets=replace(context.sets, hashed=hashed))
+        evaluate(folder, context, ["clean"])
+        saved = read_json(score)
+        assert (saved["hashed"], saved["fingerprint"]) == (hashed, context.sets.fingerprint)
+        write_json(score, saved | {"values": {"accuracy": 2.0}})
+        assert evaluate(folder, context, ["clean"])["iid"]["values"]["accuracy"] == 2.0  # nothing was modified
+        images = context.first_test[1]
+        assert EvaluatedRun(folder, context).clean_accuracy(images) == 2.0
+        later = replace(context, sets=replace(context.sets, hashed="names, sizes, times 3"))
+        assert EvaluatedRun(folder, later).clean_accuracy(images) <= 1
 
 
 def test_a_teacher_has_scores_but_no_mechanism(recipe: Recipe, session: Session, context: EvalContext) -> None:

@@ -99,7 +99,7 @@ def test_a_read_only_folder_is_refused_before_anything_is_computed(disk: Path, m
     folder = student(disk / "kd-s1", "kd", 1, 0.5)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     computed: list[str] = []
-    score = Score("clean", "f", lambda run: computed.append("score") or {})  # type: ignore[func-returns-value]
+    score = Score("clean", "f", lambda run: computed.append("score") or {}, hashed="content")  # type: ignore[func-returns-value]
     with pytest.raises(UserError, match=r"cannot write to .*/kd-s1/scores \(Read-only file system\)"):
         _write_score(SimpleNamespace(folder=folder, state="final", suffix=""), score)  # type: ignore[arg-type]
     monkeypatch.setattr("antishortcut.report.charts.draw_all", lambda *_: computed.append("draw"))

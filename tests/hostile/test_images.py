@@ -10,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, PngImagePlugin
 
+from antishortcut.config.recipe import DataSettings
 from antishortcut.data import open_sets
 from antishortcut.data.image_io import read, size_of
+from antishortcut.data.inspect import advice, look, open_finding, summarise
 from antishortcut.data.readers import images_below
 from antishortcut.data.segmentation import read_values
 from antishortcut.errors import UserError, printable
+from antishortcut.fileio import IMAGE_FORMATS
 from antishortcut.run_dir import read_json, write_json
+from antishortcut.training.pipeline import Session
 
 NAMES = (
     b"new\nline.png", b"\x1b[31mred\x07.png", b"not-\xff\xfe-text.png", "\u202egnp.exe.png".encode(), b"-rf.png",
@@ -72,6 +76,45 @@ def test_bad_images_are_one_line(tmp_path: Path, what: str) -> None:
             size_of(path)
 
 
+def test_postscript_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name says PNG; Pillow would hand it to Ghostscript, whose picture is grey where its head says colour."""
+    calls: list[object] = []
+
+    def ghostscript(*words: object, **options: object) -> object:
+        calls.append(words)
+        return Image.new("L", (9, 9)).im
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
+    path = tmp_path / "000.png"
+    path.write_bytes(WRONG["PostScript"] + b"%%EndComments\n%%EOF\n")
+    for read_it in (read, read_values, size_of):
+        with pytest.raises(UserError, match=r"000\.png \(none of JPEG, PNG, "):
+            read_it(path)
+    assert not calls
+
+
+def test_the_mode_is_read_after_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = PngImagePlugin.PngImageFile.load
+
+    def turn_grey(self: PngImagePlugin.PngImageFile) -> object:
+        result = load(self)
+        self.im, self._mode = self.im.convert("L"), "L"
+        return result
+
+    path = tmp_path / "x.png"
+    path.write_bytes(saved("RGB", "PNG"))
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", turn_grey)
+    assert read(path).mode == "RGB"
+    assert read_values(path).shape == (30, 40)
+
+
+@pytest.mark.parametrize("kind", [*IMAGE_FORMATS, "MPO"])  # MPO: JPEGs of cameras with a preview in them
+def test_formats_that_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.png"  # names do not matter
+    path.write_bytes(saved("RGB", kind))
+    assert (read(path).mode, read(path).size) == ("RGB", (40, 30))
+
+
 def folder_of(root: Path, names: tuple[bytes, ...] = (b"0.png", b"1.png")) -> Path:
     for part in ("train", "val"):
         for label in ("ape", "bat"):
@@ -83,11 +126,10 @@ def folder_of(root: Path, names: tuple[bytes, ...] = (b"0.png", b"1.png")) -> Pa
 
 
 def test_loops_of_links(tmp_path: Path) -> None:
-    """Two links back to the top: without care 2⁴⁰ folders."""
+    """Two links back to their folder: without care 2⁴⁰ folders."""
     root = folder_of(tmp_path / "data")
     for name in ("again", "more"):
         (root / "train" / "ape" / name).symlink_to(root / "train" / "ape")
-        (root / "train" / "bat" / name).symlink_to(root)
     (root / "train" / "ape" / "self").symlink_to("self")
     (root / "train" / "ape" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     assert [path.name for path in images_below(root / "train" / "ape")] == ["0.png", "1.png", "gone.png"]
@@ -95,13 +137,44 @@ def test_loops_of_links(tmp_path: Path) -> None:
         open_sets(f"folder:{root}", None, image_size=8)
 
 
+@pytest.mark.parametrize("link", ["train/ape/up", "train/cow"])
+@pytest.mark.parametrize("target", ["/", "..", ".", "train"])
+def test_a_link_upwards_is_refused(tmp_path: Path, link: str, target: str) -> None:
+    """It would make the whole machine, or the whole data set, one class."""
+    root = folder_of(tmp_path / "data")
+    (root / link).symlink_to((root / target).resolve())
+    with pytest.raises(UserError, match=rf"{link} is a link to /.*, above it: .* remove the link$") as line:
+        open_sets(f"folder:{root}", None, image_size=8)
+    assert "\n" not in str(line.value)
+
+
+def test_links_out_of_the_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder and a file elsewhere, and two links that stay inside."""
+    root, other = folder_of(tmp_path / "data"), folder_of(tmp_path / "other")
+    (root / "train" / "ape" / "more").symlink_to(other / "train" / "ape")
+    (root / "train" / "bat" / "one.png").symlink_to(other / "val" / "bat" / "0.png")
+    (root / "train" / "bat" / "same.png").symlink_to("0.png")
+    (root / "train" / "bat" / "nested").symlink_to(root / "val" / "bat")
+    (root / "up").symlink_to("/")  # no class: not followed
+    line = f"links that lead out of the data folder: 2, such as train/ape/more → {other / 'train' / 'ape'}"
+    finding = open_finding(f"folder:{root}", None)
+    assert [each.split(" → ")[0] for each in finding.links] == ["train/ape/more", "train/bat/one.png"]
+    assert line in advice(finding, summarise(finding, {name: look(each) for name, each in finding.splits.items()}), 0)
+    session, data = Session(tmp_path / "runs"), DataSettings(name=f"folder:{root}", image_size=8)
+    for _ in range(2):
+        session.sets(data)
+    assert capsys.readouterr().err.count(line) == 1
+    assert open_sets(f"folder:{other}", None, image_size=8).notes == ()
+
+
 def test_a_pipe_and_a_folder_named_like_an_image(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data")
     (root / "train" / "ape" / "2.png").mkdir()
     assert len(images_below(root / "train" / "ape")) == 2
     os.mkfifo(root / "train" / "ape" / "3.png")
-    with pytest.raises(UserError, match="not a plain file"):  # reading it would wait forever
-        open_sets(f"folder:{root}", None, image_size=8)
+    for size in (8, 224):  # decoded, and hashed: reading it would wait forever
+        with pytest.raises(UserError, match="not a plain file"):
+            open_sets(f"folder:{root}", None, image_size=size)
 
 
 def test_file_names_that_are_not_text(tmp_path: Path) -> None:

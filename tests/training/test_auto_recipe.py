@@ -232,7 +232,7 @@ def test_a_device_that_is_not_here_leaves_no_plan(
         (("--data", "photos", "--teacher", "timm:resnt50", "--student", "cnn-8", "--dry-run"), "did you mean"),
         (("--data", "./photo", *PAIR), "did you mean photos?"),
         (("--data", "folder:Photo", *PAIR), "no folder Photo; did you mean photos?"),
-        (("--data", "damaged", *PAIR), "0.png (cannot identify image file); replace or remove the file (asd check"),
+        (("--data", "damaged", *PAIR), "TIFF, GIF); replace or remove the file (asd check"),
         (("--data", "photos", *PAIR, "--pretrained"), "nobody publishes weights of cnn-4-8 or cnn-8"),
         (("--data", "single", *PAIR), "one folder of images only"),
         (("--data", "two", *PAIR), "one of each class: none can be held out"),

@@ -141,6 +141,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[str]:
         yield "void: " + ", ".join(f"{share:.1%} of {name}" for name, share in facts["masks"]["void"].items())
     if not facts["unreadable"]:
         yield "cannot be used: none"
+    yield f"changed images are noticed by their {facts['hashed']}"
 
 
 # --- asd corrupt ---

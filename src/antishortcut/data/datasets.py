@@ -14,7 +14,7 @@ from antishortcut.data import synthetic_segmentation as scenes
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode
 from antishortcut.data.readers import RawDataset, Request
-from antishortcut.data.splits import fingerprint, hold_out, limited
+from antishortcut.data.splits import files_of, fingerprint, hold_out, limited
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
 from antishortcut.types import AnySet, DataSplits, ImageSet, is_dense
@@ -66,9 +66,11 @@ def open_sets(
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
     listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
-    mark = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
+    mark, hashed = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
+    links = readers.links_out(files_of(listed.values()), raw.base)
+    notes = (readers.links_note(links),) if links else ()
     tests = {key: splits[f"test {key}"] for key in raw.tests}
-    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark)
+    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, notes)
 
 
 def find(

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from antishortcut.errors import UserError, first_line
-from antishortcut.fileio import atomic_write, plain
+from antishortcut.fileio import IMAGE_FORMATS, atomic_write, plain
 from antishortcut.hardware import cores
 from antishortcut.types import AnySet, FileSet, ImageSet
 
@@ -28,6 +29,8 @@ Bytes = NDArray[np.uint8]
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself only warns
 REPLACE = "; replace or remove the file (asd check lists all such)"  # the end of an error
+WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
+BLOCKS, BLOCK = 1024, 2**16
 _CHUNK = 64  # images a thread takes at once
 
 
@@ -50,14 +53,14 @@ def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
     """Open an image file and read its header; whatever goes wrong with it inside the block is a UserError."""
     try:
         plain(path)
-        with Image.open(path) as picture:
+        with Image.open(path, formats=IMAGE_FORMATS) as picture:
             width, height = picture.size
             if width * height > LARGEST:
                 raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
             yield picture
     except Exception as error:  # a damaged file can make a decoder raise anything
         if isinstance(error, UnidentifiedImageError):  # its message has the path
-            reason = "cannot identify image file"
+            reason = f"none of {', '.join(IMAGE_FORMATS)}"
         else:
             reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
         raise UserError(f"cannot read the {what} {path} ({reason}){REPLACE}") from None
@@ -71,16 +74,45 @@ def stat(path: Path) -> os.stat_result:
         raise UserError(f"cannot read the image {path} ({error.strerror}){REPLACE}") from None
 
 
+def content_digests(paths: Sequence[Path]) -> list[str]:
+    """Digest of the bytes of every file."""
+    digests = [""] * len(paths)
+
+    def fill(at: int) -> None:
+        facts = stat(paths[at])
+        digests[at] = _content_digest(paths[at], facts.st_size, facts.st_mtime_ns)
+
+    in_threads(fill, len(paths))
+    return digests
+
+
+@lru_cache(maxsize=2**17)
+def _content_digest(path: Path, size: int, time: int) -> str:
+    """Computed once for each state of a file; of a large one, of blocks spread evenly over it."""
+    try:
+        plain(path)
+        with path.open("rb") as file:
+            if size <= WHOLE:
+                return hashlib.file_digest(file, "blake2b").hexdigest()
+            digest = hashlib.blake2b()
+            for block in range(BLOCKS):
+                file.seek(block * (size - BLOCK) // (BLOCKS - 1))
+                digest.update(file.read(BLOCK))
+            return digest.hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read the image {path} ({error.strerror}){REPLACE}") from None
+
+
 def as_rgb(picture: Image.Image) -> Image.Image:
     """Grey, palette, RGBA, CMYK and 16-bit pictures in the three channels networks take."""
+    picture.load()  # before its mode is read, which a decoder may still change
     if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
         wide = np.asarray(picture).clip(0, 2**16 - 1)
         return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         return picture.convert("RGBA").convert("RGB")
     if picture.mode == "RGB":
-        picture.load()  # convert() would copy all of it, a fifth of the time a JPEG takes
-        return picture
+        return picture  # convert() would copy all of it, a fifth of the time a JPEG takes
     return picture.convert("RGB")
 
 

@@ -2,6 +2,7 @@
 # N images, n images on the contact sheet, H × W pixels
 
 import hashlib
+import os
 import statistics
 import warnings
 from collections import Counter
@@ -21,7 +22,7 @@ from antishortcut.data import readers, segmentation
 from antishortcut.data.datasets import IN_MEMORY, divided, find, held
 from antishortcut.data.image_io import REPLACE, in_threads, picture_at, size_of
 from antishortcut.data.loader import Loader
-from antishortcut.data.splits import limited, take
+from antishortcut.data.splits import CONTENT, files_of, limited, take
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, plural
 from antishortcut.fileio import expanded
@@ -49,6 +50,7 @@ class Finding:
     empty: tuple[str, ...] = ()  # class folders without images
     unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no split
     unknown: Mapping[str, int] = field(default_factory=dict)  # suffix → images of a kind that is not read
+    links: tuple[str, ...] = ()  # that lead out of the folder
 
     @property
     def dense(self) -> bool:
@@ -69,8 +71,9 @@ def open_finding(
     splits = divided(raw, seed=seed, **limits)
     named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = name.partition(":")
+    links = tuple(readers.links_out(files_of(splits.values()), raw.base))
     if not path:
-        return Finding(name, raw.classes, raw.image_size, named)
+        return Finding(name, raw.classes, raw.image_size, named, links=links)
     folder = expanded(path)
     unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
     held, empty = "", list[str]()
@@ -79,14 +82,14 @@ def open_finding(
         held = "" if test is None else test.name
         if readers.part_of(folder, readers.TRAIN) is None:
             empty = [each for each in readers.folders(folder) if each not in raw.classes]
-    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown)
+    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown, links)
 
 
 def _beside(folder: Path, splits: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:
     """Images that are in no split, by folder, and images of a kind that is not read, by suffix; hidden ones aside."""
-    used = {path for split in splits if isinstance(split, FileSet) for path in (*split.paths, *split.masks)}
+    used = set(files_of(splits))
     unused, unknown = Counter[str](), Counter[str]()
-    for where, _, names in readers.walked(folder):
+    for where, _, names in readers.walked(folder, refuse=False):
         for path in (Path(where, name) for name in sorted(names)):
             *above, name = path.relative_to(folder).parts
             kind = path.suffix.lower()
@@ -205,11 +208,21 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
         "unused": dict(finding.unused),
         "unknown": dict(finding.unknown),
         "held": finding.held,
+        "links": list(finding.links),
+        "hashed": _hashed(finding),
     }
     if finding.dense:
         return facts | {"masks": _masks(finding, scans)}
     rows = zip(finding.classes, *counts.values(), strict=True)
     return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
+
+
+def _hashed(finding: Finding) -> str:
+    """How scores will notice changed images: `DataSplits.hashed` without the digest of the times."""
+    if finding.image_size <= IN_MEMORY and not finding.dense:
+        return "content"  # pixels, in memory
+    total = sum(os.path.getsize(path) for path in files_of(finding.splits.values()) if os.path.isfile(path))
+    return "content" if total <= CONTENT else "names, sizes, times"
 
 
 def _split_facts(split: str, images: int, counts: list[int] | None) -> dict[str, Any]:
@@ -333,6 +346,8 @@ def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
         yield f"of a kind that is not read ({_some(list(unknown))}): {plural(count, 'file')}; save as PNG or JPEG"
     if unused := facts["unused"]:
         yield f"in no split: {plural(sum(unused.values()), 'image')} in {_some(list(unused))}"
+    if links := facts["links"]:
+        yield readers.links_note(links)
 
 
 def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:

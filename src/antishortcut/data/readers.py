@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -224,16 +224,45 @@ def images_below(folder: Path) -> list[Path]:
     return [Path(path) for path in paths]
 
 
-def walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """os.walk by name, following links; each folder once, since a link may lead back up."""
+def walked(folder: Path, refuse: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """os.walk by name, following links; each folder once, since a link may lead back to it.
+
+    A link to a folder above `folder` would make all of that a class: an error, or without `refuse` not followed.
+    """
     visited: set[str] = set()
+    parent = os.path.realpath(os.path.dirname(os.path.abspath(folder)))
     for where, below, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(where)) in visited:
+        real = os.path.realpath(where)
+        upward = os.path.islink(where) and os.path.commonpath([parent, real]) == real
+        if upward and refuse:
+            raise UserError(f"{where} is a link to {real}, above it: all of that would be a class; remove the link")
+        if upward or real in visited:
             below.clear()
             continue
         visited.add(real)
         below.sort()
         yield where, below, names
+
+
+def links_out(files: Iterable[Path], base: Path) -> list[str]:
+    """Links to files and folders, below `base` but leading out of it: "train/ape → /mnt/ape", sorted."""
+    places = set(files)
+    for path in tuple(places):
+        for folder in path.parents:
+            if folder == base or folder in places:
+                break
+            places.add(folder)
+    home = os.path.realpath(base)
+    targets = {link: os.path.realpath(link) for link in sorted(places) if os.path.islink(link)}
+    return [
+        f"{link.relative_to(base)} → {target}"
+        for link, target in targets.items()
+        if os.path.commonpath([home, target]) != home
+    ]
+
+
+def links_note(links: Sequence[str]) -> str:
+    return f"links that lead out of the data folder: {len(links):,}, such as {links[0]}"
 
 
 def listed(places: Sequence[Path], hint: str) -> FileSet:

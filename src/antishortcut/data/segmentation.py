@@ -208,9 +208,10 @@ def usual_crop(files: FileSet) -> int:
 def read_values(path: Path) -> Bytes:
     """The numbers in a mask file, (H, W)."""
     with opened(path, "mask") as picture:
+        factor = _factor(picture)
+        picture.load()  # before its mode is read, which a decoder may still change
         if picture.mode not in _PLAIN:
             raise ValueError(f"its pixels are {picture.mode}, not one whole number each")
-        factor = _factor(picture)
         values = np.asarray(picture) // factor if factor > 1 else np.asarray(picture)  # (H, W)
         if values.dtype.itemsize > 1 and (values.min() < 0 or values.max() > VOID):
             raise ValueError(f"values from {values.min()} to {values.max()}, but a class is below {MOST}")

@@ -32,6 +32,7 @@ class Shift:
     allowed: Tensor  # (C,) bool, the student's classes in the overlap
     facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or their labels do
+    hashed: str  # how, as in DataSplits
 
 
 def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
@@ -63,7 +64,7 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
         "left_out": sum(len(images_below(folder / wnid)) for wnid in present if wnid not in overlap),
     }
     mark = fingerprint(f"{name} {len(classes)}", {"images": images}, folder)
-    return Shift(name, images, overlap, allowed, facts, mark)
+    return Shift(name, images, overlap, allowed, facts, *mark)
 
 
 SIXTEEN = (
@@ -85,6 +86,7 @@ class Stimuli:
     matrix: Tensor  # (K, C), rows sum to 1: mean probability over the student's classes of a category
     facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or the mapping do
+    hashed: str  # how, as in DataSplits
 
 
 def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = None) -> Stimuli:
@@ -122,7 +124,7 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
     matrix = counts / counts.sum(dim=1, keepdim=True)
     kind = f"cue-conflict {classes} {members}"
     mark = fingerprint(kind, {"images": FileSet(images.paths, images.label, {"texture": texture})}, folder)
-    return Stimuli(images, texture, categories, matrix, facts, mark)
+    return Stimuli(images, texture, categories, matrix, facts, *mark)
 
 
 def read_mapping(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antishortcut.data import rng
-from antishortcut.data.image_io import stat
+from antishortcut.data.image_io import content_digests, stat
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
 
 Ints = NDArray[np.int64]
+
+CONTENT = 2**30  # bytes: the content of files is hashed if all of a data set have no more
 
 
 def take(images: AnySet, index: Tensor) -> AnySet:
@@ -83,12 +85,20 @@ def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
     return rank, sizes[label]
 
 
-def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
-    """Sixteen hex digits that change when any image, label or split does.
+def files_of(sets: Iterable[AnySet]) -> Iterator[Path]:
+    """The images and masks of those sets that are on disk."""
+    for images in sets:
+        if isinstance(images, FileSet):
+            yield from (*images.paths, *images.masks)
 
-    Of sets in memory the pixels are hashed; of files (and masks) their names below `base`, sizes and labels, so that
-    nothing is decoded. Splits are hashed after limits, which thereby count too.
+
+def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> tuple[str, str]:
+    """Sixteen hex digits that change when any image, label or split does; and how, as in `DataSplits.hashed`.
+
+    Of sets in memory the pixels are hashed; of files (and masks) their names below `base` and their content, or their
+    sizes if they have more bytes than CONTENT. Splits are hashed after limits, which thereby count too.
     """
+    marks, hashed = _marks(list(files_of(splits.values())))
     digest = hashlib.sha256(kind.encode(errors="surrogateescape"))
     for name, images in splits.items():
         digest.update(f"\n{name} {len(images)}\n".encode())
@@ -96,24 +106,37 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
             _add(digest, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
-                name = path.relative_to(base).as_posix()
-                digest.update(
-                    f"{name}\0{stat(path).st_size}\n".encode(errors="surrogateescape")
-                )  # any bytes may be a name
+                line = f"{path.relative_to(base).as_posix()}\0{marks[path]}\n"
+                digest.update(line.encode(errors="surrogateescape"))  # any bytes may be a name
             if images.lookup is not None:
                 _add(digest, "lookup", images.lookup)
         _add(digest, "label", images.label)
         for cue in sorted(images.cues):
             _add(digest, cue, images.cues[cue])
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16], hashed
+
+
+def _marks(files: Sequence[Path]) -> tuple[dict[Path, str], str]:
+    """Digest of every file's content, or its size; and how changes are noticed."""
+    facts = [stat(path) for path in files]
+    if sum(each.st_size for each in facts) <= CONTENT:
+        return dict(zip(files, content_digests(files), strict=True)), "content"
+    sizes = {path: str(each.st_size) for path, each in zip(files, facts, strict=True)}
+    return sizes, by_times([each.st_mtime_ns for each in facts])
+
+
+def by_times(times: Sequence[int]) -> str:
+    """What `DataSplits.hashed` says of files whose content is not hashed, modified at these times."""
+    return f"names, sizes, times {hashlib.sha256(repr(times).encode()).hexdigest()[:16]}"
 
 
 def set_mark(images: AnySet) -> str:
-    """Fingerprint of one set; files are named below the folder they share."""
+    """Fingerprint of one set on this machine, with the times of files; they are named below the folder they share."""
     base = Path()
     if isinstance(images, FileSet):
         base = Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
-    return fingerprint("one set", {"images": images}, base)
+    mark, hashed = fingerprint("one set", {"images": images}, base)
+    return mark if hashed == "content" else hashlib.sha256(f"{mark} {hashed}".encode()).hexdigest()[:16]
 
 
 def _add(digest: "hashlib._Hash", name: str, value: Tensor) -> None:

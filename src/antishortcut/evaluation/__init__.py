@@ -171,12 +171,14 @@ def evaluate(
 
 
 def _write_score(evaluated: EvaluatedRun, score: Score) -> None:
+    from antishortcut.evaluation.context import is_current
+
     folder, name = evaluated.folder, score.name + evaluated.suffix
-    existing = folder.score(name)
-    if existing is not None and existing.get("fingerprint") == score.fingerprint and score.complete(evaluated):
+    existing, hashed = folder.score(name), score.hashed or evaluated.context.sets.hashed
+    if existing is not None and is_current(existing, score.fingerprint, hashed) and score.complete(evaluated):
         return
     _check_writable(folder)
-    facts = {"set": score.name, "state": evaluated.state, "fingerprint": score.fingerprint}
+    facts = {"set": score.name, "state": evaluated.state, "fingerprint": score.fingerprint, "hashed": hashed}
     write_json(folder.path / "scores" / f"{name}.json", facts | dict(score.compute(evaluated)))
 
 

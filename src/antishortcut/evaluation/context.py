@@ -134,7 +134,8 @@ class EvaluatedRun:
         """On originals of copies; from the score of the first test set where they are all of it."""
         name, test = self.context.first_test
         score = self.folder.score(name + self.suffix) if images is test else None
-        if score is not None and score.get("fingerprint") == self.context.sets.fingerprint:
+        sets = self.context.sets
+        if score is not None and is_current(score, sets.fingerprint, sets.hashed):
             return float(score["values"]["accuracy"])
         return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
 
@@ -147,6 +148,12 @@ class Score:
     fingerprint: str  # of the images and of the version of the code; a score with the same one is not repeated
     compute: Callable[[EvaluatedRun], Mapping[str, Any]]  # `count`, `values` (numbers by metric) and further facts
     complete: Callable[[EvaluatedRun], bool] = lambda evaluated: True  # whether files besides the score exist
+    hashed: str = ""  # how the fingerprint notices changed images, if they are not the data's own
+
+
+def is_current(score: Mapping[str, Any], fingerprint: str, hashed: str) -> bool:
+    """Whether a saved score is of these images; of many bytes of files, none may have been modified since."""
+    return (score.get("fingerprint"), score.get("hashed", "content")) == (fingerprint, hashed)
 
 
 def clean(context: EvalContext) -> Iterator[Score]:

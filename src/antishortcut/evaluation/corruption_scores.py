@@ -38,7 +38,8 @@ def corruptions(context: EvalContext) -> Iterator[Score]:
     if folder is not None:
         copies = find_copies(folder, context.wnids)
         limit = "" if context.limit is None else f" {context.limit}"
-        yield Score("corruptions", context.fingerprint(copies.fingerprint + limit), partial(_score, lambda: copies))
+        mark = context.fingerprint(copies.fingerprint + limit)
+        yield Score("corruptions", mark, partial(_score, lambda: copies), hashed=copies.hashed)
         return
     originals = limited(context.first_test[1], context.limit, SEED, "the number of images to corrupt")
     generated = context.runs / "shifted" / f"corruptions-{FROST}-{set_mark(originals)}"

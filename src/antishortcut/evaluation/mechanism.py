@@ -13,7 +13,7 @@ from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_stat
 from antishortcut.analysis.features import sample, tsne
 from antishortcut.analysis.moments import Moments, student_views, to_json
 from antishortcut.errors import UserError
-from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score, is_current
 from antishortcut.fileio import refuse_links
 from antishortcut.methods import build_method
 from antishortcut.models import feature_shapes
@@ -149,7 +149,8 @@ def _examine_teacher(evaluated: EvaluatedRun, teachers: Teachers) -> None:
     refuse_links(path.parent.parent)
     folder.mkdir(parents=True, exist_ok=True)
     result = examine_states(pool, "early", train, images, names, sets.classes, folder, pair["final"], cues)
-    result |= {"fingerprint": _fingerprint(evaluated.context), "early": _early_state(evaluated)}
+    mark = {"fingerprint": _fingerprint(evaluated.context), "hashed": sets.hashed}
+    result |= mark | {"early": _early_state(evaluated)}
     result["energy"] = [
         row | {key: entries[row["state"]].get(key) for key in ("epoch", "accuracy")}
         for row in result["energy"]
@@ -164,7 +165,8 @@ def _teacher_complete(evaluated: EvaluatedRun) -> bool:
         artifact = read_json(_teacher_path(evaluated))
     except UserError:
         return False
-    return isinstance(artifact, dict) and artifact.get("fingerprint") == _fingerprint(evaluated.context)
+    context = evaluated.context
+    return isinstance(artifact, dict) and is_current(artifact, _fingerprint(context), context.sets.hashed)
 
 
 def _early_state(evaluated: EvaluatedRun) -> str:

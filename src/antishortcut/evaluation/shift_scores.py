@@ -50,7 +50,7 @@ def imagenet_a(context: EvalContext) -> Iterator[Score]:
 def renditions(name: str, context: EvalContext) -> Iterator[Score]:
     """ImageNet-R or ImageNet-A: over all classes, as in the paper, and over those that the set has."""
     shift = open_renditions(name, _folder(name, context, f"unpack {name} there"), context.wnids)
-    yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift))
+    yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift), hashed=shift.hashed)
 
 
 def _renditions(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:
@@ -66,7 +66,8 @@ def cue_conflict(context: EvalContext) -> Iterator[Score]:
     folder = _folder("cue-conflict", context, "put stimuli like cat7-elephant2.png there")
     mapping = folder / "mapping.toml"
     stimuli = open_stimuli(folder, context.wnids, mapping if mapping.exists() else None)
-    yield Score("cue-conflict", context.fingerprint(stimuli.fingerprint), partial(_cue_conflict, stimuli))
+    mark = context.fingerprint(stimuli.fingerprint)
+    yield Score("cue-conflict", mark, partial(_cue_conflict, stimuli), hashed=stimuli.hashed)
 
 
 def _cue_conflict(stimuli: Stimuli, evaluated: EvaluatedRun) -> Mapping[str, Any]:

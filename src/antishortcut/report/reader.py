@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from antishortcut.errors import printable
-from antishortcut.fileio import content
+from antishortcut.fileio import PAGE_FORMATS, content
 
 LOG = 2**30  # bytes of metrics.jsonl
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
@@ -278,7 +278,7 @@ class Picture:
         return f"data:image/{self.kind.lower()};base64,{base64.b64encode(self.data).decode()}"
 
     def image(self) -> Image.Image:
-        return Image.open(BytesIO(self.data))
+        return Image.open(BytesIO(self.data), formats=PAGE_FORMATS)
 
 
 def open_picture(path: Path, notes: Notes) -> Picture:
@@ -293,7 +293,7 @@ def open_picture(path: Path, notes: Notes) -> Picture:
 
 def parse_picture(data: bytes) -> Picture:
     try:
-        with Image.open(BytesIO(data), formats=["JPEG", "PNG"]) as image:
+        with Image.open(BytesIO(data), formats=PAGE_FORMATS) as image:
             image.load()
             return Picture(image.format or "", data, *image.size, _areas(image) if image.mode == "P" else ())
     except Exception as error:  # whatever a decoder makes of damaged bytes

@@ -56,6 +56,8 @@ class Session:
         if key not in self._data:
             settings = data.model_dump(exclude={"name", "augment", "augmentation_cycle"})
             self._data[key] = open_sets(data.name, self.root, download=self.download, **settings)
+            for note in self._data[key].notes:
+                self.say(note)
         return self._data[key]
 
     def fabric(self, execution: Execution | None = None) -> Fabric:

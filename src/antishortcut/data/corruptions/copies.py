@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,11 @@ from antishortcut.data.corruptions.constants import CORRUPTIONS, SEVERITIES
 from antishortcut.data.corruptions.noise import Bytes
 from antishortcut.data.corruptions.writer import FACTS, LABELS, MAKING, read_facts
 from antishortcut.data.derived import as_set, read_images, read_labels
-from antishortcut.data.image_io import picture_at, size_of
+from antishortcut.data.image_io import content_digests, picture_at, size_of, stat
 from antishortcut.data.readers import SUFFIXES
+from antishortcut.data.splits import CONTENT, by_times
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, FileSet
-
-WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
-BLOCKS, BLOCK = 1024, 2**16
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,7 @@ class Copies:
     fingerprint: str  # 16 hex digits
     facts: Mapping[str, Any]
     read: Callable[[str, int], AnySet]
+    hashed: str = "content"  # how the fingerprint notices changes, as in DataSplits
 
     def part(self, name: str, severity: int) -> AnySet:
         """The images of one corruption at one severity; nothing is read before it is used."""
@@ -81,9 +79,9 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     # of the labels, the needed images and the settings, whatever other corruptions are in the folder
     settings = {key: value for key, value in (facts or {}).items() if key != "names"}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for path in (folder / LABELS, *(folder / f"{name}.npy" for name in names if name in needed)):
-        now = path.stat()
-        digest.update(f"\n{path.name} {now.st_size} {_content(path, now.st_size, now.st_mtime_ns)}".encode())
+    paths = [folder / LABELS, *(folder / f"{name}.npy" for name in names if name in needed)]
+    for path, content in zip(paths, content_digests(paths), strict=True):
+        digest.update(f"\n{path.name} {stat(path).st_size} {content}".encode())
     source = "official" if facts is None else str(facts.get("source", "generated"))
     mark = digest.hexdigest()[:16]
     return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read_part)
@@ -106,19 +104,6 @@ def _first_of_five(path: Path, classes: int) -> Tensor:
     if not torch.equal(label, first.repeat(len(SEVERITIES))):
         raise UserError(f"{path} does not repeat the same labels {len(SEVERITIES)} times, once for each severity")
     return first.clone()
-
-
-@lru_cache(maxsize=512)
-def _content(path: Path, size: int, time: int) -> str:
-    """Digest of a file's bytes, once for each state of it; of a large file, of blocks spread evenly over it."""
-    with path.open("rb") as file:
-        if size <= WHOLE:
-            return hashlib.file_digest(file, "blake2b").hexdigest()
-        digest = hashlib.blake2b()
-        for block in range(BLOCKS):
-            file.seek(block * (size - BLOCK) // (BLOCKS - 1))
-            digest.update(file.read(BLOCK))
-        return digest.hexdigest()
 
 
 def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str]) -> Copies:
@@ -145,8 +130,8 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
         return FileSet(tuple(where / classes[place] / file for place, file in listed), label)
 
     sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
-    mark = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
-    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read_part)
+    mark, hashed = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
+    return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read_part, hashed)
 
 
 def _home(folder: Path, name: str) -> Path | None:
@@ -166,18 +151,31 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     ]
 
 
-def _folder_mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> str:
-    """Which corruptions, and of every file of every severity: class, name and size; 0 where it is missing."""
+def _folder_mark(
+    homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]
+) -> tuple[str, str]:
+    """Which corruptions, and of every file of every severity: class, name and size, 0 where it is missing; and content.
+
+    As `splits.fingerprint`: of more bytes than CONTENT the content is left out. Both the mark and how it is made.
+    """
     digest = hashlib.sha256("\n".join(homes).encode())
     by_class: dict[str, list[str]] = {}
+    paths, times, total = list[Path](), list[int](), 0
     for place, file in first:
         by_class.setdefault(classes[place], []).append(file)
     for home, severity in product(homes.values(), SEVERITIES):
         for name, files in by_class.items():
             folder = home / str(severity) / name
-            sizes = {each.name: each.stat().st_size for each in os.scandir(folder)} if folder.is_dir() else {}
+            facts = {each.name: each.stat() for each in os.scandir(folder)} if folder.is_dir() else {}
+            present = {file: facts[file] for file in files if file in facts}
+            sizes = {file: each.st_size for file, each in present.items()}
             digest.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
-    return digest.hexdigest()[:16]
+            times += [each.st_mtime_ns for each in present.values()]
+            total += sum(sizes.values())
+            paths += [folder / file for file in present] if total <= CONTENT else []
+    if total <= CONTENT:
+        digest.update("".join(content_digests(paths)).encode())
+    return digest.hexdigest()[:16], "content" if total <= CONTENT else by_times(times)
 
 
 def contact_sheet(copies: Copies, clean: Bytes) -> Image.Image:

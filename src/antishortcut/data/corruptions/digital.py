@@ -40,7 +40,7 @@ def jpeg_compression(images: Bytes, quality: int) -> Bytes:
 def _through_jpeg(image: Bytes, quality: int) -> Bytes:
     stored = BytesIO()
     Image.fromarray(image).save(stored, "JPEG", quality=quality)
-    return np.asarray(Image.open(stored))
+    return np.asarray(Image.open(stored, formats=["JPEG"]))
 
 
 def elastic_transform(images: Bytes, alpha: float, sigma: float, corners: Floats, field: Floats) -> Bytes:
