@@ -100,3 +100,30 @@ def test_the_page_of_speed_shows_what_was_measured() -> None:
     assert {file for file, _ in built["MADE"].values()} == {
         path.stem for path in (ROOT / "docs/results/speed").iterdir()
     }
+
+
+PENDING = {
+    "training/test_trainer.py::test_a_taken_name_is_refused_before_a_teacher_is_trained",
+    "training/test_trainer.py::test_a_signal_before_training_ends_at_once",
+    "models/test_user_models.py::test_a_run_whose_code_changed_resumes_only_by_force",
+    "evaluation/test_evaluate.py::test_a_score_of_modified_files_is_repeated",
+    "models/test_weights.py::test_the_time_grows_with_the_number_of_keys_not_with_its_square",
+    "models/test_weights.py::test_more_tensors_than_any_network_has_are_refused",
+    "hostile/test_images.py::test_postscript_runs_no_program",
+    "test_architecture.py::test_every_image_is_opened_with_its_formats",
+    "hostile/test_images.py::test_a_link_upwards_is_refused",
+    "hostile/test_disks.py::test_nothing_is_written_through_links_in_a_run_folder",
+}
+
+
+@pytest.mark.parametrize("page", ["docs/reliability.md", "SECURITY.md"])
+def test_every_promise_names_tests_that_exist(page: str) -> None:
+    tables = re.findall(r"^\| promise \| tested by \|\n.*\n((?:\|.*\n)+)", (ROOT / page).read_text(), re.MULTILINE)
+    for row in "".join(tables).splitlines():
+        named = re.findall(r"`(torture\.\w+|[\w/]+\.py::\w+)`", row.split(" | ")[-1])
+        assert named, row
+        for name in set(named) - PENDING:
+            file, _, test = name.partition("::")
+            place = ROOT / "tests" / file if test else ROOT / f"{file.replace('.', '/')}.py"
+            assert f"\ndef {test or 'torment'}(" in place.read_text(), name
+    assert len(tables) == (ROOT / page).read_text().count("| promise |") > 0

@@ -33,7 +33,7 @@ from antishortcut.teachers.snapshots import load_state
 from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.checkpoint import Checkpoints
 from tests.browser.fake_runs import student
-from tests.hostile.payloads import FORMS, in_torch_zip, pickles
+from tests.hostile.payloads import FORMS, array, in_torch_zip, pickles, text
 from tests.hostile.test_bounds import memory_limit
 from tests.hostile.test_images import png
 
@@ -75,11 +75,6 @@ def saved(content: object) -> bytes:
     return file.getvalue()
 
 
-def array(shape: str, body: bytes, kind: str = "|u1") -> bytes:
-    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + body
-
-
 def safetensors(head: object, length: int | None = None) -> bytes:
     text = json.dumps(head).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + b"\0" * 8
@@ -87,10 +82,6 @@ def safetensors(head: object, length: int | None = None) -> bytes:
 
 def tensor(shape: list[int], end: int = 8) -> dict[str, object]:
     return {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
-
-
-def text(word: bytes) -> bytes:
-    return b"X" + struct.pack("<I", len(word)) + word
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +169,7 @@ def huge_counts() -> Iterable[bytes]:
         yield b"a = " + value
         yield b'{"schema": %b, "step": %b, "states": %b, "values": {"accuracy": %b}, "last": %b}' % ((value,) * 5)
         yield b"img_id,img_filename,y,split,place\n" + value + b",a.jpg," + b",".join([value] * 3)
-    yield from (
-        array(f"({HUGE}, 8, 8, 3)", b"\0" * 9),
-        array(f"({HUGE},)", b"", "<i8"),
-        array("(2,)", b"\1", f"|S{HUGE}"),
-    )
+    yield from (array(f"({HUGE}, 8, 8, 3)", b""), array(f"({HUGE},)", b"", "<i8"), array("(2,)", b"", f"|S{HUGE}"))
     yield from (safetensors({"a": tensor([2])}, 2**62), safetensors({"a": tensor([HUGE], 4 * HUGE)}))
     yield from (safetensors({"a": tensor([HUGE, HUGE])}), safetensors({"a": tensor([2], 4)}), safetensors({}, 2**20))
     yield from (png(2**31 - 1, 2**31 - 1), png(60_000, 60_000), png(0, 1))
