@@ -44,7 +44,7 @@ def writers(teacher: str, recipe: str) -> list[Writer]:
         Writer("export, again", [*export, "safetensors"], [*export, "torch"]),
         Writer("audit", audit),
         Writer("audit, again", [*audit, "--student", student], audit),
-        Writer("check", ["check", "cues", "--out", "{runs}/sheet.png"]),
+        Writer("check", ["check", recipe, "--out", "{runs}/sheet.png"]),
         Writer("corrupt", corrupt),
         Writer("stylize", ["stylize", "cues", "{runs}/out", *weights, "--limit", "20", "--threads", "1", "--files"]),
         Writer("rewind", ["rewind", there, "--epochs", "2", *EXECUTION, *RUNS]),

@@ -99,7 +99,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     (root / "groups").mkdir()
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         (root / "groups" / name).write_bytes(b"x")
-    table_of: dict[str, tuple[bytes, Callable[[Path], object]]] = {
+    files: dict[str, tuple[bytes, Callable[[Path], object]]] = {
         "recipe.toml": (recipe, lambda path: load_recipe(str(path))),
         "kd-s1/run.json": ((run.path / "run.json").read_bytes(), lambda _: run.read()),
         "kd-s1/result.json": ((run.path / "result.json").read_bytes(), lambda _: run.primary_metric()),
@@ -122,9 +122,9 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
         "named/classes.json": (b'["sky", "road"]', lambda path: scenes.names_in(path.parent)),
         "mapping.toml": (b'cat = ["cat"]\ndog = ["dog"]\n', lambda path: read_mapping(path, ("cat", "dog"))),
     }  # fmt: skip
-    for name in table_of:
+    for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-    return {name: Reader(good, root / name, read_it) for name, (good, read_it) in table_of.items()}
+    return {name: Reader(good, root / name, read_it) for name, (good, read_it) in files.items()}
 
 
 WEIGHTS = (".pt", ".safetensors")  # read by their content, whatever their ending
