@@ -100,3 +100,16 @@ def test_the_page_of_speed_shows_what_was_measured() -> None:
     assert {file for file, _ in built["MADE"].values()} == {
         path.stem for path in (ROOT / "docs/results/speed").iterdir()
     }
+
+
+@pytest.mark.parametrize("page", ["docs/reliability.md", "SECURITY.md"])
+def test_every_promise_names_tests_that_exist(page: str) -> None:
+    tables = re.findall(r"^\| promise \| tested by \|\n.*\n((?:\|.*\n)+)", (ROOT / page).read_text(), re.MULTILINE)
+    for row in "".join(tables).splitlines():
+        named = re.findall(r"`(torture\.\w+|[\w/]+\.py::\w+)`", row.split(" | ")[-1])
+        assert named, row
+        for name in named:
+            file, _, test = name.partition("::")
+            place = ROOT / "tests" / file if test else ROOT / f"{file.replace('.', '/')}.py"
+            assert f"\ndef {test or 'torment'}(" in place.read_text(), name
+    assert len(tables) == (ROOT / page).read_text().count("| promise |") > 0

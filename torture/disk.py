@@ -242,7 +242,7 @@ def vanished(setup: Setup) -> dict[str, int]:
     return {"tries": 1, "refused": 1, "identical": 1}
 
 
-def torment(places: int = 24, sizes: int = 12, seed: int = 1) -> dict[str, Any]:
+def torment(places: int = 8, sizes: int = 4, seed: int = 1) -> dict[str, Any]:
     ready()
     place = Path(tempfile.mkdtemp(prefix="torture-"))
     setup = Setup(place)

@@ -1,6 +1,6 @@
 """Commands killed at random moments and started again must end where uninterrupted ones end, bit for bit.
 
-    python -m torture.kills --kills 200 --seed 1
+    python -m torture.kills --kills 60 --seed 1
 
 A case is a command (and a method). It is carried out once without interruption and once with SIGKILL, to the process
 and all its children, at several moments; then every file of the two folders of runs is compared.
@@ -51,7 +51,7 @@ ORPHANS = 90.0  # seconds in which what a killed process leaves behind must have
 # moments of each kind of command, in the order of a run, so that few are missed
 TEACH = ("begin", "snapshot", "cut", "step", "save", "rename", "snapshot", "evaluate", "start", "step", "end")
 DISTILL = ("begin", "step", "save", "cut", "rename", "evaluate", "start", "save", "step", "end")
-SUITES = ("later", "snapshot", "step", "save", "end", "scores", "later", "scores")
+SUITES = ("snapshot", "save", "end", "scores", "later", "step")
 EVALUATE = ("start", "scores", "later", "scores")
 
 
@@ -95,9 +95,9 @@ def cases(place: Path, methods: list[str], on: str = SCORED) -> list[Case]:
 
 
 def assign_moments(every: list[Case], kills: int, chance: Random) -> None:
-    """Give every case its moments: a seventh to teaching, a sixth to suites and evaluations, the rest to methods."""
+    """Give every case its moments: a sixth to teaching, few to suites and evaluations, the rest to methods."""
     students = [case for case in every if case.command == "distill"]
-    single = {"teach": (TEACH, 7), "suite run": (SUITES, 10), "evaluate": (EVALUATE, 15)}
+    single = {"teach": (TEACH, 6), "suite run": (SUITES, 15), "evaluate": (EVALUATE, 15)}
     for case in every:
         if case.command in single:
             order, divisor = single[case.command]
@@ -247,7 +247,7 @@ def fresh_as_forked(place: Path) -> bool:
     return same
 
 
-def torment(kills: int = 200, seed: int = 1, only: str = "", forked_only: bool = False) -> dict[str, Any]:
+def torment(kills: int = 60, seed: int = 1, only: str = "", forked_only: bool = False) -> dict[str, Any]:
     """All commands and methods, or `only` some (comma-separated), in a folder that is removed if all is identical."""
     ready()
     from antishortcut.methods import METHODS

@@ -28,7 +28,6 @@ STEPS = ["--set", "epochs=8", "--set", "teacher.epochs=1"]
 CASES = (
     ("SIGKILL", (1,), "apart"),
     ("SIGKILL", (0,), "apart"),
-    ("SIGTERM", (1,), "apart"),
     ("SIGTERM", (0, 1), "apart"),
     ("SIGKILL", (1,), "training"),
     ("SIGTERM", (1,), "training"),

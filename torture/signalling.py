@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from torture.forks import STOPPING, Command, descendants, part_main, progress, ready
-from torture.kills import SCORED, Case, cases, differences, prepare, wait_until_ended, words_of
+from torture.kills import Case, cases, differences, prepare, wait_until_ended, words_of
 from torture.moments import MOMENTS
 
 MISSES = 10  # of one signal and moment
@@ -25,17 +25,18 @@ AT = {
 
 
 def torment(few: bool = False, seed: int = 1) -> dict[str, Any]:
-    """Every command, signal and moment; few: one moment of each command but suites, SIGTERM and three more once."""
+    """Every signal to distill, two to the others; few: one moment of each command but suites, and fewer signals."""
     ready()
     chance, place = Random(seed), Path(tempfile.mkdtemp(prefix="torture-"))
     results = []
-    for case in cases(place, ["kd"], "clean,attack" if few else SCORED):
+    for case in cases(place, ["kd"], "clean,attack"):
         if few and case.command == "suite run":
             continue
         whole = place / f"{case.title}-whole"
         prepare(case, whole)
         assert Command(words_of(case, whole), place / "whole.log").wait() == 0, (place / "whole.log").read_text()
-        signals = STOPPING if not few else STOPPING[:4] if case.command == "distill" else STOPPING[:1]
+        last = 4 if few else len(STOPPING)
+        signals = STOPPING[:last] if case.command == "distill" else STOPPING[: 1 if few else 2]
         for number, name in enumerate(signals):
             for moment in AT[case.command][:1] if few or number > 1 else AT[case.command]:
                 results.append(stop_in_time(case, name, moment, place, chance))

@@ -1,6 +1,6 @@
 """The commands that make files of runs and images, killed at any moment: the same again ends in the same files.
 
-    python -m torture.writers --kills 6 --seed 1
+    python -m torture.writers --kills 2 --seed 1
 
 Each runs once uninterrupted, which tells how long it takes, and is then killed at moments drawn from that time. After
 every kill a file under a real name is the one from before or the whole new one; at the end all are as without kills.
@@ -44,7 +44,7 @@ def writers(teacher: str, recipe: str) -> list[Writer]:
         Writer("export, again", [*export, "safetensors"], [*export, "torch"]),
         Writer("audit", audit),
         Writer("audit, again", [*audit, "--student", student], audit),
-        Writer("check", ["check", "cues", "--out", "{runs}/sheet.png"]),
+        Writer("check", ["check", recipe, "--out", "{runs}/sheet.png"]),
         Writer("corrupt", corrupt),
         Writer("stylize", ["stylize", "cues", "{runs}/out", *weights, "--limit", "20", "--threads", "1", "--files"]),
         Writer("rewind", ["rewind", there, "--epochs", "2", *EXECUTION, *RUNS]),
@@ -108,7 +108,7 @@ def _start(words: list[str], runs: Path, log: Path) -> Command:
     return Command([word.replace("{runs}", str(runs)) for word in words], log)
 
 
-def torment(kills: int = 6, seed: int = 1, only: str = "") -> dict[str, Any]:
+def torment(kills: int = 2, seed: int = 1, only: str = "") -> dict[str, Any]:
     """So many kills of every command, or of those in `only` (semicolon-separated)."""
     ready()
     import torch

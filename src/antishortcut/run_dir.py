@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run, Settings
 from antishortcut.errors import UserError
-from antishortcut.fileio import atomic_write, near_folder, refuse_links, remove_leftovers, sha256, text
+from antishortcut.fileio import atomic_write, content, near_folder, refuse_links, remove_leftovers, sha256, text
 
 
 def write_json(path: Path, value: Any, parents: bool = True) -> None:
@@ -178,7 +178,7 @@ class RunDir:
         """The logged rows, up to the first that is cut short or damaged."""
         rows = []
         with suppress(FileNotFoundError, ValueError, RecursionError):
-            for line in self.metrics.read_bytes().splitlines(keepends=True):
+            for line in content(self.metrics, None).splitlines(keepends=True):
                 row = json.loads(line)
                 if not isinstance(row, dict) or not line.endswith(b"\n"):
                     break

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable
 from functools import cache
@@ -41,6 +42,18 @@ def pickles(marker: Path) -> dict[str, bytes]:
         "persistent id": b"Pevil\n.",
         "extension": b"\x80\x02\x82\x01)R.",
     }
+
+
+def text(word: bytes) -> bytes:
+    """The instruction that puts a text on the stack, of bytes as Latin letters."""
+    letters = word.decode("latin1").encode()
+    return b"X" + struct.pack("<I", len(letters)) + letters
+
+
+def array(shape: str, body: bytes, kind: str = "|u1") -> bytes:
+    """A .npy file with this head."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + body
 
 
 def in_torch_zip(inner: bytes) -> bytes:
@@ -85,4 +98,5 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
     "zip": in_torch_zip,
     "before zip files": lambda inner: _head() + inner,
     "TorchScript": in_script,
+    "array of objects": lambda inner: array("(2,)", inner, "|O"),
 }

@@ -91,21 +91,6 @@ def test_method_options_of_a_run_file_are_checked(options: dict[str, Any]) -> No
         build_method("nosuch", SIZES, {})
 
 
-def test_a_checkpoint_nested_too_deep_is_one_line(tmp_path: Path) -> None:
-    own: dict[str, Any] = {}
-    own["state_dict"] = own
-    torch.save(own, tmp_path / "own.pt")
-    with pytest.raises(UserError, match="holds no state_dict"):
-        weights.read_weights(tmp_path / "own.pt")
-    tree: dict[str, Any] = {"w": torch.ones(1)}
-    for _ in range(10_000):
-        tree = {"model": tree}
-    with pytest.raises(UserError, match="holds no state_dict"):
-        weights.unpacked(tree, Path("x.pt"))
-    few: dict[str, Any] = {"model": {"state_dict": {"module": {"w": torch.ones(1)}}}}
-    assert list(weights.unpacked(few, Path("x.pt"))) == ["w"]
-
-
 @pytest.mark.parametrize("kind", [torch.complex64, torch.bool, torch.int64])
 def test_weights_that_are_not_floats_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
