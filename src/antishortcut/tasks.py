@@ -1,6 +1,7 @@
 """What is learned: the task's own loss, which samples the methods see, and how they are scored."""
 # B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R samples
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,16 +25,14 @@ def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, samples: int =
     return Classification(label_smoothing=label_smoothing)
 
 
-def method_sizes(sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
-    """What a method may know beforehand of this data and these networks; pixels' labels are no labels of samples."""
-    task = build_task(sets)
+def method_sizes(task: Task, sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
+    """What a method may know beforehand of the data and the networks; pixels' labels are no labels of samples."""
     label = None if task.dense else sets.train.label
     return Sizes(len(sets.classes), task.num_samples(len(sets.train)), student, teachers, label)
 
 
-def check_networks(sets: DataSplits, sizes: Sizes) -> None:
+def check_networks(task: Task, sets: DataSplits, sizes: Sizes) -> None:
     """Refuse networks that give vectors where the data have maps, or the other way round."""
-    task = build_task(sets)
     for who, shape in (("student", sizes.student), *sizes.teachers.items()):
         if shape.maps is not task.dense:
             has, gives = ("pixel", "one vector an image") if task.dense else ("image", "maps")
@@ -109,13 +108,13 @@ class Segmentation:
         self.classes, self.num_locations, self.aux, self.label_smoothing = classes, samples, aux, label_smoothing
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
-        terms = {"task": self._entropy(student.logits, batch.label)}
+        terms = {"task": self._cross_entropy(student.logits, batch.label)}
         if student.aux is not None:  # a weight of 0 must still reach the head: DDP waits for every parameter
-            own = self._entropy(student.aux, batch.label) if self.aux != 0 else student.aux.sum()
+            own = self._cross_entropy(student.aux, batch.label) if self.aux != 0 else student.aux.sum()
             terms["aux"] = self.aux * own
         return terms
 
-    def _entropy(self, logits: Tensor, label: Tensor) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, label: Tensor) -> Tensor:
         """Mean over labelled pixels; 0 where there are none."""
         whole = resized(logits, label.shape[1:])  # (B, C, H, W)
         total = F.cross_entropy(whole, label, ignore_index=VOID, reduction="sum", label_smoothing=self.label_smoothing)
@@ -125,25 +124,21 @@ class Segmentation:
         self, student: Features, teachers: Mapping[str, Features], batch: Batch
     ) -> tuple[Features, Mapping[str, Features], Batch]:
         grid = student.embedding.shape[2:]  # (h, w)
-        middle = F.interpolate(
-            batch.label[:, None].float(), size=grid, mode="nearest-exact"
-        )  # of a cell, as in `resized`
-        label = middle.flatten().long()  # (B·h·w,)
+        # the label at the centre of each cell, where `resized` reads the maps
+        centre = F.interpolate(batch.label[:, None].float(), size=grid, mode="nearest-exact")  # (B, 1, h, w)
+        label = centre.flatten().long()  # (B·h·w,)
         known = (label != VOID).nonzero().flatten()
-        chosen = known[
-            torch.randperm(len(known), device="cpu")[: -(-self.num_locations // world())].to(known.device)
-        ]  # (R,)
-        image, cell = chosen // (grid[0] * grid[1]), chosen % (grid[0] * grid[1])
-        at = (image, cell // grid[1], cell % grid[1])  # place in the batch, row and column of the map, each (R,)
-        joint = replace(batch, label=label[chosen], index=batch.index[image])
+        order = torch.randperm(len(known), device="cpu").to(known.device)  # the same draw on every device
+        chosen = known[order[: math.ceil(self.num_locations / world())]]  # (R,)
+        at = torch.unravel_index(chosen, (len(batch.label), *grid))  # image, row and column, each (R,)
         outputs = {role: _picked(features, grid, at) for role, features in teachers.items()}
-        return _picked(student, grid, at), outputs, joint
+        return _picked(student, grid, at), outputs, replace(batch, label=label[chosen], index=batch.index[at[0]])
 
     def weight(self, batch: Batch) -> Tensor:
         return (batch.label != VOID).sum()[None]
 
     def num_samples(self, images: int) -> int:
-        """Samples are more than images: at least so many others come between a location and its next sight."""
+        """An upper bound on the distinct samples of an epoch."""
         return images * self.num_locations
 
     def counts(self, outputs: Features, label: Tensor) -> Tensor:
@@ -160,7 +155,7 @@ class Segmentation:
         """Pixel accuracy and mIoU, by class too; where pixels have a texture of their own, what they are taken for."""
         counts = torch.zeros(self.classes, self.classes, dtype=torch.int64)
         texture = images.cues.get("texture_map")  # (N, H, W)
-        by_shape = by_texture = torn = 0  # pixels taken for their shape's class, for their texture's; in conflict
+        by_shape = by_texture = conflicts = 0  # pixels taken for their shape's class, for their texture's; in conflict
         for outputs, batch in stream:
             counts += self.counts(outputs, batch.label)
             if texture is not None:
@@ -169,10 +164,10 @@ class Segmentation:
                 conflict = (other != VOID) & (batch.label != VOID) & (other != batch.label)
                 by_shape += int(((guess == batch.label) & conflict).sum())
                 by_texture += int(((guess == other) & conflict).sum())
-                torn += int(conflict.sum())
+                conflicts += int(conflict.sum())
         values = self.scores(counts)
-        if torn:
-            values |= dict(taken_for(by_shape, by_texture, torn))
+        if conflicts:
+            values |= dict(taken_for(by_shape, by_texture, conflicts))
         return {"values": values, "classes": class_iou(counts, classes)}
 
 
@@ -181,7 +176,7 @@ def resized(maps: Tensor, size: torch.Size) -> Tensor:
     return maps if maps.shape[2:] == size else F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
 
 
-def _picked(outputs: Features, grid: torch.Size, at: tuple[Tensor, Tensor, Tensor]) -> Features:
+def _picked(outputs: Features, grid: torch.Size, at: tuple[Tensor, ...]) -> Features:
     """Logits (R, C) and embeddings (R, D) at these locations of a grid; stages stay whole maps."""
     image, row, column = at
     logits, embedding = (resized(maps, grid)[image, :, row, column] for maps in (outputs.logits, outputs.embedding))

@@ -17,7 +17,7 @@ class ImageSet:
 
     image: Tensor  # (N, 3, H, W) uint8
     label: Tensor  # (N,) int64; dense: (N, H, W) uint8, VOID where a pixel has no label
-    # known causes: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
+    # attributes besides the label: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
     cues: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -60,6 +60,12 @@ class DataSplits:
     hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
     notes: tuple[str, ...] = ()  # to be printed when a run opens the data
 
+    def split(self, name: str) -> AnySet:
+        """ "train", "val" if there is one, or a test set by its name."""
+        if name == "val" and self.val is not None:
+            return self.val
+        return self.train if name == "train" else self.tests[name]
+
     @property
     def eval_split(self) -> str:
         """The split that is scored during training: "val", or the first test set."""
@@ -100,14 +106,19 @@ class Sizes:
     """Everything a method may need to know before it sees a batch."""
 
     classes: int
-    examples: int  # training images
+    examples: int  # training samples: images, or of segmentation at most so many locations an epoch
     student: Shape
     teachers: Mapping[str, Shape] = field(default_factory=dict)  # by role
     labels: Tensor | None = None  # (examples,) training labels
 
 
 class Method(Protocol):
-    """A distillation method: a plain nn.Module built as X(sizes, *, hyper-parameters with defaults)."""
+    """A distillation method: a plain nn.Module built as X(sizes, *, hyper-parameters with defaults).
+
+    Heads are child modules, queues and banks are buffers that change in training mode only, and teachers get no
+    gradient (detach). Inputs are float32 and autocast is off. With several processes logits, embeddings, labels and
+    indices are those of all, images and stages those of this one.
+    """
 
     roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …
     taps: tuple[str, ...]  # what it needs besides logits and embedding: () or ("stages",)
@@ -116,7 +127,7 @@ class Method(Protocol):
     def terms(
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
-        """Weighted, named, scalar loss terms."""
+        """Weighted, named, scalar loss terms. epoch: a fraction; in recipes with `iterations`, the iteration."""
         ...
 
 

@@ -102,7 +102,7 @@ def find(
     settings = {**dataset.options, **(options or {})}
     raw = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
     for images in (raw.train, *raw.tests.values()):
-        _check_images(images, kind, len(raw.classes))
+        _check_images(images, kind, len(raw.classes), image_size)
     raw = replace(raw, kind=raw.kind or kind, image_size=image_size or raw.image_size)
     if not raw.tests:
         train, test = hold_out(raw.train, 0.1, seed)
@@ -141,8 +141,6 @@ def held(images: AnySet, size: int, root: Path | None) -> AnySet:
 
 
 def _cifar100(request: Request) -> RawDataset:
-    if request.image_size not in (None, 32):
-        raise UserError(f"cifar100 has images of 32 × 32, not {request.image_size}; networks resize by themselves")
     if request.download and not (readers.home(request.path, readers.CIFAR) / "train").exists():
         from torchvision.datasets import CIFAR100
 
@@ -236,12 +234,15 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-def _check_images(images: AnySet, kind: str, classes: int) -> None:
+def _check_images(images: AnySet, kind: str, classes: int, side: int | None) -> None:
     """Raise for what a reader must not return; networks would train on it silently."""
     label = images.label
     if isinstance(images, ImageSet) and (images.image.dtype != torch.uint8 or images.image.shape[1:2] != (3,)):
         shape = tuple(images.image.shape)
         raise UserError(f"data set {kind}: images are {images.image.dtype} {shape}, not torch.uint8 (N, 3, H, W)")
+    if side is not None and isinstance(images, ImageSet) and not is_dense(images) and images.image.shape[2] != side:
+        own = " × ".join(map(str, images.image.shape[2:]))
+        raise UserError(f"{kind} has images of {own}, not {side}; networks resize by themselves")
     if len(images.image if isinstance(images, ImageSet) else images.paths) != len(label):
         raise UserError(f"data set {kind}: {len(label)} labels for another number of images")
     if not is_dense(images) and len(label) and not 0 <= int(label.min()) <= int(label.max()) < classes:

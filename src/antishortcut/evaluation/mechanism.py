@@ -19,7 +19,7 @@ from antishortcut.methods import build_method
 from antishortcut.models import feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
-from antishortcut.tasks import method_sizes
+from antishortcut.tasks import build_task, method_sizes
 from antishortcut.teachers.trajectory import Teachers, Trajectory
 from antishortcut.types import Projects
 
@@ -94,7 +94,8 @@ def _trained_method(evaluated: EvaluatedRun) -> nn.Module | None:
         return None
     teachers = Teachers(run, evaluated.context.runs, len(sets.classes), sets.image_size)
     shapes = {role: teachers.shapes[role] for role in run.roles}
-    sizes = method_sizes(sets, feature_shapes(evaluated.network, sets.image_size), shapes)
+    task, student = build_task(sets, **run.task.model_dump()), feature_shapes(evaluated.network, sets.image_size)
+    sizes = method_sizes(task, sets, student, shapes)
     method = build_method(run.method, sizes, run.options)
     load_checked(method, read_weights(evaluated.folder.weights(path)), path)
     return method.eval()

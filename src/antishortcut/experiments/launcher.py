@@ -97,7 +97,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
 def scored(job: Job, runs: Path) -> bool:
     """Whether every evaluation has left a score. `clean` has a file per test set, under other names."""
-    names = {path.stem for path in (runs / job.title / "scores").glob("*.json")}
+    names = {path.stem.partition(" ")[0] for path in (runs / job.title / "scores").glob("*.json")}
     return all(bool(names.difference(EVALUATIONS)) if name == "clean" else name in names for name in job.on)
 
 

@@ -86,7 +86,7 @@ class ASDLoss(nn.Module):
     tc, ss: weights of the two losses; 0 switches one off. temperature: τ_c. margin: ε. directions: K. queue: M.
     warmup: epochs over which the weights rise from 0; 0 for none. temporal: False leaves the early state out of L_TC.
     subspace, select, momentum, refresh: see `ShortcutBasis`; the defaults are the paper's.
-    examples: size of the training set, if known; the queue then never reaches back to the current samples.
+    examples: size of the training set, if known; within an epoch the queue then holds none of the current samples.
     sync: gather the rows of all processes first, for use under DistributedDataParallel.
     """
 
@@ -127,12 +127,14 @@ class ASDLoss(nn.Module):
             self.basis = ShortcutBasis(
                 teacher_dim, directions, source=subspace, select=select, momentum=momentum, refresh=refresh
             )
-        size = 0 if tc == 0 else queue if examples is None else min(queue, max(examples - 1, 0))
+        if examples is not None:
+            queue = min(queue, max(examples - 1, 0))
+        size = queue if tc != 0 else 0
         self.register_buffer("queue", torch.zeros(size, teacher_dim))  # unit rows, oldest first. (M, D)
         self.register_buffer("queue_index", torch.full((size,), EMPTY))  # the sample in each row. (M,)
 
     def project(self, student: Tensor) -> Tensor:
-        """h_S = g(φ_S) (Eq. 2): student embeddings (B, d) in the teacher's space (B, D)."""
+        """h_S = g(φ_S) (Eq. 8): student embeddings (B, d) in the teacher's space (B, D)."""
         projected: Tensor = student if self.projector is None else self.projector(student)
         return projected
 
@@ -159,10 +161,12 @@ class ASDLoss(nn.Module):
                 index = None if index is None else gather(index)
             check_rows(student)  # of all processes: one of them may have none
             terms: Terms = {}
-            h_s, weight = self.project(student), linear_warmup(epoch, self.warmup)  # (B, D)
+            h_s = self.project(student)  # (B, D)
+            weight = linear_warmup(epoch, self.warmup)
             if self.tc != 0:
-                temporal, (queue, ignore) = early if self.temporal else None, self._negatives(len(h_s), index)
-                loss = temporal_contrast(h_s, final, temporal, queue, temperature=self.temperature, ignore=ignore)
+                queue, ignore = self._negatives(len(h_s), index)
+                negative = early if self.temporal else None
+                loss = temporal_contrast(h_s, final, negative, queue, temperature=self.temperature, ignore=ignore)
                 terms["tc"] = weight * self.tc * loss
                 if self.training:
                     self._enqueue(final, index)
@@ -201,7 +205,7 @@ class ASD(nn.Module):
     """CE + α_kd KD + β(t) α_tc L_TC + γ(t) α_ss L_SS (Eq. 9). `settings` are those of ASDLoss."""
 
     taps: tuple[str, ...] = ()
-    settings_from = ASDLoss
+    settings_from = ASDLoss  # names and defaults of **settings
 
     def __init__(
         self, sizes: Sizes, *, kd: float = 1.0, kd_temperature: float = 4.0, task_weight: float = 1.0, **settings: Any

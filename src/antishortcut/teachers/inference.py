@@ -1,6 +1,7 @@
 """The teachers' outputs for a batch: computed in the fastest form that agrees with float32, or read from the cache."""
 # B batch, C classes, D embedding
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ CACHE_SHARE = 0.25  # of the free disk that a cache takes when it is not asked f
 
 
 class TeacherOutputs:
-    """What a training gets from its teachers. How it is computed is decided once, and kept when the run resumes."""
+    """What a training gets from its teachers. How it is computed is decided once; resumed runs read it from run.json."""
 
     def __init__(
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
@@ -55,11 +56,8 @@ class TeacherOutputs:
         self.view = loader.view  # which augmentation an epoch has
         if not self.roles:
             return
-        device, precision, compiling = (
-            self.fabric.device,
-            self.execution.teacher_precision,
-            self.execution.teacher_compile,
-        )
+        device, precision = self.fabric.device, self.execution.teacher_precision
+        compiling = self.execution.teacher_compile
         exact = (fastest_precision(device) if precision == "auto" else precision) == "float32"
         images = [] if resumed or exact else [batch.image.to(device) for batch in self._check_images(data).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
@@ -68,7 +66,7 @@ class TeacherOutputs:
         self.cache = self._open_cache(loader, steps, len(data.train), micro_batches)
         if compiling == "on" or (compiling == "auto" and not (resumed or self.cache or self.fabric.world_size > 1)):
             whole = next(iter(loader.epoch(0))).image
-            image = whole[: -(-len(whole) // micro_batches)].to(device)  # the shape of most steps
+            image = whole[: math.ceil(len(whole) / micro_batches)].to(device)  # the shape of most steps
             if compiling == "on":
                 frozen = compile_all(frozen, image, {} if resumed else networks)
             else:
@@ -101,7 +99,7 @@ class TeacherOutputs:
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
         cache = TeacherCache(self.teachers, self.roles, key, images)
         try:
-            views = {loader.view(epoch) for epoch in range(-(-steps // len(loader)))}
+            views = {loader.view(epoch) for epoch in range(math.ceil(steps / len(loader)))}
             cache.reserve(views, CACHE_SHARE if requested == "auto" else 1.0)
         except NoRoom:
             if requested != "auto":
@@ -117,7 +115,7 @@ class TeacherOutputs:
         if self.cache is not None:
             self.cache.begin(say)
         elif self.execution.cache_teachers is True and self.roles:
-            say(f"{self.run.method} reads the teacher's feature maps, which are not cached but computed each time")
+            say("teacher cache: off, because feature maps are not cached but computed each time")
 
     def resolved(self) -> dict[str, Any]:
         """What was decided, as execution settings."""

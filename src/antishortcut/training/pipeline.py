@@ -268,9 +268,10 @@ def _check(
         shapes = dict.fromkeys(
             roles, feature_shapes(build_model(recipe.teacher.without_weights(), classes, size), size)
         )
-    sizes = method_sizes(data, feature_shapes(student, size), shapes)
-    check_networks(data, sizes)
-    check_mixup(recipe.optim, build_task(data), cast(Method, build_method(method, sizes, settings)), method)
+    task = build_task(data, **recipe.task.model_dump())
+    sizes = method_sizes(task, data, feature_shapes(student, size), shapes)
+    check_networks(task, data, sizes)
+    check_mixup(recipe.optim, task, cast(Method, build_method(method, sizes, settings)), method)
     if recipe.teacher.final is not None:
         states = [label for state in imported_states(recipe.teacher) for label in state.labels]
         advice = 'teacher.early takes a weights file too, or "rewind", which makes one (the paper: no better than KD)'

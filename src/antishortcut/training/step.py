@@ -26,7 +26,7 @@ class DistillationStep(nn.Module):
         method = cast(Method, self.method)
         outputs = self.student(batch.image)
         _check_outputs(outputs, method)
-        with torch.autocast(batch.image.device.type, enabled=False):  # a Gram matrix would come back in bfloat16
+        with torch.autocast(batch.image.device.type, enabled=False):  # losses in float32: τ = 0.07 magnifies rounding
             student = _float32(outputs, stages="stages" in method.taps)
             if isinstance(method, TrainingView):
                 student = method.view(student, teachers)
@@ -39,7 +39,7 @@ class DistillationStep(nn.Module):
             return losses | method.terms(samples, targets, whole, epoch)
 
     def _process_weight(self, batch: Batch) -> Tensor | float:
-        """DDP averages over processes; the task's loss is a mean over labelled samples, of which each has its own."""
+        """DDP averages the processes' means; weighted by own · W / total labels it is the mean over all labels."""
         if world() == 1:
             return 1.0
         own = self.task.weight(batch)  # (1,)
@@ -75,7 +75,7 @@ class OpaqueBatch:
 
 
 class FabricStep(nn.Module):
-    """A step as Fabric wraps it."""
+    """Unpacks the OpaqueBatch."""
 
     def __init__(self, step: nn.Module) -> None:
         super().__init__()

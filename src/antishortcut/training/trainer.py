@@ -98,8 +98,8 @@ class Trainer:
         if rewinds:
             load_checked(self.student, teachers.weights("final"), runs / "teachers" / str(run.teacher))
         self.task = build_task(data, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = method_sizes(data, feature_shapes(self.student, size), shapes)
-        check_networks(data, sizes)
+        sizes = method_sizes(self.task, data, feature_shapes(self.student, size), shapes)
+        check_networks(self.task, data, sizes)
         self.method = build_method(run.method, sizes, run.options)
         check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
 
@@ -128,8 +128,10 @@ class Trainer:
         self.trajectory, self.checkpoints = Trajectory(run_dir), Checkpoints(run_dir, run.hash)
         self.snapshot_steps = snapshot_steps(run.keep, self.unit, self.total_steps) if run.keep else {}
         self.eval_split = data.eval_split
-        self.done, self.meter, self.seconds = 0, LossMeter(), 0.0  # steps done
-        self.scores: dict[str, dict[str, Any]] = {"last": {}, "best": {}}  # and "raw" beside averaged weights
+        self.done = 0  # steps
+        self.meter, self.seconds = LossMeter(), 0.0
+        # "last" and "best"; with averaged weights these are their scores, and "raw" are the student's own
+        self.scores: dict[str, dict[str, Any]] = {"last": {}, "best": {}}
 
     def fit(self, quiet: bool) -> None:
         """Train from where the run stands to its end."""
@@ -198,7 +200,8 @@ class Trainer:
                 losses = self.module(OpaqueBatch(micro, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(losses.values())).sum())
             empty += EMPTY_STEP in losses
-            sums = {name: sums.get(name, 0) + weight * value.detach() for name, value in losses.items()}
+            for name, value in losses.items():
+                sums[name] = sums.get(name, 0) + weight * value.detach()
         self.meter.add(sums)
         if self.fabric.device.type == "cpu":  # on a GPU reading a loss waits for it: checked when logging or saving
             self.meter.check_finite(self.done + 1, self.checkpoints, targets)
@@ -246,7 +249,7 @@ class Trainer:
 
     def _loader(self, split: str, limit: int | None = None) -> Loader:
         training = split == "train"
-        images = {"train": self.data.train, "val": self.data.val}.get(split) or self.data.tests[split]
+        images = self.data.split(split)
         return Loader(
             limited(images, limit, 0),
             batch=self.run.optim.batch if training else self.task.eval_batch_size,
@@ -261,7 +264,7 @@ class Trainer:
         )
 
     def _restore(self) -> None:
-        """Go to the step of the newest checkpoint. Without one, a method that wants to see the data first does."""
+        """Go to the step of the newest checkpoint. Without one, run `method.prepare` over the training set."""
         state = self.checkpoints.load()
         if state is not None:
             try:
@@ -279,21 +282,27 @@ class Trainer:
                     f"{where / 'resume'}: written by another version; remove {where} to start again"
                 ) from error
         elif isinstance(self.method, Prepares):
-            plain = {"image_size": self.data.image_size, "augment": "none", "shuffle": False, "seed": 0}
-            batch, workers = self.task.eval_batch_size, self.execution.workers
-            loader = Loader(self.data.train, batch=batch, workers=workers, **plain)  # type: ignore[arg-type]
-            self.method.prepare(self._teacher_samples(batch) for batch in loader.epoch(0))
+            loader = Loader(  # the whole set, in every process
+                self.data.train,
+                batch=self.task.eval_batch_size,
+                seed=0,
+                image_size=self.data.image_size,
+                augment="none",
+                shuffle=False,
+                workers=self.execution.workers,
+            )
+            batches = to_device(loader.epoch(0), self.fabric.device)
+            self.method.prepare(self._teacher_samples(batch) for batch in batches)  # computed as they are read
         if self.fabric.is_global_zero:
             self.checkpoints.drop_after(self.done)
             self.run_dir.cut(-1 if state is None else self.done)
 
     def _teacher_samples(self, batch: Batch) -> Mapping[str, Features]:
-        batch = Batch(*(tensor.to(self.fabric.device) for tensor in (batch.image, batch.label, batch.index)))
         outputs = self.teachers.compute(batch.image)
-        return self.task.samples(next(iter(outputs.values())), outputs, batch)[1]
+        return self.task.samples(next(iter(outputs.values())), outputs, batch)[1]  # the grid of the first teacher's map
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
-        """Write a checkpoint. With `say`, a disk that fails costs a line and training goes on. All ranks call it."""
+        """Write a checkpoint. With `say`, a failed write is printed and training continues. All ranks call it."""
         rank_buffers = rank_local_buffers(self.step)
         if not self.fabric.is_global_zero:
             return
@@ -313,7 +322,7 @@ class Trainer:
         self.checkpoints.save(state, say)
 
     def _finish(self) -> None:
-        """Write weights and result; the checkpoints go."""
+        """Write weights and result, then delete the checkpoints."""
         with require_disk(self.run_dir):
             if self.run.kind == "distill":
                 save_weights(self.run_dir.student, self.final)
