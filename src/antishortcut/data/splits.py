@@ -3,7 +3,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +93,7 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
     for name, images in splits.items():
         digest.update(f"\n{name} {len(images)}\n".encode())
         if isinstance(images, ImageSet):
-            _add(digest, "image", images.image)
+            _add(digest.update, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
                 name = path.relative_to(base).as_posix()
@@ -101,10 +101,10 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> str:
                     f"{name}\0{stat(path).st_size}\n".encode(errors="surrogateescape")
                 )  # any bytes may be a name
             if images.lookup is not None:
-                _add(digest, "lookup", images.lookup)
-        _add(digest, "label", images.label)
+                _add(digest.update, "lookup", images.lookup)
+        _add(digest.update, "label", images.label)
         for cue in sorted(images.cues):
-            _add(digest, cue, images.cues[cue])
+            _add(digest.update, cue, images.cues[cue])
     return digest.hexdigest()[:16]
 
 
@@ -116,6 +116,7 @@ def set_mark(images: AnySet) -> str:
     return fingerprint("one set", {"images": images}, base)
 
 
-def _add(digest: "hashlib._Hash", name: str, value: Tensor) -> None:
-    digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-    digest.update(np.ascontiguousarray(value.numpy()).data)
+def _add(update: Callable[[bytes | memoryview], object], name: str, value: Tensor) -> None:
+    """Update a digest by a tensor."""
+    update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+    update(np.ascontiguousarray(value.numpy()).data)
