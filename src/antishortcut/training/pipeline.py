@@ -111,9 +111,8 @@ class Session:
     def _resumed_execution(self, run_dir: RunDir) -> Execution:
         """The execution settings that a run started with; only where it logs may change."""
         try:
-            execution = Execution.model_validate(
-                run_dir.read()[1] | {key: getattr(self.execution, key) for key in ("log", "force")}
-            )
+            current = {"log": self.execution.log, "force": self.execution.force}
+            execution = Execution.model_validate(run_dir.read()[1] | current)
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
