@@ -1,6 +1,6 @@
 """The run folder, the seam between training, evaluation and report: what is in it, and how it is written. No torch.
 
-run.json        settings, hash, execution, versions; written once
+run.json        settings, hash, execution, versions, checksums of your own networks' code; written once
 metrics.jsonl   a line per logged step and per evaluation; cut back to the resumed step
 result.json     written last; a folder that has it is finished
 scores/<set>.json, artifacts/, and the weights
@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,20 @@ class RunDir:
         self.method = path / "method.safetensors"
         self._unwritten = b""  # rows of the log that the disk did not take yet
 
-    def begin(self, run: Run, execution: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+    def begin(
+        self, run: Run, execution: dict[str, Any], versions: dict[str, str], code: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
         if (self.path / "run.json").exists():
             return self.check(run)
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
-        write_json(self.path / "run.json", value | {"versions": versions, "sum": _sum(value)})
+        write_json(self.path / "run.json", value | {"versions": versions, "code": dict(code or {}), "sum": _sum(value)})
         return execution
+
+    def code(self) -> dict[str, str]:
+        """Module → sha256 of its source when the run began; see `models.external.code_of`."""
+        code = read_json(self.path / "run.json").get("code")
+        return code if isinstance(code, dict) else {}
 
     def check(self, run: Run) -> dict[str, Any]:
         """Raise if another run is here, naming the difference. Returns the execution settings of this one."""

@@ -1,7 +1,7 @@
 """`package.module:factory`: what a factory may take and return, and what is said when somebody's code fails."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,15 @@ import torch
 
 from antishortcut.config.recipe import ModelSettings, load_recipe
 from antishortcut.errors import UserError
+from antishortcut.evaluation import evaluate
+from antishortcut.evaluation.context import EvalContext
+from antishortcut.export.verify import open_run
 from antishortcut.models import FeatureExtractor, build, feature_shapes
+from antishortcut.models.external import code_of
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import build_model
-from antishortcut.training.pipeline import Session, distill
+from antishortcut.training.pipeline import Session, distill, teach
+from tests.conftest import CPU, stop_after
 from tests.models import one_thread as one_thread
 
 NETS = """
@@ -238,3 +243,74 @@ def test_a_student_that_cannot_learn_is_refused(session: Session) -> None:
         distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), session, method="asd", seed=1, suite="own")
     with pytest.raises(UserError, match=r"carry no gradient, so it cannot learn: .*torch\.no_grad"):
         distill(load_recipe("cues", [*few, "student.name=ownnets:Detached"]), session, method="ce", seed=1, suite="own")
+
+
+@pytest.fixture
+def edit(here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """A network in two files; `edit` changes one of them, as if the next command ran in a new process."""
+    (tmp_path / "two").mkdir()
+    monkeypatch.chdir(tmp_path / "two")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("owntwo.py").write_text("from ownlayers import Net\n\ndef net(num_classes):\n    return Net(num_classes)\n")
+    Path("ownlayers.py").write_text(NETS)
+
+    def forget() -> None:
+        for name in ("owntwo", "ownlayers"):
+            sys.modules.pop(name, None)
+
+    def change(file: str) -> None:
+        Path(file).write_text(Path(file).read_text() + "# another line\n")
+        forget()
+
+    forget()
+    yield change
+    forget()
+
+
+def test_a_run_whose_code_changed_resumes_only_by_force(
+    tiny: Path, session: Session, edit: Callable[[str], None]
+) -> None:
+    recipe = load_recipe(str(tiny), ["teacher.name=import:owntwo:net"])
+
+    def student() -> RunDir:
+        return RunDir(distill(recipe, session, method="kd", seed=1, suite="own").folder(session.runs))
+
+    for train, file in ((lambda: teach(recipe, session), "ownlayers.py"), (student, "owntwo.py")):
+        with stop_after(2):
+            train()
+        edit(file)
+        session.execution = CPU
+        with pytest.raises(UserError, match=rf"{file} has changed since .* was started; .* --force"):
+            train()
+        session.execution = CPU.model_copy(update={"force": True})
+        train()  # the student's own network is not of these files, its teacher's is
+    folder = student()
+    assert folder.code().keys() == {"owntwo", "ownlayers"}
+    assert RunDir(session.runs / "teachers" / str(folder.read()[0].teacher)).code().keys() == folder.code().keys()
+
+
+def test_a_finished_run_whose_code_changed_is_used_with_a_line(
+    tiny: Path, session: Session, edit: Callable[[str], None]
+) -> None:
+    recipe = load_recipe(str(tiny), ["student.name=owntwo:net"])
+    folder = RunDir(distill(recipe, session, method="ce", seed=1, suite="own").folder(session.runs))
+    context = EvalContext(session.sets(recipe.data), session.runs)
+    edit("ownlayers.py")
+    for use in (
+        lambda: evaluate(folder, context, ["clean"]),
+        lambda: open_run(folder, None),
+        lambda: distill(recipe, session, method="ce", seed=1, suite="own"),
+    ):
+        with pytest.warns(UserWarning, match=r"ownlayers\.py has changed since .*own/ce-s1 was trained"):
+            use()
+
+
+def test_the_code_of_a_network_is_that_which_was_imported(edit: Callable[[str], None]) -> None:
+    first = code_of("owntwo:net", "cnn-4", "timm:resnet18")
+    assert first.keys() == {"owntwo", "ownlayers"}
+    Path("ownlayers.py").write_text("edited while this process runs")
+    assert code_of("import:owntwo:net") == first
+    edit("owntwo.py")
+    Path("ownlayers.py").write_text(NETS)
+    assert [name for name, sha in code_of("owntwo:net").items() if first[name] != sha] == ["owntwo"]
+    assert code_of("torch.nn:Linear").keys() == {"torch.nn"}  # not everything that is installed beside it

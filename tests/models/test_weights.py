@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError
-from antishortcut.models import FeatureExtractor, Network, build, load_weights
+from antishortcut.models import FeatureExtractor, Network, build, load_weights, weights
 from antishortcut.models.user_models import try_out
 from tests.models import one_thread as one_thread
 
@@ -277,3 +278,39 @@ def test_files_that_do_not_fit_say_why_in_one_line(write: Callable[[Path], objec
     with pytest.raises(UserError, match=words) as caught:
         load_weights(network(), tmp_path / "w.pth")
     assert "\n" not in str(caught.value)
+
+
+class CountedState(dict[str, Tensor]):
+    """Counts how often it is gone through."""
+
+    passes = 0
+
+    def items(self) -> Any:
+        self.passes += 1
+        return super().items()
+
+    def __iter__(self) -> Any:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_the_time_grows_with_the_number_of_keys_not_with_its_square(tmp_path: Path) -> None:
+    plain = Plain(5).state_dict()
+    own = {f"net.{key}": value for key, value in plain.items()}
+    state = CountedState({f"layer{n}.weight": torch.empty(0) for n in range(1_000)} | own)
+    assert weights._aligned(plain, state, tmp_path).keys() == plain.keys()
+    assert state.passes < 10  # it was one for each of the 1,000 prefixes
+    save_file({f"layer{n}.weight": torch.empty(0) for n in range(20_000)} | own, tmp_path / "many.safetensors")
+    load_weights(network(seed=2), tmp_path / "many.safetensors")
+
+
+def test_more_tensors_than_any_network_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({str(n): entry for n in range(200_000)}).encode()
+    (tmp_path / "many.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(UserError, match=r"holds 200,000 tensors, more than any network \(100,000\)"):
+        load_weights(network(), tmp_path / "many.safetensors")
+    monkeypatch.setattr(weights, "MOST", 3)
+    torch.save({str(n): torch.empty(0) for n in range(4)}, tmp_path / "many.pt")
+    with pytest.raises(UserError, match="holds 4 tensors"):
+        load_weights(network(), tmp_path / "many.pt")

@@ -14,7 +14,7 @@ from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.methods.contrast import contrast_logits
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.types import DataSplits
 
 IMAGES = 5_000  # at most
@@ -74,7 +74,7 @@ def measure(
     if name == "train":
         say("no validation split (data.val_fraction): using training images, which the teacher has memorised")
     images = limited(images, IMAGES, 0)
-    network = build_model(run.model.without_weights(), len(sets.classes), sets.image_size)
+    network = build_saved(folder, len(sets.classes), sets.image_size)
     logits = {}
     for state in (*states, "final"):
         trajectory.fill(network, state)

@@ -109,7 +109,7 @@ def audit(
 
 def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> AuditInput:
     """A teacher's run folder: its model, its data, and all its states."""
-    from antishortcut.teachers.trajectory import Trajectory, build_model
+    from antishortcut.teachers.trajectory import Trajectory, build_saved
     from antishortcut.training.pipeline import Session
 
     folder = options.find_run(path)
@@ -129,7 +129,7 @@ def _from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> A
     case = AuditInput(run.model.name, sets, {}, {}, requested)
     for entry in trajectory.entries:
         name = "final" if entry is last else requested if entry is chosen else entry["labels"][0]
-        case.networks[name] = build_model(run.model.without_weights(), len(sets.classes), sets.image_size)
+        case.networks[name] = build_saved(folder, len(sets.classes), sets.image_size)
         trajectory.fill(case.networks[name], entry["labels"][0])
         case.files[name] = str(folder.snapshots / entry["file"])
     return case
@@ -171,7 +171,7 @@ def _load(model: str, path: Path, sets: DataSplits, embedding: str | None, class
 def _add_student(case: AuditInput, path: Path | None, model: str | None, classes: int | None) -> None:
     """The student from weights and a model's name, or from its run folder."""
     from antishortcut.models import load_weights
-    from antishortcut.teachers.trajectory import build_model
+    from antishortcut.teachers.trajectory import build_saved
 
     if path is None:
         raise UserError("--student-model needs --student")
@@ -186,7 +186,7 @@ def _add_student(case: AuditInput, path: Path | None, model: str | None, classes
         raise UserError(f"{path} is not a finished student (asd distill makes one)")
     if run.fingerprint != case.sets.fingerprint:
         case.notes.append("The student was trained on other images than these (fingerprints differ).")
-    network = build_model(run.model.without_weights(), len(case.sets.classes), case.sets.image_size)
+    network = build_saved(folder, len(case.sets.classes), case.sets.image_size)
     load_weights(network, folder.weights())
     case.networks["student"], case.files["student"] = network, str(folder.student)
 

@@ -118,6 +118,7 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "teacher_precision": (Annotated[str, Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),
     "teacher_compile": (Annotated[str, Option(help="on, off; auto: in long runs, if it is faster.")], "auto"),
     "compile": (Annotated[bool, Option("--compile", help="Compile the student (torch.compile).")], False),
+    "force": (Annotated[bool, Option("--force", help="Resume although the code of a network changed.")], False),
 }
 STUDENT_ONLY = ("cache_teachers", "teacher_precision", "teacher_compile", "compile")
 Flags = dict[str, Any]

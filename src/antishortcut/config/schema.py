@@ -102,6 +102,7 @@ class Execution(Settings):
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
     micro_batches: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
     log: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)  # may be another when a run goes on
+    force: bool = False  # resume although the code of a network changed; of each command, not kept
 
 
 class DataSettings(Settings):

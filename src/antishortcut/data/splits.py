@@ -3,7 +3,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -103,16 +103,16 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> tuple[st
     for name, images in splits.items():
         digest.update(f"\n{name} {len(images)}\n".encode())
         if isinstance(images, ImageSet):
-            _add(digest, "image", images.image)
+            _add(digest.update, "image", images.image)
         else:
             for path in (*images.paths, *images.masks):
                 line = f"{path.relative_to(base).as_posix()}\0{marks[path]}\n"
                 digest.update(line.encode(errors="surrogateescape"))  # any bytes may be a name
             if images.lookup is not None:
-                _add(digest, "lookup", images.lookup)
-        _add(digest, "label", images.label)
+                _add(digest.update, "lookup", images.lookup)
+        _add(digest.update, "label", images.label)
         for cue in sorted(images.cues):
-            _add(digest, cue, images.cues[cue])
+            _add(digest.update, cue, images.cues[cue])
     return digest.hexdigest()[:16], hashed
 
 
@@ -139,6 +139,7 @@ def set_mark(images: AnySet) -> str:
     return mark if hashed == "content" else hashlib.sha256(f"{mark} {hashed}".encode()).hexdigest()[:16]
 
 
-def _add(digest: "hashlib._Hash", name: str, value: Tensor) -> None:
-    digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-    digest.update(np.ascontiguousarray(value.numpy()).data)
+def _add(update: Callable[[bytes | memoryview], object], name: str, value: Tensor) -> None:
+    """Update a digest by a tensor."""
+    update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+    update(np.ascontiguousarray(value.numpy()).data)

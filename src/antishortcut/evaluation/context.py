@@ -22,7 +22,7 @@ from antishortcut.models import Network
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
-from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_saved
 from antishortcut.types import AnySet, Batch, DataSplits, Features, FileSet, ImageSet
 
 
@@ -101,7 +101,7 @@ class EvaluatedRun:
     def network(self) -> Network:
         """Loaded for the first score, so a repeated evaluation reads no weights."""
         sets = self.context.sets
-        network = build_model(self.run.model.without_weights(), len(sets.classes), sets.image_size)
+        network = build_saved(self.folder, len(sets.classes), sets.image_size)
         student = self.state == "final" and not self.run.keep
         weights = read_weights(self.folder.weights()) if student else Trajectory(self.folder).weights(self.state)
         load_checked(network, weights, self.folder.path)

@@ -19,7 +19,7 @@ from antishortcut.errors import UserError, first_line, plural
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.teachers.trajectory import Trajectory, build_model, build_saved
 from antishortcut.types import DataSplits, ImageSet
 
 TOLERANCE = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
@@ -84,9 +84,8 @@ def open_run(folder: RunDir, sets: DataSplits | None, state: str = "final") -> O
         raise UserError(f"{folder.path} is a student, which has its final state only; --state is for teachers")
     known = DATASETS[run.data.name].size if run.data.name in DATASETS else None
     side = sets.image_size if sets else run.data.image_size or (known.side if known else DEFAULT_SIDE)
-    blank = run.model.model_copy(update={"weights": None, "pretrained": False})
-    classes = len(sets.classes) if sets else _count_classes(blank, weights, side)
-    network = build_model(blank, classes, side)
+    classes = len(sets.classes) if sets else _count_classes(run.model.without_weights(), weights, side)
+    network = build_saved(folder, classes, side)
     load_checked(network, weights, path)
     network.requires_grad_(False).eval()
     maps = feature_shapes(network, side).maps

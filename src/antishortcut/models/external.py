@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.models.user_models import from_own
+from antishortcut.models.user_models import from_own, own_code
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -131,3 +131,10 @@ def find_source(name: str) -> tuple[Source, str] | None:
     if not source or not rest:
         return None
     return (SOURCES[source], rest) if source in SOURCES else (from_import, name)
+
+
+def code_of(*names: str) -> dict[str, str]:
+    """Module → sha256 of its source, of those networks that are your own; the packages of others have versions."""
+    sources = filter(None, map(find_source, names))
+    own = [own_code(place) for builder, place in sources if builder is from_import]
+    return {module: sha for code in own for module, sha in code.items()}

@@ -69,7 +69,8 @@ class FeatureExtractor(nn.Module):
         classes: int | None = None,
     ) -> None:
         super().__init__()
-        while isinstance(module, nn.DataParallel) or hasattr(module, "_orig_mod"):  # hooks need the plain module
+        # hooks need the plain module; _orig_mod is torch.compile's, and never there should torch rename it
+        while isinstance(module, nn.DataParallel) or hasattr(module, "_orig_mod"):
             module = module.module if isinstance(module, nn.DataParallel) else module._orig_mod  # type: ignore[assignment]
         if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
             raise UserError("layers of a TorchScript module cannot be read; give the nn.Module it was made from")

@@ -29,21 +29,18 @@ def conv_bn(
     return nn.Sequential(conv, norm, nn.ReLU(inplace=True)) if act else nn.Sequential(conv, norm)
 
 
-class _SingleSampleNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm that also takes one value per channel in training: it has no variance, so running statistics serve."""
+class SingleSampleNorm1d(nn.BatchNorm1d):
+    """Batch norm of rows (B, C) that also takes a single row in training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.numel() == x.shape[1]:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(x)
+        return _single_sample(self, x) if self.training and x.numel() == x.shape[1] else super().forward(x)
 
 
-class SingleSampleNorm1d(_SingleSampleNorm, nn.BatchNorm1d):
-    """Of rows (B, C)."""
+class SingleSampleNorm2d(nn.BatchNorm2d):
+    """Batch norm of maps (B, C, H, W) that also takes a single pixel in training."""
 
-
-class SingleSampleNorm2d(_SingleSampleNorm, nn.BatchNorm2d):
-    """Of maps (B, C, H, W)."""
+    def forward(self, x: Tensor) -> Tensor:
+        return _single_sample(self, x) if self.training and x.numel() == x.shape[1] else super().forward(x)
 
     @classmethod
     def like(cls, norm: nn.Module) -> SingleSampleNorm2d:
@@ -52,6 +49,11 @@ class SingleSampleNorm2d(_SingleSampleNorm, nn.BatchNorm2d):
         copied = cls(norm.num_features, norm.eps, norm.momentum)
         copied.load_state_dict(norm.state_dict())
         return copied
+
+
+def _single_sample(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """One value per channel has no variance, so running statistics serve."""
+    return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
 
 
 def widths(name: str, family: str) -> tuple[int, int | None] | None:

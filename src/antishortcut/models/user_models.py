@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.errors import UserError, first_line, suggest
+from antishortcut.fileio import sha256
 from antishortcut.models.feature_extractor import silent
 from antishortcut.models.wrapper import Network
 from antishortcut.types import DataSplits, Features
@@ -28,6 +29,7 @@ PACKAGE = str(Path(__file__).resolve().parent.parent)
 LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 
 _built: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # networks that factories have returned
+_code: dict[str, tuple[object, str]] = {}  # module → its spec, which a new import replaces, and its file's sha256 then
 
 
 def from_own(place: str, classes: int) -> nn.Module:
@@ -50,11 +52,30 @@ def from_own(place: str, classes: int) -> nn.Module:
     if module in _built:
         raise UserError(f"{place} returned the same network as before; let it make a new one every time")
     _built.add(module)
+    own_code(place)  # now: the files may be edited while this process runs
     for key, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.is_quantized:
             kind = "quantised" if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{place}: {key} in its state_dict is {kind}; only plain tensors can be trained and saved")
     return module
+
+
+def own_code(place: str) -> dict[str, str]:
+    """Module → sha256 of its file when it was imported: of the factory's module, and of those below its folder.
+
+    Of an installed package it is the factory's module alone.
+    """
+    where, digests = place.partition(":")[0], dict[str, str]()
+    folder = os.path.dirname(getattr(_import(where, place), "__file__", None) or os.devnull) + os.sep
+    for name, module in list(sys.modules.items()):
+        file, spec = (getattr(module, key, None) for key in ("__file__", "__spec__"))
+        if spec is None or not isinstance(file, str) or not file.startswith(folder):
+            continue  # spec: a script, which has none, makes no networks
+        if (name == where or not file.startswith((PACKAGE, *LIBRARIES))) and os.path.isfile(file):
+            if name not in _code or _code[name][0] is not spec:
+                _code[name] = spec, sha256(Path(file))
+            digests[name] = _code[name][1]
+    return digests
 
 
 def _import(where: str, place: str) -> Any:

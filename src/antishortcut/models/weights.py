@@ -108,30 +108,30 @@ def _aligned(own: State, state: dict[str, Tensor], path: Path) -> dict[str, Tens
     """The file's tensors under the network's names: a prefix that only one of the two has is removed or added."""
     if all(key in state or _is_counter(key) for key in own):
         return state
-    options = [("", state)]
-    options += [(p, {k.removeprefix(p): v for k, v in state.items() if k.startswith(p)}) for p in _prefixes(state)]
-    options += [("", {p + k: v for k, v in state.items()}) for p in _prefixes(own)]
-    best = max(_matching(own, renamed) for _, renamed in options)
+    # (removed, added) → how many keys are then the same in name and shape, and in name; one pass over all keys
+    options = [(("", ""), key, key) for key in state]
+    options += [((prefix, ""), key.removeprefix(prefix), key) for key in state for prefix in _prefixes(key)]
+    options += [(("", prefix), key, key.removeprefix(prefix)) for key in own for prefix in _prefixes(key)]
+    matching: dict[tuple[str, str], list[int]] = {}
+    for option, ours, theirs in options:
+        count = matching.setdefault(option, [0, 0])
+        if ours in own and theirs in state:
+            count[0] += own[ours].shape == state[theirs].shape
+            count[1] += 1
+    best = max(matching.values())
     if best[1] <= len(own) / 2:
         return state
-    fitting = [(prefix, renamed) for prefix, renamed in options if _matching(own, renamed) == best]
-    first, renamed = fitting[0]
-    rivals = [prefix for prefix, _ in fitting if not (prefix.startswith(first) or first.startswith(prefix))]
+    (first, added), *others = [option for option, count in matching.items() if count == best]
+    rivals = [prefix for prefix, _ in others if not (prefix.startswith(first) or first.startswith(prefix))]
     if rivals:
         raise UserError(f"{path} holds two networks that fit, under {first!r} and {rivals[0]!r}; save one of them")
-    return renamed
+    return {added + key.removeprefix(first): value for key, value in state.items() if key.startswith(first)}
 
 
-def _prefixes(state: State) -> list[str]:
-    """What keys begin with, up to three words."""
-    words = [key.split(".")[:-1] for key in state]
-    return list(dict.fromkeys(".".join(w[:n]) + "." for w in words for n in range(1, min(len(w), 3) + 1)))
-
-
-def _matching(own: State, state: State) -> tuple[int, int]:
-    """How many keys are the same in name and shape, and in name."""
-    both = own.keys() & state.keys()
-    return sum(own[key].shape == state[key].shape for key in both), len(both)
+def _prefixes(key: str) -> list[str]:
+    """What a key begins with, up to three words."""
+    words = key.split(".", 3)[:-1]
+    return [".".join(words[:n]) + "." for n in range(1, len(words) + 1)]
 
 
 def _without_classifier(
@@ -176,6 +176,7 @@ def _head_shapes(state: State, head: str) -> dict[str, torch.Size]:
 PLAIN = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
 NESTED = 8  # dicts around the weights
+MOST = 100_000  # tensors in a file; the largest networks have a few thousand
 REMEDY = "save its state_dict alone, torch.save(model.state_dict(), FILE), or as safetensors"
 
 
@@ -190,10 +191,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     problem = f"{path} holds no plain tensors"
     if start[8:9] == b"{":  # safetensors: the length of a header, then the header
-        from safetensors import SafetensorError  # here: the losses need only torch
+        from safetensors import SafetensorError, safe_open  # here: the losses need only torch
         from safetensors.torch import load_file
 
         try:
+            with safe_open(path, "pt") as file:
+                _check_number(len(file.keys()), path)
             return dict(load_file(path))
         except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
             raise UserError(f"{problem}: damaged or incomplete, download it again: {first_line(error)}") from error
@@ -252,6 +255,7 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
         content = content[keys[0]]
     items = content.items() if isinstance(content, Mapping) else ()
     tensors = {key: value for key, value in items if isinstance(key, str) and isinstance(value, Tensor)}
+    _check_number(len(tensors), path)
     for key, value in tensors.items():
         if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
             raise UserError(f"{path} holds no plain tensors: {key!r} is sparse, quantised or a mere shape; {REMEDY}")
@@ -259,3 +263,8 @@ def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
         holds = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
         raise UserError(f"{path} holds no state_dict but {holds or 'nothing'}; {REMEDY}")
     return tensors
+
+
+def _check_number(tensors: int, path: Path) -> None:
+    if tensors > MOST:
+        raise UserError(f"{path} holds {tensors:,} tensors, more than any network ({MOST:,}); {REMEDY}")

@@ -68,7 +68,7 @@ class FrozenModel(nn.Module):
         self.form, self.side, self.shape = form, side, shape
         self._compiled: Callable[[Tensor], Features] | None = None
         body: Any = self.network.body
-        head = body._modules.get("head")
+        head = dict(body.named_children()).get("head")
         if form.precision != "float32" and isinstance(head, nn.Linear | nn.Conv2d):
             body.head = _Float32Layer(head)
 

@@ -29,7 +29,7 @@ CACHE_SHARE = 0.25  # of the free disk that a cache takes when it is not asked f
 
 
 class TeacherOutputs:
-    """What a training gets from its teachers. How it is computed is decided once; resumed runs read it from run.json."""
+    """What a training gets from its teachers. How it is computed is decided once, and kept by resumed runs."""
 
     def __init__(
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution

@@ -18,7 +18,7 @@ from antishortcut.data import Loader
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.models import Network
-from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.types import DataSplits
 
 IMAGES, SIDE, STEPS, BATCH = 1024, 16, 200, 64
@@ -99,8 +99,7 @@ def _unknown(trajectory: Trajectory) -> bool:
 
 def _estimate(trajectory: Trajectory, sets: DataSplits, say: Callable[[str], None]) -> None:
     states = trajectory.candidates
-    run, _ = trajectory.folder.read()
-    network = build_model(run.model.without_weights(), len(sets.classes), sets.image_size).eval()
+    network = build_saved(trajectory.folder, len(sets.classes), sets.image_size).eval()
     result = []
     for entry in states:
         trajectory.fill(network, entry["labels"][0])

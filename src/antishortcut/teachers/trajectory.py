@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from antishortcut.config.recipe import ModelSettings, Run
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
 from antishortcut.models import Network, build, feature_shapes, load_weights
+from antishortcut.models.external import code_of
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.frozen import FrozenModel
@@ -40,6 +44,24 @@ def build_model(model: ModelSettings, classes: int, image_size: int) -> Network:
         if tensor.ndim == 4:  # 1.3–1.6 × faster on CPUs, and what tensor cores want
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     return network
+
+
+def build_saved(folder: RunDir, classes: int, image_size: int) -> Network:
+    """The network of a run folder, still without its weights; warns if its code has changed since."""
+    warn_of_changed_code(folder)
+    return build_model(folder.read()[0].model.without_weights(), classes, image_size)
+
+
+def warn_of_changed_code(folder: RunDir) -> None:
+    with suppress(UserError):  # what cannot be imported is an error where it is built
+        if file := changed_file(folder, code_of(folder.read()[0].model.name)):
+            warnings.warn(f"{file} has changed since {folder.path} was trained", stacklevel=3)
+
+
+def changed_file(folder: RunDir, code: Mapping[str, str]) -> str:
+    """A file of this code that is not what it was when the run began; empty if there is none."""
+    saved = folder.code()
+    return next((str(sys.modules[name].__file__) for name, sha in code.items() if saved.get(name, sha) != sha), "")
 
 
 def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -212,11 +234,15 @@ class Teachers:
         """The network of a role, frozen and in evaluation mode."""
         if role not in self._models:
             trajectory, state = self._find(role)
-            run, _ = trajectory.folder.read()
-            model = build_model(run.model.without_weights(), self.classes, self.image_size)
+            model = build_saved(trajectory.folder, self.classes, self.image_size)
             trajectory.fill(model, state)
             self._models[role] = model.requires_grad_(False).eval()
         return self._models[role]
+
+    @property
+    def names(self) -> list[str]:
+        """The networks of the states that the run learns from."""
+        return [self._find(role)[0].folder.read()[0].model.name for role in self.run.roles]
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:

@@ -6,7 +6,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from antishortcut.config.schema import OptimSettings
 
@@ -90,11 +91,12 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
         """After the step of this number."""
-        weight = 1 - decay_at(self.decay, step)
         both = zip(self.network.state_dict().values(), network.state_dict().values(), strict=True)
         pairs = list({mean.data_ptr(): (mean, now) for mean, now in both}.values())  # tied weights have two names
-        means: list[Tensor] = [mean for mean, _ in pairs if mean.is_floating_point()]
-        torch._foreach_lerp_(means, [now for mean, now in pairs if mean.is_floating_point()], weight)
+        if floats := [(mean, now) for mean, now in pairs if mean.is_floating_point()]:
+            means, nows = map(list, zip(*floats, strict=True))
+            average = get_ema_multi_avg_fn(decay_at(self.decay, step))  # type: ignore[no-untyped-call]
+            average(means, nows, step)
         for mean, now in pairs:
             if not mean.is_floating_point():
                 mean.copy_(now)

@@ -24,12 +24,13 @@ from antishortcut.errors import UserError, printable, suggest
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import feature_shapes
+from antishortcut.models.external import code_of
 from antishortcut.progress import console
 from antishortcut.run_dir import InUse, RunDir, find_twin
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
 from antishortcut.teachers.selection import select_state
-from antishortcut.teachers.trajectory import Trajectory, build_model
+from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_changed_code
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
 from antishortcut.training.mixup import check_mixup
@@ -91,6 +92,7 @@ class Session:
             self._copy_twin(run, run_dir)
         if is_finished(run_dir):
             run_dir.check(run)
+            warn_of_changed_code(run_dir)
             return run_dir.result()
         if (run_dir.path / "run.json").exists():
             execution = self._resumed_execution(run_dir)
@@ -111,7 +113,8 @@ class Session:
     def _resumed_execution(self, run_dir: RunDir) -> Execution:
         """The execution settings that a run started with; only where it logs may change."""
         try:
-            execution = Execution.model_validate(run_dir.read()[1] | {"log": self.execution.log})
+            current = {"log": self.execution.log, "force": self.execution.force}
+            execution = Execution.model_validate(run_dir.read()[1] | current)
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
@@ -155,7 +158,8 @@ def _import_teacher(run: Run, recipe: Recipe, session: Session, run_dir: RunDir)
         with run_dir.locked(wait=True):
             if not run_dir.finished:
                 try:
-                    run_dir.begin(run, session.execution.model_dump(mode="json"), versions())
+                    code = code_of(run.model.name)
+                    run_dir.begin(run, session.execution.model_dump(mode="json"), versions(), code)
                     for line in import_teacher(run, recipe.teacher, run_dir, session.sets(run.data), fabric):
                         session.say(line)
                 except UserError:

@@ -25,13 +25,21 @@ from antishortcut.errors import UserError
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
 from antishortcut.models import feature_shapes
+from antishortcut.models.external import code_of
 from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import load_checked
 from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.inference import TeacherOutputs
-from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
+from antishortcut.teachers.trajectory import (
+    Teachers,
+    Trajectory,
+    build_model,
+    changed_file,
+    save_weights,
+    snapshot_steps,
+)
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
@@ -62,7 +70,7 @@ def train(
             check_loggers(execution.log)
             trainer = Trainer(run, run_dir, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
-                run_dir.begin(run, trainer.resolved_execution(), versions())
+                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code)
             fabric.barrier()
             trainer.fit(quiet)
         except UserError as error:
@@ -93,6 +101,12 @@ class Trainer:
         torch.manual_seed(run.seed)  # the same first student for every method
         rewinds = run.kind == "rewind"  # starts from its teacher's weights
         self.student = build_model(run.model.without_weights() if rewinds else run.model, classes, size)
+        self.code = code_of(run.model.name, *teachers.names)
+        if resumed and not execution.force and (file := changed_file(run_dir, self.code)):
+            raise UserError(
+                f"{file} has changed since {run_dir.path} was started; restore it, remove that folder to start again, "
+                "or resume with the new code: --force"
+            )
         if not any(weight.requires_grad for weight in self.student.parameters()):
             raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
         if rewinds:
