@@ -1,10 +1,13 @@
-"""Shared by all tests: a recipe small enough to train in a second, and a way to stop a run at a step."""
+"""Shared by all tests: a recipe small enough to train in a second, a way to stop a run at a step, and the command."""
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("ANTISHORTCUT_NATIVE", "float32")  # the same precision, so the same bits, on every machine
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that spin while they wait ruin shared cores
@@ -12,13 +15,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that s
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner, Result
 
+from antishortcut.cli import app, main
 from antishortcut.config.recipe import Execution, OptimSettings, Recipe, load_recipe
 from antishortcut.run_dir import RunDir
 from antishortcut.training.optim import lr_at
 from antishortcut.training.pipeline import Session
 from antishortcut.training.signals import Stopped
 
+Ended = Callable[..., tuple[str, str, int]]
+Refusal = Callable[..., str]
 CPU = Execution(accelerator="cpu", threads=1, save_every=1e9)
 TINY = """
 epochs = 2
@@ -61,6 +68,56 @@ def tiny_session(folder: Path, *settings: str) -> tuple[Recipe, Session]:
     """The same recipe and session, for fixtures of a module."""
     (folder / "tiny.toml").write_text(TINY)
     return load_recipe(str(folder / "tiny.toml"), settings), Session(folder / "runs", execution=CPU, quiet=True)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*words: object) -> Result:
+    """A command that must succeed."""
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def asd(*words: object) -> Any:
+    """Standard output of a command that must succeed, as JSON."""
+    return json.loads(invoke(*words, "--json").stdout)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """A command as a shell starts it: standard output, standard error without a traceback, exit code."""
+
+    def run(*words: object) -> tuple[str, str, int]:
+        monkeypatch.setattr(sys, "argv", ["asd", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return captured.out, captured.err, int(caught.value.code or 0)
+
+    return run
+
+
+@pytest.fixture
+def refusal(here: Path, ended: Ended) -> Refusal:
+    """The one line of a command that is refused: exit code 2, and the current folder is as before."""
+
+    def run(*words: object) -> str:
+        before = sorted(here.rglob("*"))
+        out, error, code = ended(*words)
+        assert (code, out) == (2, "")
+        (line,) = [each for each in error.splitlines() if each.startswith("asd: ")]
+        assert error.endswith(f"{line}\n")
+        assert sorted(here.rglob("*")) == before
+        return line
+
+    return run
 
 
 @contextmanager

@@ -1,15 +1,13 @@
 """Every method from the command, on real CIFAR-100, in one table. Skipped where the images are not there."""
 
-import json
 import os
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.methods import METHODS
+from tests.conftest import asd, invoke
 
 PAIR = """
 epochs = 2
@@ -34,16 +32,10 @@ pytestmark = [
 def test_every_method_on_cifar100_in_one_table(tmp_path: Path) -> None:
     recipe, runs = tmp_path / "small.toml", tmp_path / "runs"
     recipe.write_text(PAIR)
-
-    def asd(*words: str) -> None:
-        done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-
     for method in METHODS:
-        asd("distill", str(recipe), "--method", method, "--runs", str(runs))
-    asd("evaluate", *sorted(str(path) for path in (runs / "small").iterdir()))
-    shown = CliRunner().invoke(app, ["report", str(runs / "small"), "--json"], catch_exceptions=False)
-    rows = {row["method"]: row for row in json.loads(shown.stdout)["rows"]}
+        invoke("distill", recipe, "--method", method, "--runs", runs)
+    invoke("evaluate", *sorted((runs / "small").iterdir()))
+    rows = {row["method"]: row for row in asd("report", runs / "small")["rows"]}
     assert rows.keys() == METHODS.keys()
     assert all(0 <= row["test accuracy"] <= 1 for row in rows.values())
     table = (runs / "small" / "table.md").read_text()
@@ -65,10 +57,9 @@ name = "cnn-32-128"
 def test_errors_grow_with_the_severity_of_corruptions(tmp_path: Path) -> None:
     recipe, runs = tmp_path / "clean.toml", tmp_path / "runs"
     recipe.write_text(CLASSIFIER)
-    done = CliRunner().invoke(app, ["distill", str(recipe), "--method", "ce", "--runs", str(runs)])
-    assert done.exit_code == 0, done.output
-    shown = CliRunner().invoke(app, ["evaluate", str(runs / "clean" / "ce-s1"), "--on", "corruptions", "--json"])
-    score = json.loads(shown.stdout)["runs"][0]["scores"]["corruptions"]
+    invoke("distill", recipe, "--method", "ce", "--runs", runs)
+    shown = asd("evaluate", runs / "clean" / "ce-s1", "--on", "corruptions")
+    score = shown["runs"][0]["scores"]["corruptions"]
     assert score["source"] == "generated"
     assert score["values"]["clean_error"] < score["values"]["mce_all"] < score["values"]["mce"]
     assert [name for name, errors in score["errors"].items() if errors[4] <= errors[0]] == []

@@ -41,17 +41,8 @@ class Setup:
         self.meanwhile(self.half, 9, lambda command: command.kill())
 
     def words(self, runs: Path) -> list[str]:
-        return [
-            "distill",
-            str(self.recipe),
-            *LONG,
-            *EXECUTION,
-            "--method",
-            "asd",
-            "--cache-teachers",
-            "--runs",
-            str(runs),
-        ]
+        words = ["distill", str(self.recipe), "--method", "asd", "--cache-teachers", "--runs", str(runs)]
+        return [*words, *LONG, *EXECUTION]
 
     def run(self, runs: Path) -> int:
         """The command's exit code; anything else than success must be one line, and no traceback."""
@@ -154,11 +145,12 @@ def mounted(place: Path, *words: str) -> Iterator[Path]:
 
 
 @contextmanager
-def small_disk(setup: Setup, size: str) -> Iterator[Path]:
+def small_disk(setup: Setup) -> Iterator[Path]:
     """A disk of its own with the teacher on it."""
     place = setup.place / "disk"
     place.mkdir(exist_ok=True)
-    with mounted(place, "-t", "tmpfs", "-o", f"size={size}", "none"):
+    with mounted(place, "-t", "tmpfs", "-o", "size=256m", "none"):
+        shutil.copytree(setup.taught / "teachers", place / "teachers")
         yield place
 
 
@@ -171,8 +163,7 @@ def full(setup: Setup, sizes: int) -> dict[str, int]:
     need = sum(path.stat().st_size for path in _files(setup.whole)) // 1024 + 4 * len(_files(setup.whole))
     result = {"tries": 0, "refused": 0, "identical": 0}
     for number in range(sizes):
-        with small_disk(setup, "256m") as disk:
-            shutil.copytree(setup.taught / "teachers", disk / "teachers")
+        with small_disk(setup) as disk:
             used = shutil.disk_usage(disk).used // 1024
             _resize(disk, f"{used + (number + 1) * max(need - used, 64) // sizes}k")
             code = setup.run(disk)
@@ -187,8 +178,7 @@ def full(setup: Setup, sizes: int) -> dict[str, int]:
 
 def full_for_a_while(setup: Setup) -> dict[str, int]:
     """Training goes on while nothing can be saved, says so, and ends identical once there is room again."""
-    with small_disk(setup, "256m") as disk:
-        shutil.copytree(setup.taught / "teachers", disk / "teachers")
+    with small_disk(setup) as disk:
 
         def fill(command: Command) -> None:
             command.send(signal.SIGSTOP)  # it would be done before the disk is full
@@ -211,8 +201,7 @@ def full_for_a_while(setup: Setup) -> dict[str, int]:
 
 def read_only(setup: Setup) -> dict[str, int]:
     """From the start, and turned so in the middle of a run, which is what a failing disk does."""
-    with small_disk(setup, "256m") as disk:
-        shutil.copytree(setup.taught / "teachers", disk / "teachers")
+    with small_disk(setup) as disk:
         _mount("-o", "remount,ro", str(disk))
         assert setup.run(disk) == 2
         _mount("-o", "remount,rw", str(disk))

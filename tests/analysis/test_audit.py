@@ -5,6 +5,7 @@ import hashlib
 import html
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,19 +16,18 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 from antishortcut.analysis.audit import audit
 from antishortcut.analysis.directions import fate
 from antishortcut.analysis.features import sample
 from antishortcut.analysis.geometry import folds
-from antishortcut.cli import app, main
 from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.report.audit_page import drawn, render, write_page
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import DataSplits, Features, ImageSet
+from tests.conftest import Refusal, asd, invoke
 
 CLASSES = ("red", "green", "blue")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -259,31 +259,23 @@ def test_the_page_is_one_file_and_escapes_names(tmp_path: Path) -> None:
     assert names == {"course", "directions", "student", "angles", "spectrum", "steadiness"}
 
 
-def test_an_audit_needs_the_report_libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_needs_the_report_libraries(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.delitem(sys.modules, "antishortcut.report.audit_page")
-    fails(monkeypatch, "an audit needs altair: pip install 'antishortcut[report]'", "audit")
-
-
-def asd(*words: str) -> Any:
-    """Standard output of a command that must succeed, as JSON."""
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    assert "an audit needs altair: pip install 'antishortcut[report]'" in refusal("audit")
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder data set of two classes."""
-    monkeypatch.chdir(tmp_path)
+def own(here: Path) -> Path:
+    """A folder data set of two classes, in the current folder."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 6)):
         for name in ("ape", HOSTILE.replace("/", "")):
-            folder = tmp_path / "own" / split / name
+            folder = here / "own" / split / name
             folder.mkdir(parents=True)
             for number in range(count):
                 Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    return tmp_path
+    return here
 
 
 def saved(path: Path, model: str, zeroed: int | None = None, classes: int = 2) -> Path:
@@ -308,9 +300,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 OWN = ("--data", "folder:own", "--image-size", "16", "--threads", "1")
 
 
-def test_audit_of_files(here: Path) -> None:
-    early, final = saved(here / "e.pt", "cnn-2-8"), saved(here / "f.pt", "cnn-2-8", zeroed=5)
-    student = ("--student", str(saved(here / "s.pt", "cnn-2-4")), "--student-model", "cnn-2-4", *OWN)
+def test_audit_of_files(own: Path) -> None:
+    early, final = saved(own / "e.pt", "cnn-2-8"), saved(own / "f.pt", "cnn-2-8", zeroed=5)
+    student = ("--student", str(saved(own / "s.pt", "cnn-2-4")), "--student-model", "cnn-2-4", *OWN)
     words = ("--final", str(final), "--early", f"start={early}", "--early", str(final), "--model", "cnn-2-8", *student)
     results = asd("audit", *words)
     assert (results["early"], results["out"], results["page"]) == ("start", "audit", "audit/audit.html")
@@ -319,22 +311,22 @@ def test_audit_of_files(here: Path) -> None:
     assert one["fate"] == "abandoned"
     assert results["student"]["view"] == "aligned"
     assert sorted(one["images_high"]) == list(range(12))  # small images are held in memory: places in the set
-    remaining = json.loads((here / "audit" / "audit.json").read_text())
+    remaining = json.loads((own / "audit" / "audit.json").read_text())
     assert remaining == {key: value for key, value in results.items() if key not in ("out", "page")}
-    text = (here / "audit" / "audit.html").read_text()
+    text = (own / "audit" / "audit.html").read_text()
     assert "<img src=x" not in text
     assert "&lt;img src=x onerror" in text
-    assert {path.name for path in (here / "audit").iterdir()} == {"audit.json", "audit.html", "figures", "pictures"}
-    result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)  # again, into the same folder
+    assert {path.name for path in (own / "audit").iterdir()} == {"audit.json", "audit.html", "figures", "pictures"}
+    result = invoke("audit", *words)  # again, into the same folder
     assert "displaced directions that training abandoned: 1 of 1" in result.stdout
-    assert not [path for path in here.iterdir() if path.name.startswith(".")]
+    assert not [path for path in own.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_audit_of_a_timm_model(here: Path) -> None:
-    early = saved(here / "e.pt", "timm:test_resnet")
+def test_audit_of_a_timm_model(own: Path) -> None:
+    early = saved(own / "e.pt", "timm:test_resnet")
     state = torch.load(early, weights_only=True)
-    torch.save({key: 2 * value if value.ndim > 3 else value for key, value in state.items()}, here / "f.pt")
+    torch.save({key: 2 * value if value.ndim > 3 else value for key, value in state.items()}, own / "f.pt")
     result = asd("audit", "--final", "f.pt", "--early", "e.pt", "--model", "timm:test_resnet", *OWN)
     head = build("timm:test_resnet", 2, image_size=16).head
     assert head is not None
@@ -343,9 +335,7 @@ def test_audit_of_a_timm_model(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_audit_of_a_teacher_folder_and_its_student(
-    here: Path, recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audit_of_a_teacher_folder_and_its_student(recipe: Recipe, session: Session, refusal: Refusal) -> None:
     teacher = teach(recipe, session)
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     home = str(teacher.folder(session.runs))
@@ -362,40 +352,25 @@ def test_audit_of_a_teacher_folder_and_its_student(
     assert result["notes"] == [note for note in result["notes"] if "fingerprints" not in note]
     assert asd("audit", "--teacher", teacher.hash, "--early", "50%", "--limit", "30")["early"] == "50%"
     for words, message in (
-        (("--early", "16%"), "has no state '16%'; did you mean"),
-        (("--early", "100%"), "cannot be the early one too"),
-        (("--model", "cnn-2-8"), "--teacher brings its own model and data"),
+        ((home, "--early", "16%"), "has no state '16%'; did you mean"),
+        ((home, "--early", "100%"), "cannot be the early one too"),
+        ((home, "--model", "cnn-2-8"), "--teacher brings its own model and data"),
+        ((run.folder(session.runs),), "is not a finished teacher"),
+        ((home, "--student", home), "is not a finished student"),
     ):
-        fails(monkeypatch, message, "audit", "--teacher", home, *words)
-    fails(monkeypatch, "is not a finished teacher", "audit", "--teacher", str(run.folder(session.runs)))
-    fails(monkeypatch, "is not a finished student", "audit", "--teacher", home, "--student", home)
-
-
-def fails(monkeypatch: pytest.MonkeyPatch, message: str, *words: str) -> None:
-    """Exit code 2 and a one-line error; no files are left behind."""
-    before = sorted(str(path) for path in Path().rglob("*"))
-    text: list[str] = []
-    with monkeypatch.context() as inside:
-        inside.setattr(sys, "argv", ["asd", *words])
-        inside.setattr("builtins.print", lambda *texts, **_: text.append(" ".join(map(str, texts))))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-    assert stopped.value.code == 2
-    assert message in text[-1]
-    assert "\n" not in text[-1]
-    assert sorted(str(path) for path in Path().rglob("*")) == before
+        assert message in refusal("audit", "--teacher", *words)
 
 
 class Code:
     """Runs when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return (print, ("pickles can run code",))
+        return (os.mkdir, ("opened",))
 
 
-def test_errors_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = saved(here / "e.pt", "cnn-2-8")
-    saved(here / "more.pt", "cnn-2-8", classes=5)
+def test_errors_are_one_line(own: Path, refusal: Refusal) -> None:
+    good = saved(own / "e.pt", "cnn-2-8")
+    saved(own / "more.pt", "cnn-2-8", classes=5)
     state = torch.load(good, weights_only=True)
     torch.save({key: each * math.nan if each.is_floating_point() else each for key, each in state.items()}, "nan.pt")
     torch.save({"model": Code()}, "code.pt")
@@ -418,4 +393,4 @@ def test_errors_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "no run.json": ("--final", "e.pt", "--early", "e.pt", "--student", "full"),
     }.items():  # fmt: skip
         usual = () if message.startswith("an audit needs") else ("--model", "cnn-2-8", *OWN)
-        fails(monkeypatch, message, "audit", *words, *usual)
+        assert message in refusal("audit", *words, *usual)

@@ -1,18 +1,16 @@
 """Statistics of contrast targets: against counts by hand, and of a real teacher by the command."""
 
-import json
 import math
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from antishortcut.analysis.contrast_targets import largest, measure, target_statistics
-from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
+from tests.conftest import asd, invoke
 
 
 def certain(classes: list[int], width: int = 3) -> torch.Tensor:
@@ -53,30 +51,26 @@ SETTINGS = ["data.options.count=300", "epochs=1", "teacher.epochs=2", "teacher.n
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("targets")
     words = [word for text in [*SETTINGS, "data.val_fraction=0.2", "teacher.keep=[0,50]"] for word in ("--set", text)]
-    result = CliRunner().invoke(app, ["teach", "cues", *words, "--runs", str(runs), "--json"])
-    assert result.exit_code == 0, result.output
+    invoke("teach", "cues", *words, "--runs", runs)
     return next((runs / "teachers").iterdir())
 
 
 def test_the_command_uses_the_validation_split(teacher: Path) -> None:
-    result = CliRunner().invoke(app, ["targets", str(teacher), "--strengths", "0,1", "--json"])
-    assert result.exit_code == 0, result.output
-    results = json.loads(result.stdout)
+    results = asd("targets", teacher, "--strengths", "0,1")
     assert results["set"] == "val"
     assert results["count"] == 60
     assert [(row["state"], row["strength"]) for row in results["rows"]] == list(product(("0%", "50%"), (0, 1)))
     plain = [row for row in results["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
-    table = CliRunner().invoke(app, ["targets", str(teacher), "--states", "50%", "--strengths", "0.5"])
-    assert table.exit_code == 0
-    assert "moved" in table.stdout
-    assert "60 val images" in table.stdout
+    table = invoke("targets", teacher, "--states", "50%", "--strengths", "0.5").stdout
+    assert "moved" in table
+    assert "60 val images" in table
 
 
 @pytest.mark.parametrize("words", ["--strengths big", "--strengths=-1", "--strengths 1,nan", "--states 7%"])
 def test_invalid_options_are_refused(teacher: Path, words: str) -> None:
-    result = CliRunner().invoke(app, ["targets", str(teacher), *words.split()])
-    assert isinstance(result.exception, UserError)
+    with pytest.raises(UserError):
+        invoke("targets", teacher, *words.split())
 
 
 def test_a_student_is_refused(teacher: Path, tmp_path: Path) -> None:

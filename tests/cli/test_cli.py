@@ -1,31 +1,15 @@
 """The command: results on standard output, everything else on standard error, errors in one line."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from antishortcut import __version__
-from antishortcut.cli import app, main
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
-
-
-def asd(*words: str) -> Any:
-    """Standard output of a command that must succeed, as JSON."""
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+from tests.conftest import Refusal, asd, invoke
 
 
 def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> None:
@@ -65,7 +49,7 @@ def test_demo_has_a_row_for_each_method(here: Path) -> None:
     for row in story["rows"][2:]:
         assert {"cos_final", "cos_early", "projection", "projection_random", "cos_final_aligned"} <= row.keys()
     assert story["out"] == "runs/demo"
-    shown = CliRunner().invoke(app, ["demo", *small], catch_exceptions=False)  # again: nothing is repeated
+    shown = invoke("demo", *small)  # again: nothing is repeated
     assert "What the students lean on" in shown.stdout
     assert "conflict" in shown.stdout
 
@@ -80,14 +64,14 @@ def test_lists(here: Path) -> None:
         row["name"] for row in asd("list", "datasets")
     }
     assert {"P1", "P10", "cues"} <= {row["name"] for row in asd("list", "recipes")}
-    assert "wrn-40-2" in CliRunner().invoke(app, ["list", "models"], catch_exceptions=False).stdout
+    assert "wrn-40-2" in invoke("list", "models").stdout
 
 
 def test_init_writes_a_recipe_once(here: Path) -> None:
-    assert CliRunner().invoke(app, ["init"], catch_exceptions=False).exit_code == 0
+    invoke("init")
     assert (here / "recipe.toml").is_file()
     with pytest.raises(UserError, match="exists"):
-        CliRunner().invoke(app, ["init"], catch_exceptions=False)
+        invoke("init")
 
 
 @pytest.mark.parametrize(
@@ -121,24 +105,12 @@ def test_init_writes_a_recipe_once(here: Path) -> None:
         (["demo", "--threads", "-1"], "--threads"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["asd", *words])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    line = captured.err.strip().splitlines()[-1]
-    assert line.startswith("asd: ")
-    assert message in line
-    assert "Traceback" not in captured.err
-    assert not (here / "runs" / "cues").exists()  # nothing half-written
+def test_bad_input_is_one_line_and_exit_code_2(refusal: Refusal, words: list[str], message: str) -> None:
+    assert message in refusal(*words)
 
 
 def test_version(here: Path) -> None:
-    assert CliRunner().invoke(app, ["--version"]).output == f"asd {__version__}\n"
+    assert invoke("--version").output == f"asd {__version__}\n"
 
 
 def test_help_and_suite_show_import_nothing_heavy() -> None:

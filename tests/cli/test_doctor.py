@@ -1,7 +1,6 @@
 """asd doctor: every problem comes with a fix, and only what breaks asd is an error."""
 
 import importlib
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -9,19 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from antishortcut import __version__, hardware
-from antishortcut.cli import app, info, main
+from antishortcut.cli import info
 from antishortcut.cli.info import examine
 from antishortcut.data import readers
+from tests.conftest import Ended, asd, invoke
 from tests.data.official import make_ade, make_camvid, make_cifar, make_tiny, picture
 
 
 def test_doctor_reports_versions_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    result = CliRunner().invoke(app, ["doctor", "--json"], catch_exceptions=False)
-    results = json.loads(result.stdout)
+    results = asd("doctor")
     assert results["broken"] == []
     assert results["versions"]["antishortcut"] == __version__
     assert results["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -31,7 +29,7 @@ def test_doctor_reports_versions_and_defaults(monkeypatch: pytest.MonkeyPatch) -
     assert results["a run uses"]["teacher precision"] == "bfloat16"
     assert results["a run uses"]["student precision"] == "bf16-mixed"
     assert results["environment"]["ANTISHORTCUT_NATIVE"] == "bfloat16"
-    printed = CliRunner().invoke(app, ["doctor"], catch_exceptions=False).stdout
+    printed = invoke("doctor").stdout
     for words in ("torch", "processor", "data root", "bf16-mixed", "next: asd demo"):
         assert words in printed
 
@@ -72,7 +70,7 @@ def test_missing_extras_are_listed_with_their_command(monkeypatch: pytest.Monkey
     assert {"dev", "docs"}.isdisjoint(result["missing extras"])
 
 
-def test_only_what_breaks_asd_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_breaks_asd_is_an_error(monkeypatch: pytest.MonkeyPatch, ended: Ended) -> None:
     installed, load = info._installed, importlib.import_module
     versions = {"timm": None, "typer": "0.1.0"}
     monkeypatch.setattr(info, "_installed", lambda name: versions.get(name, installed(name)))
@@ -83,14 +81,11 @@ def test_only_what_breaks_asd_is_an_error(monkeypatch: pytest.MonkeyPatch, capsy
         return load(name, package)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    monkeypatch.setattr(sys, "argv", ["asd", "doctor"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    line = captured.err.strip().splitlines()[-1]
+    out, error, code = ended("doctor")
+    assert code == 2
+    line = error.strip().splitlines()[-1]
     assert line.startswith("asd: asd cannot run here: ")
     assert "timm is missing: pip install 'timm>=" in line
     assert "typer is 0.1.0: pip install 'typer>=" in line
     assert "torchvision cannot be imported (operator torchvision::nms does not exist)" in line
-    assert "data root" in captured.out  # the rest is printed all the same
+    assert "data root" in out  # the rest is printed all the same

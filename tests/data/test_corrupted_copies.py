@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.data import DATASETS, derived
 from antishortcut.data.corruptions import (
     CORRUPTIONS,
@@ -32,6 +30,7 @@ from antishortcut.data.synthetic import CLASSES, make_cues
 from antishortcut.data.synthetic_segmentation import make_scenes
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet
+from tests.conftest import asd, invoke
 
 TWO = ("contrast", "gaussian_noise")
 N = 12
@@ -212,10 +211,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(DATASETS["cues"], options={"rho": 0.9, "count": 10, "test_count": 40})
     monkeypatch.setitem(DATASETS, "cues", small)
     out = tmp_path / "cues-c"
-    words = ["--names", "fog,contrast", "--limit", "20", "--set-name", "conflict", "--json"]
-    result = CliRunner().invoke(app, ["corrupt", "cues", str(out), *words])
-    assert (result.exit_code, result.exception) == (0, None)
-    printed = json.loads(result.output[result.output.index("{") :])
+    printed = asd("corrupt", "cues", out, "--names", "fog,contrast", "--limit", 20, "--set-name", "conflict")
     assert (printed["folder"], printed["sheet"]) == (str(out), str(out / "contact.png"))
     assert [printed["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
     assert (out / "contact.png").exists()
@@ -226,9 +222,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["cues", "--set-name", "confict"], "did you mean 'conflict'"),
         (["cues", "--limit", "0"], "--limit must be at least 1"),
     ):
-        result = CliRunner().invoke(app, ["corrupt", words[0], str(tmp_path / "other"), *words[1:]])
-        assert result.exit_code != 0
-        assert message in str(result.exception)
+        with pytest.raises(UserError, match=message):
+            invoke("corrupt", words[0], tmp_path / "other", *words[1:])
 
 
 @pytest.fixture(scope="module")

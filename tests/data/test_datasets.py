@@ -231,17 +231,27 @@ def test_damaged_cifar100_names_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("data", "labels", "message"),
     [
-        {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]},
-        {"data": np.zeros((2, 3072), np.float32), "fine_labels": [0, 1]},
-        {"data": np.zeros((2, 3072), np.uint8)},
-        {"data": np.zeros((2, 3072), np.uint8), "fine_labels": ["a", "b"]},
+        (np.zeros((2, 3072), np.uint8), [0], "does not hold CIFAR-100 images"),
+        (np.zeros((2, 3072), np.float32), [0, 1], "does not hold CIFAR-100 images"),
+        (np.zeros((2, 3072), np.uint8), None, "does not hold CIFAR-100 images"),
+        (np.zeros((2, 3072), np.uint8), ["a", "b"], "does not hold CIFAR-100 images"),
+        (np.array(["a"]), [0], "not allowed"),
+        (np.array([None]), [0], "not allowed"),
     ],
 )
-def test_cifar100_with_wrong_content(tmp_path: Path, content: dict[str, Any]) -> None:
+def test_cifar100_with_wrong_content(tmp_path: Path, data: Any, labels: Any, message: str) -> None:
+    content = {"data": data} if labels is None else {"data": data, "fine_labels": labels}
     (make_cifar(tmp_path) / readers.CIFAR / "train").write_bytes(pickle.dumps(content, 2))
-    refused("train does not hold CIFAR-100 images", "cifar100", tmp_path)
+    refused(f"train .*{message}", "cifar100", tmp_path)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_arrays_in_columns_are_read_from_pickles(tmp_path: Path, protocol: int) -> None:
+    data = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    (tmp_path / "p").write_bytes(pickle.dumps({b"data": np.asfortranarray(data), "raw": b"\xff"}, protocol))
+    assert np.array_equal(readers.read_pickle(tmp_path / "p", 0, "", "hint")["data"], data)
 
 
 def test_real_cifar100_agrees_with_torchvision() -> None:

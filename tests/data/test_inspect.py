@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from antishortcut.cli import main
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.contact_sheet import GAP, LINE, TILE
 from antishortcut.data.inspect import Finding, contact_sheet, look, open_finding, summarise
 from antishortcut.errors import UserError
 from antishortcut.types import ImageSet
+from tests.conftest import Ended
 from tests.data.official import make_folder, make_masked, mask, picture, real
 from tests.data.test_groups import make_birds
 
@@ -29,17 +28,12 @@ class Check(Protocol):
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+def check(ended: Ended) -> Check:
     """The JSON (or text) of asd check, its exit code, and its last line on standard error."""
 
     def run(*words: object, text: bool = False) -> tuple[Any, int, str]:
-        monkeypatch.setattr(sys, "argv", ["asd", "check", *map(str, words), *([] if text else ["--json"])])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        last = (captured.err.strip().splitlines() or [""])[-1]
-        return captured.out if text else json.loads(captured.out), int(caught.value.code or 0), last
+        out, error, code = ended("check", *words, *([] if text else ["--json"]))
+        return out if text else json.loads(out), code, error.strip().rpartition("\n")[2]
 
     return run
 

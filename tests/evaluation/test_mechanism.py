@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 from antishortcut.analysis.directions import (
     describe,
@@ -18,7 +17,6 @@ from antishortcut.analysis.directions import (
 )
 from antishortcut.analysis.features import features, first_of_classes, tsne
 from antishortcut.analysis.moments import Moments
-from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.synthetic import make_cues
 from antishortcut.evaluation import evaluate
@@ -27,6 +25,7 @@ from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import FileSet, ImageSet
+from tests.conftest import asd
 from tests.hostile.test_disks import disk as disk
 from tests.hostile.test_disks import filled
 
@@ -159,14 +158,8 @@ def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_displaced_directions_are_reused_and_abandoned_ones_lost(seed: int, tmp_path: Path) -> None:
     """What held on the demo's teachers of three seeds (docs/results.md), with margin."""
-    out = tmp_path / "audit"
-    runs = str(tmp_path / "runs")
-    taught = CliRunner().invoke(app, ["teach", "cues", "--set", f"teacher.seed={seed}", "--runs", runs, "--json"])
-    assert taught.exit_code == 0, taught.output
-    teacher = json.loads(taught.stdout)["teacher"]
-    done = CliRunner().invoke(app, ["audit", "--teacher", teacher, "--out", str(out), "--json"])
-    assert done.exit_code == 0, done.output
-    message = json.loads(done.stdout)["explained"]
+    teacher = asd("teach", "cues", "--set", f"teacher.seed={seed}", "--runs", tmp_path / "runs")["teacher"]
+    message = asd("audit", "--teacher", teacher, "--out", tmp_path / "audit")["explained"]
     displaced, abandoned = message["displaced"], message["abandoned"]
     assert displaced["early"]["texture"] > 0.6 > 0.1 > displaced["early"]["shape"]
     assert displaced["final"]["shape"] > 0.4 > 0.3 > displaced["final"]["texture"]  # reused

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe, Run
 from antishortcut.data import Loader
 from antishortcut.data import corruptions as made
@@ -24,6 +22,7 @@ from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import AnySet, ImageSet
+from tests.conftest import asd, invoke
 
 
 def first_test(context: EvalContext) -> ImageSet:
@@ -181,10 +180,8 @@ def test_a_folder_that_is_not_there_is_an_error(folder: RunDir, context: EvalCon
 
 
 def test_the_command(folder: RunDir, tmp_path: Path) -> None:
-    command = ["evaluate", str(folder.path), "--on", "groups,corruptions", "--reference", str(folder.path), "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    scores = json.loads(result.stdout)["runs"][0]["scores"]
+    result = asd("evaluate", folder.path, "--on", "groups,corruptions", "--reference", folder.path)
+    scores = result["runs"][0]["scores"]
     assert scores["corruptions"]["values"]["mce_relative"] == pytest.approx(1.0)
     for wrong, complaint in (
         (["--at", "corruptions"], "write NAME=FOLDER"),
@@ -192,9 +189,8 @@ def test_the_command(folder: RunDir, tmp_path: Path) -> None:
         (["--on", ","], "names nothing to measure"),
         (["--reference", str(folder.path)], "--reference is for --on corruptions"),
     ):
-        failed = CliRunner().invoke(app, ["evaluate", str(folder.path), *wrong])
-        assert isinstance(failed.exception, UserError)
-        assert complaint in str(failed.exception)
+        with pytest.raises(UserError, match=complaint):
+            invoke("evaluate", folder.path, *wrong)
 
 
 def test_copies_of_other_images_are_refused(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
@@ -247,12 +243,9 @@ def test_lost_artifacts_and_damaged_scores_are_computed_again(folder: RunDir, co
 def test_a_run_copied_away_finds_its_teacher(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:
     away = tmp_path / "elsewhere" / "lone"
     shutil.copytree(folder.path, away)
-    command = ["evaluate", str(away), "--on", "mechanism"]
-    failed = CliRunner().invoke(app, command)
-    assert isinstance(failed.exception, UserError)
-    assert "as --runs" in str(failed.exception)
-    done = CliRunner().invoke(app, [*command, "--runs", str(context.runs)])
-    assert done.exit_code == 0, done.output
+    with pytest.raises(UserError, match="as --runs"):
+        invoke("evaluate", away, "--on", "mechanism")
+    invoke("evaluate", away, "--on", "mechanism", "--runs", context.runs)
 
 
 # --- Images that the early teacher gets wrong ---

@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
-from typer.testing import CliRunner
 
-from antishortcut.cli import app, main
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError
 from antishortcut.evaluation.stylize import open_stylized, write_stylized
@@ -35,6 +33,7 @@ from antishortcut.evaluation.stylize.adain import (
 from antishortcut.evaluation.stylize.generate import another_class, any_style
 from antishortcut.models import build
 from antishortcut.types import DataSplits, FileSet
+from tests.conftest import Refusal, asd, invoke
 from tests.data.official import picture
 
 TRAINING = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_stylizer.py"))
@@ -369,62 +368,46 @@ name = "cnn-2-16"
 """
 
 
-def asd(*words: str) -> Any:
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(SMALL)
-    return tmp_path
+def small(here: Path) -> Path:
+    (here / "small.toml").write_text(SMALL)
+    return here
 
 
-def test_the_command(here: Path, public: tuple[Path, Path], folder: Path) -> None:
+def test_the_command(small: Path, public: tuple[Path, Path], folder: Path) -> None:
     few = ["--limit", "20", "--threads", "1"]
     first = asd("stylize", "small.toml", "out", "--stylizer", str(folder), *few, "--files")
     assert (first["facts"]["weights"], first["facts"]["count"]) == ("own", 20)
     assert Path(first["sheet"]).is_file()
-    assert len(list((here / "out/images").rglob("*.png"))) == 20
+    assert len(list((small / "out/images").rglob("*.png"))) == 20
     vgg, decoder = (str(path) for path in public)
     ref = asd("stylize", "small.toml", "ref", "--vgg", vgg, "--decoder", decoder, "--limit", "3", "--threads", "1")
     assert ref["facts"]["weights"] == "reference"
     words = ["stylize", "small.toml", "out", "--stylizer", str(folder), *few]
-    assert "stylised copies" in CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert "stylised copies" in invoke(*words).stdout
 
 
-def test_the_training_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_script(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train_stylizer.py", "small.toml", "stylizer", "--epochs", "1", "--steps", "2"]
     monkeypatch.setattr(sys, "argv", words)
     TRAINING["main"]()
-    assert load(here / "stylizer").facts["steps"] == 2
+    assert load(small / "stylizer").facts["steps"] == 2
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["small.toml", "out"], "give public weights"),
-        (["small.toml", "out", "--vgg", "v.pth", "--decoder", "d.pth"], "no weights at v.pth"),
-        (["small.toml", "out", "--stylizer", "OWN", "--magnify", "2"], "public weights"),
-        (["small.toml", "out", "--stylizer", "abc"], "no stylizer"),
-        (["small.toml", "out", "--stylizer", "OWN", "--alpha", "2"], "between 0"),
-        (["small.toml", "out", "--stylizer", "OWN", "--styles", "nowhere"], "no pictures in nowhere"),
-        (["small.toml", "out", "--stylizer", "OWN", "--styles", "."], "no pictures in"),
-        (["small.toml", "out", "--stylizer", "OWN", "--set-name", "conflct"], "did you mean 'conflict'"),
-        (["small.toml", "out", "--stylizer", "OWN", "--limit", "0"], "--limit"),
+        ([], "give public weights"),
+        (["--vgg", "v.pth", "--decoder", "d.pth"], "no weights at v.pth"),
+        (["--stylizer", "OWN", "--magnify", "2"], "public weights"),
+        (["--stylizer", "abc"], "no stylizer"),
+        (["--stylizer", "OWN", "--alpha", "2"], "between 0"),
+        (["--stylizer", "OWN", "--styles", "nowhere"], "no pictures in nowhere"),
+        (["--stylizer", "OWN", "--styles", "."], "no pictures in"),
+        (["--stylizer", "OWN", "--set-name", "conflct"], "did you mean 'conflict'"),
+        (["--stylizer", "OWN", "--limit", "0"], "--limit"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, folder: Path, words: list[str], message: str,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["asd", "stylize", *(str(folder) if word == "OWN" else word for word in words)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err.strip().splitlines()[-1]
-    assert {path.name for path in here.iterdir()} == {"small.toml"}
+@pytest.mark.usefixtures("small")
+def test_bad_input_is_one_line_and_exit_code_2(folder: Path, words: list[str], message: str, refusal: Refusal) -> None:
+    assert message in refusal("stylize", "small.toml", "out", *(folder if word == "OWN" else word for word in words))

@@ -1,14 +1,11 @@
 """asd bench: every method is timed, its phases add up, and teacher passes are counted."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.errors import UserError
 from antishortcut.experiments.benchmark import PHASES, bench, pair_of, ratio_of
 from antishortcut.methods import METHODS, method_options, method_roles
+from tests.conftest import asd, invoke
 
 NO_COMPILE = ["--teacher-compile", "off"]  # compiling takes half a minute
 
@@ -30,19 +27,12 @@ def test_ratios_are_of_the_same_round() -> None:
 
 def test_bench_command() -> None:
     words = ["bench", "--pair", "cnn-4-16:cnn-2-16", "--methods", "kd,contrast", "--batch", "4", "--rounds", "2"]
-    result = CliRunner().invoke(app, [*words, "--json", *NO_COMPILE])
-    assert result.exit_code == 0, result.output
-    results = json.loads(result.stdout)
-    assert set(results["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
-    assert CliRunner().invoke(app, [*words, *NO_COMPILE]).exit_code == 0
+    assert set(asd(*words, *NO_COMPILE)["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
+    invoke(*words, *NO_COMPILE)
 
 
 def test_bench_of_a_recipe() -> None:
-    result = CliRunner().invoke(
-        app, ["bench", "--pair", "cues", "--methods", "kd", "--rounds", "1", "--json", *NO_COMPILE]
-    )
-    assert result.exit_code == 0, result.output
-    results = json.loads(result.stdout)
+    results = asd("bench", "--pair", "cues", "--methods", "kd", "--rounds", "1", *NO_COMPILE)
     assert results["pair"] == "cnn-32-64:cnn-8-64"
     assert results["images"] == {"classes": 10, "count": 8_000, "side": 32}
     assert results["batch"] == 64

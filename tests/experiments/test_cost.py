@@ -1,14 +1,11 @@
 """What a suite costs: steps are counted as the loader counts them, each kind is measured once, sums are as by hand."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.config.recipe import (
     DataSettings,
     Execution,
@@ -32,6 +29,7 @@ from antishortcut.experiments.suites import open_suite
 from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
+from tests.conftest import asd, invoke
 from tests.data.official import make_ade, make_camvid, make_cifar, make_folder, make_masked
 
 
@@ -241,29 +239,23 @@ def test_every_kind_of_step_can_be_measured(
 # --- The command ---
 
 
-def show(*words: str) -> str:
-    result = CliRunner().invoke(app, ["suite", "show", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_show_measures_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "STEPS", 1)
     small = [word for text in ("data.options.count=64", "optim.batch=8") for word in ("--set", text)]
-    words = ["desk-cues", *small, "--only", "kd", "--runs", str(tmp_path)]
-    assert "add --measure for the hours on this machine" in show(*words)
-    assert isinstance(json.loads(show(*words, "--json")), list)
-    printed = show(*words, "--measure", "--device", "cpu", "--threads", "1")
+    words = ["suite", "show", "desk-cues", *small, "--only", "kd", "--runs", str(tmp_path)]
+    assert "add --measure for the hours on this machine" in invoke(*words).stdout
+    assert isinstance(asd(*words), list)
+    printed = invoke(*words, "--measure", "--device", "cpu", "--threads", "1").stdout
     assert "one after the other" in printed
     assert "evaluation is not counted" in printed
 
 
 def test_json_has_the_papers_hours_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Stopwatch", lambda execution: Fake())
-    words = ["table6", "--runs", str(tmp_path), "--json"]
-    result = json.loads(show(*words, "--measure"))
+    words = ["suite", "show", "table6", "--runs", str(tmp_path)]
+    result = asd(*words, "--measure")
     assert result["paper"] == {"a100_hours": 54.0, "left_out": 0}
-    assert result["runs"] == json.loads(show(*words))
+    assert result["runs"] == asd(*words)
     cost = result["cost"]
     assert (cost["estimate"], cost["machine"], [row["suite"] for row in cost["pairs"]]) == (True, "an abacus", ["P1"])
     assert cost["hours"] == pytest.approx(cost["pairs"][0]["student_hours"] + cost["pairs"][0]["teacher_hours"])

@@ -1,6 +1,5 @@
 """What runs of a suite share and need: one training of a teacher, their own folders, images, devices."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -13,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, evaluate
@@ -29,6 +26,7 @@ from antishortcut.run_dir import InUse, RunDir
 from antishortcut.teachers import selection
 from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.pipeline import Session, distill, rewind, teach
+from tests.conftest import asd, invoke
 
 SMALL = (
     "epochs=1", "teacher.name=cnn-4-16", "student.name=cnn-2-16", "data.name=cues", "data.augment=crop",
@@ -211,9 +209,8 @@ def test_one_evaluation_that_fails_stops_no_other(recipe: Recipe, session: Sessi
 def test_status_shows_what_is_not_scored(learned: Path) -> None:
     words = ["suite", "status", "beyond-cues", "--only", "beyond-cues/kd", "--seeds", "1", "--runs", str(learned)]
     words += [word for text in (*SMALL, *KEPT) for word in ("--set", text)]
-    message = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-    assert json.loads(message.stdout) == {"beyond-cues/kd-s1": "not scored"}  # hard is not there
-    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert asd(*words) == {"beyond-cues/kd-s1": "not scored"}  # hard is not there
+    shown = invoke(*words).stdout
     assert "not scored" in shown
     assert "1 of 1 students are trained" in shown
     only = job("kd").model_copy(update={"on": ("clean",)})

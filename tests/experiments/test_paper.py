@@ -4,13 +4,10 @@ import json
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe, teach_run
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.cost import known_sizes
@@ -38,6 +35,8 @@ from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import build, feature_shapes
 from antishortcut.teachers.trajectory import snapshot_steps
 from antishortcut.types import Shape, Sizes
+from tests.conftest import asd, invoke
+from tests.experiments.test_suites import settings
 
 RUNS = {  # suite: students at either scale
     "table1": 120, "table2": 120, "table3": 72, "table4": 30, "table5": 144, "table6": 12, "table7": 15, "table8": 60,
@@ -62,11 +61,6 @@ def scale(request: pytest.FixtureRequest) -> str:
 def every(scale: str) -> Suite:
     """All runs of the paper at a scale, each once."""
     return opened("paper", scale)
-
-
-def settings(job: Job) -> dict[str, Any]:
-    """A job's method with every setting, as a run has it."""
-    return method_options(job.method, job.recipe.methods.get(job.method, {}) | job.options)
 
 
 @cache
@@ -272,30 +266,28 @@ def test_segmentation_has_the_settings_of_the_text(name: str) -> None:
 # --- The command ---
 
 
-def invoke(*words: str) -> str:
-    result = CliRunner().invoke(app, ["suite", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def show(*words: str) -> str:
+    return invoke("suite", "show", *words).stdout
 
 
 def test_show_prints_the_papers_hours() -> None:
-    assert "540 A100-hours" in invoke("show", "table1")
-    assert "A100" not in invoke("show", "table6", "--scale", "desk")
-    assert "A100" not in invoke("show", "table6", "--set", "epochs=3")
-    assert "A100" not in invoke("show", "beyond-cifar")
-    assert "left out" not in invoke("show", "table6")
-    message = " ".join(invoke("show", "paper").split())  # 336 × 4.5 h and 72 × 75 / 9 h
+    assert "540 A100-hours" in show("table1")
+    assert "A100" not in show("table6", "--scale", "desk")
+    assert "A100" not in show("table6", "--set", "epochs=3")
+    assert "A100" not in show("beyond-cifar")
+    assert "left out" not in show("table6")
+    message = " ".join(show("paper").split())  # 336 × 4.5 h and 72 × 75 / 9 h
     assert "2,112 A100-hours as the paper counts (" in message
     assert "not counted; 36 runs that it gives no hours for are left out)" in message
-    assert "batch=32" in invoke("show", "s-table8")
-    assert "rewind" in invoke("show", "rewind", "--only", "asd-rewind")
+    assert "batch=32" in show("s-table8")
+    assert "rewind" in show("rewind", "--only", "asd-rewind")
 
 
 def test_list_and_status_at_desk_scale(tmp_path: Path) -> None:
-    listed = {row["name"]: row for row in json.loads(invoke("list", "--scale", "desk", "--json"))}
+    listed = {row["name"]: row for row in asd("suite", "list", "--scale", "desk")}
     assert {name: row["students"] for name, row in listed.items()} == RUNS
     assert all("desk scale" in row["what"] for row in listed.values())
-    message = json.loads(invoke("status", "table6", "--scale", "desk", "--runs", str(tmp_path), "--json"))
+    message = asd("suite", "status", "table6", "--scale", "desk", "--runs", str(tmp_path))
     assert set(message) == {
         f"P1-desk/{name}-s{s}" for name in ("kd", "asd-no-ss", "asd-no-tc", "asd") for s in (1, 2, 3)
     }

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torture.forks import descendants
-from typer.testing import CliRunner, Result
+from torture.kills import wait_until_ended
 
-from antishortcut.cli import app, main
 from antishortcut.cli import suite as command
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
@@ -31,6 +29,7 @@ from antishortcut.methods import method_options, method_roles
 from antishortcut.run_dir import RunDir, find_twin
 from antishortcut.teachers.trajectory import snapshot_steps
 from antishortcut.training.pipeline import Session
+from tests.conftest import Refusal, asd, invoke, same_weights
 
 NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}
 OWN = [name for name in SUITES if name.startswith(("beyond", "desk"))]  # the paper's are in test_paper
@@ -205,46 +204,23 @@ def test_only_takes_names_patterns_and_folders() -> None:
         (["show", "beyond-cues", "--scale", "desk"], "has one size only"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    tmp_path: Path,
-    words: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["asd", "suite", *words])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.strip().splitlines()
-    assert line.startswith("asd: ")
-    assert message in line
-    assert not any(tmp_path.iterdir())
-
-
-def invoke(*words: str) -> Result:
-    """A sub-command that must succeed."""
-    result = CliRunner().invoke(app, ["suite", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
+def test_mistakes_are_one_line_and_exit_code_2(words: list[str], message: str, refusal: Refusal) -> None:
+    assert message in refusal("suite", *words)
 
 
 def test_list_and_show() -> None:
-    listed = {row["name"]: row for row in json.loads(invoke("list", "--json").stdout)}
+    listed = {row["name"]: row for row in asd("suite", "list")}
     assert list(listed) == list(SUITES)
     assert listed["beyond-cues"]["students"] == len(open_suite("beyond-cues").jobs)
     assert listed["beyond-groups"]["students"] is None
     assert "data.name=groups:PATH" in listed["beyond-groups"]["what"]
-    assert "beyond-cues" in invoke("list").stdout
-    shown = json.loads(invoke("show", "beyond-cues", "--only", "other-*", "--seeds", "1", "--json").stdout)
+    assert "beyond-cues" in invoke("suite", "list").stdout
+    shown = asd("suite", "show", "beyond-cues", "--only", "other-*", "--seeds", "1")
     assert [job["name"] for job in shown] == ["other-seed", "other-network", "other-network-final"]
     (job,) = open_suite("beyond-cues", (), ["beyond-cues/other-network"], [1]).jobs
     assert shown[1].pop("resolved") == settings(job)
     assert Job.model_validate(shown[1]) == job
-    printed = invoke("show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
+    printed = invoke("suite", "show", "beyond-cues", "--only", "beyond-cues/other-*").stdout
     for words in ("15% of another seed", "final of cnn-8-64", "15 students"):
         assert words in printed
 
@@ -269,7 +245,7 @@ def test_which_suites_cache_teacher_outputs(
 
     monkeypatch.setattr("antishortcut.experiments.launcher.run_jobs", run_jobs)
     monkeypatch.setattr("antishortcut.experiments.launcher.check_images", lambda *words: None)
-    invoke("run", name, "--scale", "desk", "--runs", str(tmp_path), *flags)
+    invoke("suite", "run", name, "--scale", "desk", "--runs", str(tmp_path), *flags)
     assert caches == [cached]
 
 
@@ -321,9 +297,7 @@ def folders(runs: Path) -> dict[str, RunDir]:
 
 def same(one: RunDir, two: RunDir) -> None:
     """The same weights bit for bit, by the same steps."""
-    weights, expected = load_file(one.student), load_file(two.student)
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[key], expected[key]) for key in weights)
+    assert same_weights(one.student, two.student)
     assert one.history() == two.history()
 
 
@@ -333,7 +307,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("suite") / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_engine", lambda name, place, *more: InProcess(place))
-        result = invoke("run", *PART, "--runs", str(runs), "--threads", "1")
+        result = invoke("suite", "run", *PART, "--runs", str(runs), "--threads", "1")
     assert f"3 students are there; next: asd report {runs}/beyond-cues" in result.stdout
     for name in THREE:
         assert f"beyond-cues/{name}-s1: val accuracy" in result.stderr
@@ -367,21 +341,21 @@ def test_the_same_command_again_trains_nothing(carried: Path) -> None:
         return {str(path): path.stat().st_mtime_ns for path in files}
 
     before = written()
-    result = invoke("run", *PART, "--runs", str(carried), "--jobs", "1", "--threads", "1", "--json")
-    assert json.loads(result.stdout) == {"done": 3, "failed": {}, "runs": 3}
+    result = asd("suite", "run", *PART, "--runs", carried, "--jobs", "1", "--threads", "1")
+    assert result == {"done": 3, "failed": {}, "runs": 3}
     assert written() == before
 
 
 def test_status_counts_finished_and_waiting_runs(carried: Path, tmp_path: Path) -> None:
     part = [*PART[:-1], "1,2", "--runs"]
-    states = json.loads(invoke("status", *part, str(carried), "--json").stdout)
+    states = asd("suite", "status", *part, str(carried))
     assert {title for title, state in states.items() if state == "finished"} == {f"beyond-cues/{n}-s1" for n in THREE}
     assert {title for title, state in states.items() if state == "waiting"} == {f"beyond-cues/{n}-s2" for n in THREE}
-    assert "3 of 6 students are trained" in invoke("status", *part, str(carried)).stdout
+    assert "3 of 6 students are trained" in invoke("suite", "status", *part, str(carried)).stdout
     half = tmp_path / "beyond-cues" / "kd-s1"
     half.mkdir(parents=True)
     shutil.copy(carried / "beyond-cues" / "kd-s1" / "run.json", half)
-    assert json.loads(invoke("status", *part, str(tmp_path), "--json").stdout)["beyond-cues/kd-s1"] == "begun"
+    assert asd("suite", "status", *part, str(tmp_path))["beyond-cues/kd-s1"] == "begun"
 
 
 def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path) -> None:
@@ -389,11 +363,10 @@ def test_a_run_started_by_hand_is_the_same(carried: Path, tmp_path: Path) -> Non
     shutil.copytree(carried / "teachers", runs / "teachers")
     held = ["data.val_fraction=0.1", f"teacher.keep={list(KEPT)}", "teacher.seed=1", "method.strength=1.0"]
     words = ["distill", "cues", "--method", "contrast", *(w for s in held for w in ("--set", s)), *SET, "--seed", "1"]
-    words += ["--suite", "by-hand", "--name", "contrast-1", "--runs", str(runs), "--threads", "1", "--json"]
-    result = CliRunner().invoke(app, [*words, "--cache-teachers"], catch_exceptions=False)  # as suites do
-    assert result.exit_code == 0, result.output
+    words += ["--suite", "by-hand", "--name", "contrast-1", "--runs", str(runs), "--threads", "1"]
+    result = asd(*words, "--cache-teachers")  # as suites do
     folder = folders(carried)["contrast-1"]
-    assert json.loads(result.stdout)["hash"] == folder.read()[0].hash
+    assert result["hash"] == folder.read()[0].hash
     same(RunDir(runs / "by-hand" / "contrast-1-s1"), folder)
 
 
@@ -425,7 +398,7 @@ def test_a_run_that_another_suite_has_is_copied(carried: Path, tmp_path: Path) -
     shutil.copytree(carried, runs)
     source = folders(runs)["kd"]
     words = ["run", "desk-cues", *SET, "--seeds", "1", "--runs", str(runs), "--threads", "1", "--only"]
-    assert json.loads(invoke(*words, "kd", "--json").stdout) == {"done": 1, "failed": {}, "runs": 1}
+    assert asd("suite", *words, "kd") == {"done": 1, "failed": {}, "runs": 1}
     copy = RunDir(runs / "desk-cues" / "kd-s1")
     same(copy, source)
     assert copy.result() == source.result() | {"copy_of": "beyond-cues/kd-s1"}
@@ -526,13 +499,6 @@ def test_an_interrupted_suite_resumes_bit_identically(
         assert not (folder.path / "resume").exists()
 
 
-def alive(number: int) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 def test_runs_stop_when_the_command_is_killed(carried: Path, tmp_path: Path) -> None:
     """Or they would train on and hold their folders."""
@@ -544,9 +510,6 @@ def test_runs_stop_when_the_command_is_killed(carried: Path, tmp_path: Path) -> 
     workers = list(descendants(process.pid))
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    end = time.monotonic() + 60
-    while any(alive(worker) for worker in workers):
-        assert time.monotonic() < end, "it goes on alone"
-        time.sleep(0.05)
+    wait_until_ended(workers)
     assert not list(runs.glob("beyond-cues/*/result.json"))
     assert list(log.parent.glob("resume/*.pt"))

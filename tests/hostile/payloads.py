@@ -31,7 +31,11 @@ def pickles(marker: Path) -> dict[str, bytes]:
     named = {f"{module}.{name}": call(module, name, text.format(marker)) for (module, name), text in CALLS.items()}
     touch = f"touch {marker}".encode()
     inner = call("builtins", "exec", f"open('{marker}', 'w').close()")
+    scalar = b"multiarray\nscalar\ncnumpy\ndtype\n" + text(b"O8")  # one of type object is a pickle of its own
+    scalar += b"\x89\x88\x87Rc_codecs\nencode\n" + text(inner) + text(b"latin1") + b"\x86R\x86Rs."
     return named | {
+        "object of numpy 1": b"\x80\x02}" + text(b"a") + b"cnumpy.core." + scalar,
+        "object of numpy 2": b"\x80\x02}" + text(b"a") + b"cnumpy._core." + scalar,
         "STACK_GLOBAL": b"\x80\x04X\x02\x00\x00\x00osX\x06\x00\x00\x00system\x93(V" + touch + b"\ntR.",
         "INST": b"(V" + touch + b"\nios\nsystem\n.",
         "OBJ": b"(cos\nsystem\nV" + touch + b"\no.",

@@ -27,6 +27,7 @@ from antishortcut.experiments.worker import guarded
 from antishortcut.fileio import atomic_write
 from antishortcut.report import build
 from tests.browser.fake_runs import student
+from tests.conftest import Refusal, invoke
 
 
 def killed(work: Callable[[], None]) -> None:
@@ -50,13 +51,6 @@ def killing_before(number: int) -> Any:
         replace(source, target)
 
     return move
-
-
-def asd(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
-    monkeypatch.setattr(sys, "argv", ["asd", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
 
 
 @pytest.fixture
@@ -84,14 +78,13 @@ def test_a_full_disk_is_named(disk: Path) -> None:
     assert [path.name for path in disk.iterdir()] == ["rest"]
 
 
-def test_init_on_a_full_disk_leaves_nothing(
-    disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_on_a_full_disk_leaves_nothing(disk: Path, refusal: Refusal) -> None:
     filled(disk)
-    assert asd(monkeypatch, "init", str(disk / "recipe.toml")) == 2
-    assert f"asd: {disk}/recipe.toml: No space left on device; make room" in capsys.readouterr().err
+    assert refusal("init", disk / "recipe.toml").startswith(
+        f"asd: {disk}/recipe.toml: No space left on device; make room"
+    )
     (disk / "rest").unlink()
-    assert not asd(monkeypatch, "init", str(disk / "recipe.toml"))
+    invoke("init", disk / "recipe.toml")
     assert (disk / "recipe.toml").read_text() == recipe_template()
 
 
@@ -125,14 +118,11 @@ SHORT = [
 
 @pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
 def test_running_out_of_memory_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("antishortcut.cli.train.load_recipe", failing(error))
-    assert asd(monkeypatch, "teach", "cues") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("asd: out of memory (")
-    result = guarded(failing(error))["error"]
-    assert result.startswith("out of memory (")
+    assert refusal("teach", "cues").startswith("asd: out of memory (")
+    assert guarded(failing(error))["error"].startswith("out of memory (")
     assert capsys.readouterr().err == ""
 
 
@@ -194,20 +184,16 @@ def test_a_worker_on_a_read_only_disk_is_one_line(capsys: pytest.CaptureFixture[
 )
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_damaged_result_is_named(
-    damaged: Any, what: str, more: tuple[str, ...],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5)
+    damaged: Any, what: str, more: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    folder = student(here / "P2" / "kd-s1", "kd", 1, 0.5)
     run, _ = folder.read()
     monkeypatch.setattr("antishortcut.training.pipeline.distill", lambda *words, **named: run)
-    words = ("distill", "cues", "--runs", str(tmp_path), *more)
-    assert not asd(monkeypatch, *words)
-    capsys.readouterr()
+    words = ("distill", "cues", "--runs", here, *more)
+    invoke(*words)
     (folder.path / "result.json").write_text(json.dumps(damaged))
-    assert asd(monkeypatch, *words) == 2
-    message = capsys.readouterr()
-    assert message.err == f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder\n"
-    assert message.out == ""
+    line = f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder"
+    assert refusal(*words) == line
 
 
 @pytest.mark.parametrize("name", ["", ".a", "a/b", "a\\b", "a\0", "a\n", "a\udcff", "teachers"])

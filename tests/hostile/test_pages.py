@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import random
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
 
-from antishortcut.cli import main
 from antishortcut.cli.options import print_json, table, tell
 from antishortcut.errors import UserError, one_line, printable
 from antishortcut.progress import ProgressBar
 from antishortcut.report import make_report
 from antishortcut.report.text import plain
 from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
-from tests.browser.test_report_page import CHROMIUM, DESKTOP, chromium, opened  # noqa: F401 (chromium is a fixture)
+from tests.browser.test_report_page import CHROMIUM, DESKTOP, Opened, chromium, opened  # noqa: F401 (chromium is a fixture)
+from tests.conftest import Ended
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -84,17 +83,22 @@ INJECTED = (
 )
 
 
+def shown(browser: Browser, path: Path) -> Opened:
+    """A page that ran nothing and has no element of theirs."""
+    result = opened(browser, path.as_uri(), DESKTOP)
+    result.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert result.said == []
+    assert result.page.evaluate("window.ran === undefined")
+    assert result.page.evaluate(INJECTED) == 0
+    return result
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
 def test_the_report_runs_nothing_and_has_no_element_of_theirs(
     browser: Browser, runs: Path, made: dict[str, Any]
 ) -> None:
-    address = (runs / "report.html").as_uri()
-    result = opened(browser, address, DESKTOP)
-    page = result.page
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert result.said == []
-    assert page.evaluate("window.ran === undefined")
-    assert page.evaluate(INJECTED) == 0
+    result = shown(browser, runs / "report.html")
+    page, address = result.page, (runs / "report.html").as_uri()
     assert page.locator("script").count() == 3
     assert [url for url in result.asked if url != address and not url.startswith("data:")] == []
     assert page.locator("th", has_text="onerror").count() > 0  # they are there, as words
@@ -111,11 +115,7 @@ def test_the_audit_runs_nothing_and_has_no_element_of_theirs(browser: Browser, t
         states = {names[0]: network(c4=4.0, c5=2.0), names[1]: network(c4=3.0)}
         results = audit(network(), states, sets_of(classes=names), tmp_path, early=names[0], student=network())
         write_page(results | {"model": names[2], "files": {names[0]: names[1]}}, tmp_path)
-        result = opened(browser, (tmp_path / "audit.html").as_uri(), DESKTOP)
-        assert result.said == []
-        assert result.page.evaluate("window.ran === undefined")
-        assert result.page.evaluate(INJECTED) == 0
-        result.page.context.close()
+        shown(browser, tmp_path / "audit.html").page.context.close()
 
 
 def test_markdown_keeps_names_in_their_cells(runs: Path, made: dict[str, Any]) -> None:
@@ -156,20 +156,13 @@ def test_a_name_in_markdown(name: str) -> None:
     assert not re.search(r"\\(?!\|)", text)  # a backslash of theirs would unmask ours
 
 
-def test_terminals_are_not_steered(
-    runs: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_terminals_are_not_steered(runs: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for words in (["report", str(runs)], ["report", str(runs), "--json"]):
-        monkeypatch.setattr(sys, "argv", ["asd", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        message = capsys.readouterr()
-        assert not STEERS.search(message.out)
-        assert not STEERS.search(message.err)
-        if "--json" in words:
-            assert json.loads(message.out)["runs"] == len(SHOWN)
+    for words in ([], ["--json"]):
+        out, error, code = ended("report", runs, *words)
+        assert not code
+        assert not STEERS.search(out + error)
+    assert json.loads(out)["runs"] == len(SHOWN)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

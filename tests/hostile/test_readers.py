@@ -225,6 +225,11 @@ def test_files_of_every_other_format_are_one_line(readers: dict[str, Reader]) ->
         assert not result or kinds[0] not in REFUSING or kinds[0] == kinds[1] or set(kinds) <= set(WEIGHTS), kinds
 
 
+def test_the_pickles_would_run_code_if_they_were_trusted(tmp_path: Path) -> None:
+    pickle.loads(pickles(tmp_path / "marker")["os.system"])
+    assert (tmp_path / "marker").exists()
+
+
 def test_no_pickle_runs_code(readers: dict[str, Reader], tmp_path: Path) -> None:
     for reader, form in product(readers.values(), FORMS.values()):
         for name, inner in pickles(tmp_path / "marker").items():

@@ -34,10 +34,6 @@ BASES: list[tuple[Source, Select]] = [
 B = 5
 
 
-def whole(module: nn.Module) -> bool:
-    return all(bool(value.isfinite().all()) for value in module.state_dict().values() if value.is_floating_point())
-
-
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 @pytest.mark.parametrize("name", LEARNERS)
 def test_teacher_outputs_that_are_not_finite_are_one_line(name: str, value: float) -> None:
@@ -69,6 +65,19 @@ def test_teacher_outputs_that_are_not_finite_are_one_line(name: str, value: floa
 def spoil(network: nn.Module, value: float) -> None:
     first = next(network.parameters())
     first[(0,) * first.dim()] = value
+
+
+def spoil_after(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
+    """Weights that are finite until this step, whose loss is finite too."""
+    original = loop.Trainer._train_step
+
+    def step(self: loop.Trainer, batch: Any) -> float:
+        rate = original(self, batch)
+        if self.done == at:
+            spoil(self.student, value)
+        return rate
+
+    monkeypatch.setattr(loop.Trainer, "_train_step", step)
 
 
 @pytest.mark.parametrize("factor", [1e18, 1e30, math.inf, math.nan])
@@ -128,15 +137,7 @@ def test_weights_that_are_not_finite_are_not_saved(
 ) -> None:
     """The loss of a step is finite, what the step made of the weights is not: known before they are written."""
     session.execution = Execution(accelerator="cpu", threads=1, save_every=0)
-    original = loop.Trainer._train_step
-
-    def step(self: loop.Trainer, batch: Any) -> float:
-        rate = original(self, batch)
-        if self.done == at:
-            spoil(self.student, value)
-        return rate
-
-    monkeypatch.setattr(loop.Trainer, "_train_step", step)
+    spoil_after(monkeypatch, at, value)
     text = f"weights are not finite after step {at}: .*; the state after step {at - 1} is saved; lower optim.lr"
     with pytest.raises(UserError, match=text):
         distill(recipe, session, method="ce", seed=1, suite="s")
@@ -154,15 +155,7 @@ def test_weights_that_are_not_finite_are_not_saved(
 def test_teacher_snapshots_are_checked_before_saving(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.Trainer._train_step
-
-    def step(self: loop.Trainer, batch: Any) -> float:
-        rate = original(self, batch)
-        if self.done in self.snapshot_steps:
-            spoil(self.student, math.nan)
-        return rate
-
-    monkeypatch.setattr(loop.Trainer, "_train_step", step)
+    spoil_after(monkeypatch, 1, math.nan)
     with pytest.raises(UserError, match="weights are not finite after step 1"):
         teach(recipe, session)
     saved = [load_file(path) for path in session.runs.rglob("*.safetensors")]

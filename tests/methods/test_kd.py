@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.methods import method_options
+from antishortcut.methods import build_method, method_options
 from antishortcut.methods.ce import CE
 from antishortcut.methods.kd import KD, kd_loss
 from antishortcut.types import Batch, Features, Shape, Sizes
@@ -109,4 +109,4 @@ def test_options_are_the_given_ones_and_the_defaults() -> None:
 )
 def test_wrong_options_are_explained(name: str, given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        method_options(name, given)
+        build_method(name, SIZES, given)

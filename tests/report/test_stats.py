@@ -10,8 +10,6 @@ from scipy import stats
 
 from antishortcut.report.stats import Paired, Summary, paired, power, seeds_needed, sign_test, summary
 
-VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
-
 
 def test_summary_by_hand() -> None:
     assert summary([2.0, 4.0, 6.0]) == Summary(4.0, 2.0, 3)  # deviations −2, 0, 2: √(8 / 2)

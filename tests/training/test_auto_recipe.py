@@ -1,9 +1,7 @@
 """asd distill without a recipe: what is planned for a folder of images, and that it is run."""
 
 import json
-import sys
 import tomllib
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,28 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from antishortcut.cli import main
 from antishortcut.config.recipe import recipe_from
 from antishortcut.errors import UserError
 from antishortcut.models import build
 from antishortcut.training.auto_recipe import EPOCHS, PairRequest, RecipeLine, plan_recipe, to_toml, with_overrides
+from tests.conftest import Ended, Refusal
 from tests.data.official import make_folder, make_masked, picture
 
-Ask = Callable[..., tuple[str, str, int]]
 PAIR = ("--teacher", "cnn-8", "--student", "cnn-4-8")
-
-
-@pytest.fixture
-def asd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    def run(*words: object) -> tuple[str, str, int]:
-        monkeypatch.setattr(sys, "argv", ["asd", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        message = capsys.readouterr()
-        assert "Traceback" not in message.err
-        return message.out, message.err, int(caught.value.code or 0)
-
-    return run
 
 
 def planned(folder: Path, overrides: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
@@ -141,75 +125,70 @@ def test_the_pretrained_flag_decides(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "teacher.pretrained" not in planned(tmp_path, pretrained=False)
 
 
-def test_no_pretrained_is_shown_in_the_plan(asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pretrained_is_shown_in_the_plan(ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antishortcut.training.auto_recipe.published", lambda name: False)
     words = ("distill", "--data", make_folder(tmp_path), "--teacher", "timm:test_resnet", "--student", "cnn-8")
-    out, err, code = asd(*words, "--dry-run", "--no-pretrained")
+    out, err, code = ended(*words, "--dry-run", "--no-pretrained")
     assert code == 0
     assert tomllib.loads(out)["teacher"]["pretrained"] is False
     assert "from scratch, keeping" in err
-    assert "no published weights" in asd(*words, "--dry-run")[1]
+    assert "no published weights" in ended(*words, "--dry-run")[1]
 
 
-def test_one_command_from_a_folder_of_images(asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     """Student, report: nothing prepared, nothing written by hand; a second student shares teacher and plan."""
-    monkeypatch.chdir(tmp_path)
-    make_folder(tmp_path / "photos", held=None, per_class=12)
+    make_folder(here / "photos", held=None, per_class=12)
     words = ("distill", "--data", "photos", *PAIR, "--epochs", 2, "--set", "data.image_size=16")
-    assert json.loads(asd(*words, "--dry-run", "--json")[0])["epochs"] == 2
+    assert json.loads(ended(*words, "--dry-run", "--json")[0])["epochs"] == 2
     again = "asd distill 'my runs/photos-cnn-8-cnn-4-8/recipe.toml' --runs 'my runs' --method kd"
-    assert again in asd(*words, "--dry-run", "--runs", "my runs")[0]
-    out, err, code = asd(*words, "--dry-run")
+    assert again in ended(*words, "--dry-run", "--runs", "my runs")[0]
+    out, err, code = ended(*words, "--dry-run")
     assert code == 0
     result = "2 classes, 22 images to train on, 2 held out"
     assert f"folder:photos: {result}; augmentation crop-flip" in err
     assert result in out
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
-    assert not (tmp_path / "runs").exists()
-    out, err, code = asd(*words)
+    assert not (here / "runs").exists()
+    out, err, code = ended(*words)
     assert code == 0, err
-    suite = tmp_path / "runs" / "photos-cnn-8-cnn-4-8"
+    suite = here / "runs" / "photos-cnn-8-cnn-4-8"
     run = suite / "asd-s1"
-    assert str(run.relative_to(tmp_path)) in out
+    assert str(run.relative_to(here)) in out
     assert {path.stem for path in (run / "scores").glob("*.json")} >= {"test", "hard", "mechanism", "cost"}, err
-    assert f"asd export {run.relative_to(tmp_path)} --to onnx" in err
+    assert f"asd export {run.relative_to(here)} --to onnx" in err
     recipe = (suite / "recipe.toml").read_text()
-    out, err, code = asd(*words, "--method", "kd", "--json")
+    out, err, code = ended(*words, "--method", "kd", "--json")
     assert code == 0
-    assert json.loads(out)["run"] == str((suite / "kd-s1").relative_to(tmp_path))
-    assert len(list((tmp_path / "runs" / "teachers").iterdir())) == 1
-    out, err, code = asd("distill", suite / "recipe.toml", "--method", "ce", "--json")
-    assert json.loads(out)["run"] == str((suite / "ce-s1").relative_to(tmp_path))
+    assert json.loads(out)["run"] == str((suite / "kd-s1").relative_to(here))
+    assert len(list((here / "runs" / "teachers").iterdir())) == 1
+    out, err, code = ended("distill", suite / "recipe.toml", "--method", "ce", "--json")
+    assert json.loads(out)["run"] == str((suite / "ce-s1").relative_to(here))
     assert (suite / "recipe.toml").read_text() == recipe
-    other = ("distill", "--data", f"{tmp_path}/photos/", *PAIR)  # the same folder, spelt otherwise
-    assert asd(*other, "--dry-run")[0] == recipe
-    out, err, code = asd(*other, "--method", "nosuch")
+    other = ("distill", "--data", f"{here}/photos/", *PAIR)  # the same folder, spelt otherwise
+    assert ended(*other, "--dry-run")[0] == recipe
+    out, err, code = ended(*other, "--method", "nosuch")
     assert (code, (suite / "recipe.toml").read_text()) == (2, recipe)
-    out, err, code = asd(*other, "--set", "optim.betas=[0.9, 0.99]")
+    out, err, code = ended(*other, "--set", "optim.betas=[0.9, 0.99]")
     assert "(optim.betas: [0.9, 0.999] there, [0.9, 0.99] here)" in err
-    out, err, code = asd("distill", "--data", "photos", *PAIR, "--epochs", 3)
+    out, err, code = ended("distill", "--data", "photos", *PAIR, "--epochs", 3)
     assert (code, out) == (2, "")
     assert "(epochs: 2 there, 3 here)" in err
-    assert asd("report", suite)[2] == 0
+    assert ended("report", suite)[2] == 0
     page = (suite / "report.html").read_text()
     assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("asd", "kd", "ce"))
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
 def test_a_device_that_is_not_here_leaves_no_plan(
-    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+    device: str, here: Path, ended: Ended, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    make_folder(tmp_path / "photos")
+    make_folder(here / "photos")
     words = ("distill", "--data", "photos", *PAIR, "--device", device)
-    assert asd(*words, "--dry-run")[2] == 0  # a plan for another machine
-    out, err, code = asd(*words)
-    assert (code, out) == (2, "")
-    assert err.splitlines() == [f"asd: --device {device}: there is none here; use cpu or auto (asd doctor tells more)"]
-    assert not (tmp_path / "runs").exists()
+    assert ended(*words, "--dry-run")[2] == 0  # a plan for another machine
+    assert refusal(*words) == f"asd: --device {device}: there is none here; use cpu or auto (asd doctor tells more)"
 
 
 @pytest.mark.parametrize(
@@ -238,18 +217,13 @@ def test_a_device_that_is_not_here_leaves_no_plan(
         (("--data", "two", *PAIR), "one of each class: none can be held out"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_no_files(
-    asd: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_folder(tmp_path / "photos")
+def test_mistakes_are_one_line_and_leave_no_files(here: Path, ended: Ended, words: tuple[str, ...], says: str) -> None:
+    make_folder(here / "photos")
     torch.save(build("cnn-8", 5).state_dict(), "five.pt")
-    picture(tmp_path / "single" / "ape" / "0.png")
-    picture(tmp_path / "a folder" / "ape" / "0.png")
-    (make_folder(tmp_path / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
-    for name in ("ape", "bat"):
-        picture(tmp_path / "two" / "train" / name / "0.png")
-    out, err, code = asd("distill", *words)
+    (make_folder(here / "damaged") / "train" / "ape" / "0.png").write_bytes(b"no image")
+    for name in ("single/ape", "a folder/ape", "two/train/ape", "two/train/bat"):
+        picture(here / name / "0.png")
+    out, err, code = ended("distill", *words)
     assert (code, out) == (2, "")
     assert says in err.splitlines()[-1]
-    assert {path.name for path in tmp_path.glob("runs/*")} <= {"steps.json"}  # what a step costs here stays true
+    assert {path.name for path in here.glob("runs/*")} <= {"steps.json"}  # what a step costs here stays true
