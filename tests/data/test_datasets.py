@@ -188,7 +188,8 @@ def test_names_and_options(tmp_path: Path) -> None:
     refused("folder:PATH", "cifar100:x", tmp_path)
     refused("did you mean 'rho'", "cues", tmp_path, options={"roh": 0.5})
     refused("cifar100 takes none", "cifar100", tmp_path, options={"rho": 0.5})
-    refused("32 × 32", "cifar100", tmp_path, image_size=64)
+    make_cifar(tmp_path)
+    refused("32 × 32, not 64; networks resize by themselves", "cifar100", tmp_path, image_size=64)
     refused("64 × 64", "tiny-imagenet", tmp_path, image_size=65)
     refused("image_size", "cues", tmp_path, image_size=0)
     for options in ({"rho": 1.5}, {"count": 0}, {"count": 2.5}, {"test_count": -1}, {"count": 1e12}):
