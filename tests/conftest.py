@@ -106,15 +106,18 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.fixture
 def refusal(here: Path, ended: Ended) -> Refusal:
-    """The one line of a command that is refused: exit code 2, and the current folder is as before."""
+    """The one line of a command that is refused: exit code 2, and no file more or less in the current folder."""
+
+    def files() -> list[Path]:
+        return sorted(path for path in here.rglob("*") if not path.is_dir())
 
     def run(*words: object) -> str:
-        before = sorted(here.rglob("*"))
+        before = files()
         out, error, code = ended(*words)
         assert (code, out) == (2, "")
         (line,) = [each for each in error.splitlines() if each.startswith("asd: ")]
         assert error.endswith(f"{line}\n")
-        assert sorted(here.rglob("*")) == before
+        assert files() == before
         return line
 
     return run

@@ -5,7 +5,6 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
 import sys
 from pathlib import Path
@@ -364,8 +363,8 @@ def test_audit_of_a_teacher_folder_and_its_student(recipe: Recipe, session: Sess
 class Code:
     """Runs when it is unpickled."""
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return (os.mkdir, ("opened",))
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return (open, ("opened", "w"))
 
 
 def test_errors_are_one_line(own: Path, refusal: Refusal) -> None:

@@ -35,16 +35,11 @@ from tests.cli.test_cli import asd
     ],
 )
 def test_names_are_completed(
-    line: str,
-    offered: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, offered: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").touch()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "images").mkdir()
+    (here / "mine.toml").touch()
+    (here / "notes.txt").touch()
+    (here / "images").mkdir()
     words = {"_ASD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     for name, value in words.items():
         monkeypatch.setenv(name, value)

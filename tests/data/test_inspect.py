@@ -18,7 +18,7 @@ from antishortcut.data.contact_sheet import GAP, LINE, TILE
 from antishortcut.data.inspect import Finding, contact_sheet, look, open_finding, summarise
 from antishortcut.errors import UserError
 from antishortcut.types import ImageSet
-from tests.conftest import Ended
+from tests.conftest import Ended, Refusal
 from tests.data.official import make_folder, make_masked, mask, picture, real
 from tests.data.test_groups import make_birds
 
@@ -194,14 +194,9 @@ def test_groups_and_recipes(check: Check, tmp_path: Path) -> None:
         (["groups:nowhere"], "nowhere"),
     ],
 )
-def test_bad_input_is_one_line(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_folder(tmp_path / "my photos")
-    out, code, line = check(*words, text=True)
-    assert (out, code) == ("", 2)
-    assert message in line
+def test_bad_input_is_one_line(here: Path, refusal: Refusal, words: list[str], message: str) -> None:
+    make_folder(here / "my photos")
+    assert message in refusal("check", *words)
 
 
 def test_masks(check: Check, tmp_path: Path) -> None:

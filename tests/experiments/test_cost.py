@@ -149,13 +149,9 @@ def finish(run: Run, runs: Path) -> None:
 
 def student_of(job: Job, teacher: Run) -> Run:
     names = {"suite": job.suite, "name": job.name, "seed": job.seed, "method": job.method}
-    more = {
-        "options": method_options(job.method, {}),
-        "roles": {"final": "final"},
-        "early": "15%",
-        "teacher": teacher.hash,
-    }
-    return distill_run(job.recipe, "some images", **names, **more)  # type: ignore[arg-type]
+    states = {"roles": {"final": "final"}, "early": "15%", "teacher": teacher.hash}
+    options = method_options(job.method, {})
+    return distill_run(job.recipe, "some images", options=options, **names, **states)  # type: ignore[arg-type]
 
 
 def test_finished_trainings_are_not_counted(tmp_path: Path) -> None:

@@ -246,16 +246,11 @@ def test_a_node_that_sees_other_files_or_another_version_says_so(tmp_path: Path)
     assert message.endswith("the suite was started with 9")
 
 
-def test_a_place_on_the_cluster_depends_on_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_place_on_the_cluster_depends_on_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTISHORTCUT_DATA", "images")
     result = cluster._absolute(Place(Path("runs"), at={"stylized": Path("s")}))
-    assert (result.runs, result.root, result.at) == (
-        tmp_path / "runs",
-        tmp_path / "images",
-        {"stylized": tmp_path / "s"},
-    )
-    assert cluster._absolute(Place(Path("runs"), Path("mine"))).root == tmp_path / "mine"
+    assert (result.runs, result.root, result.at) == (here / "runs", here / "images", {"stylized": here / "s"})
+    assert cluster._absolute(Place(Path("runs"), Path("mine"))).root == here / "mine"
 
 
 def test_a_run_waits_for_its_lost_process_to_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
