@@ -13,7 +13,7 @@ from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
 from antishortcut.experiments.suites import SUITES
 from antishortcut.models.registry import IMAGENET
-from tests.cli.test_cli import asd
+from tests.conftest import asd
 
 
 @pytest.mark.parametrize(
