@@ -58,7 +58,7 @@ class DataSplits:
     tests: Mapping[str, AnySet]  # the first one is the main one: {"test": …} or {"iid": …, "conflict": …}
     fingerprint: str  # changes when the images or labels do
     hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
-    notes: tuple[str, ...] = ()  # to be printed when a run opens the data
+    note: str = ""  # printed when a run opens the data
 
     def split(self, name: str) -> AnySet:
         """ "train", "val" if there is one, or a test set by its name."""

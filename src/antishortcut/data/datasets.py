@@ -67,10 +67,9 @@ def open_sets(
     listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark, hashed = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
-    links = readers.links_out(files_of(listed.values()), raw.base)
-    notes = (readers.links_note(links),) if links else ()
+    note = readers.links_note(files_of(listed.values()), raw.base)
     tests = {key: splits[f"test {key}"] for key in raw.tests}
-    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, notes)
+    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, note)
 
 
 def find(

@@ -112,9 +112,7 @@ def list_tiny_imagenet(root: Path) -> RawDataset:
     for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
         name, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in number:
-            raise UserError(
-                f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
-            )
+            raise UserError(f"{notes}, line {at}: expected a file, a tab and a wnid of wnids.txt, not {line[:60]!r}")
         paths.append(folder / "val" / "images" / name)
         labels.append(number[wnid])
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
@@ -129,9 +127,7 @@ def list_imagenet100(root: Path) -> RawDataset:
     folder = next((place for place in places if (place / "train" / wnids[0]).is_dir()), None)
     hint = "unpack ImageNet there as train/<wnid>/*.JPEG and val/<wnid>/*.JPEG"
     if folder is None:
-        raise UserError(
-            f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
-        )
+        raise UserError(f"no train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}")
     train, val = (listed([folder / split / wnid for wnid in wnids], hint) for split in ("train", "val"))
     return RawDataset(wnids, train, {"test": val}, base=folder)
 
@@ -244,25 +240,16 @@ def walked(folder: Path, refuse: bool = True) -> Iterator[tuple[str, list[str], 
         yield where, below, names
 
 
-def links_out(files: Iterable[Path], base: Path) -> list[str]:
-    """Links to files and folders, below `base` but leading out of it: "train/ape → /mnt/ape", sorted."""
-    places = set(files)
-    for path in tuple(places):
-        for folder in path.parents:
-            if folder == base or folder in places:
-                break
-            places.add(folder)
-    home = os.path.realpath(base)
-    targets = {link: os.path.realpath(link) for link in sorted(places) if os.path.islink(link)}
-    return [
-        f"{link.relative_to(base)} → {target}"
-        for link, target in targets.items()
-        if os.path.commonpath([home, target]) != home
-    ]
-
-
-def links_note(links: Sequence[str]) -> str:
-    return f"links that lead out of the data folder: {len(links):,}, such as {links[0]}"
+def links_note(files: Iterable[Path], base: Path) -> str:
+    """How many of these files, and of the folders above them, are links out of `base`; empty if none is."""
+    paths, home = set(files), os.path.realpath(base)
+    folders = {folder for parent in {path.parent for path in paths} for folder in (parent, *parent.parents)}
+    links = sorted(path for path in paths | folders if os.path.islink(path) and base in path.parents)
+    outward = [link for link in links if os.path.commonpath([home, os.path.realpath(link)]) != home]
+    if not outward:
+        return ""
+    first = f"{outward[0].relative_to(base)} → {os.path.realpath(outward[0])}"
+    return f"links that lead out of the data folder: {len(outward):,}, such as {first}"
 
 
 def listed(places: Sequence[Path], hint: str) -> FileSet:

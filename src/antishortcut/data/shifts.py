@@ -45,9 +45,7 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     overlap = tuple(wnid for wnid in classes if wnid in set(present))
     if not overlap:
         names = ", ".join(map(repr, classes[:3]))
-        raise UserError(
-            f"{folder} has none of the student's classes ({names}, …): they must be wnids, as those of imagenet100"
-        )
+        raise UserError(f"{folder} has none of the student's classes ({names}…): they must be wnids, as in imagenet100")
     files = listed([folder / wnid for wnid in overlap], hint)
     number = torch.tensor([classes.index(wnid) for wnid in overlap])
     images = FileSet(files.paths, number[files.label])  # (N,)

@@ -14,13 +14,7 @@ from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
-from antishortcut.teachers.frozen import (
-    InferenceForm,
-    compile_all,
-    compile_if_faster,
-    fastest_precision,
-    freeze_all,
-)
+from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, Task
 

@@ -54,14 +54,22 @@ def build_saved(folder: RunDir, classes: int, image_size: int) -> Network:
 
 def warn_of_changed_code(folder: RunDir) -> None:
     with suppress(UserError):  # what cannot be imported is an error where it is built
-        if file := changed_file(folder, code_of(folder.read()[0].model.name)):
+        for file in _changed_files(folder, code_of(folder.read()[0].model.name)):
             warnings.warn(f"{file} has changed since {folder.path} was trained", stacklevel=3)
 
 
-def changed_file(folder: RunDir, code: Mapping[str, str]) -> str:
-    """A file of this code that is not what it was when the run began; empty if there is none."""
+def refuse_changed_code(folder: RunDir, code: Mapping[str, str]) -> None:
+    for file in _changed_files(folder, code):
+        raise UserError(
+            f"{file} has changed since {folder.path} was started; restore it, remove that folder to start again, "
+            "or resume with the new code: --force"
+        )
+
+
+def _changed_files(folder: RunDir, code: Mapping[str, str]) -> list[str]:
+    """The files of this code that are not what they were when the run began."""
     saved = folder.code()
-    return next((str(sys.modules[name].__file__) for name, sha in code.items() if saved.get(name, sha) != sha), "")
+    return [str(sys.modules[name].__file__) for name, sha in code.items() if saved.get(name, sha) != sha]
 
 
 def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -43,9 +43,7 @@ class LossMeter:
         advice = "lower optim.lr or check the data, or use another --precision"
         if roles:
             advice = f"the outputs of teacher {' and '.join(roles)} are not finite: has that network diverged?"
-        raise UserError(
-            f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {saved}; {advice}"
-        )
+        raise UserError(f"the loss is not finite at step {step}: {', '.join(bad)} (now {values}); {saved}; {advice}")
 
 
 def check_finite_weights(module: nn.Module, step: int, saved: object) -> None:

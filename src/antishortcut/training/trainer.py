@@ -17,14 +17,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import Execution, Run
+from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
 from antishortcut.errors import UserError
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
-from antishortcut.models import feature_shapes
+from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import load_checked
@@ -36,7 +36,7 @@ from antishortcut.teachers.trajectory import (
     Teachers,
     Trajectory,
     build_model,
-    changed_file,
+    refuse_changed_code,
     save_weights,
     snapshot_steps,
 )
@@ -49,7 +49,7 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import Batch, DataSplits, Features, Method, Prepares
+from antishortcut.types import Batch, DataSplits, Features, Method, Prepares, Shape, Task
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -81,6 +81,35 @@ def train(
         return run_dir.result()
 
 
+def build_objective(
+    settings: Recipe | Run,
+    method: str,
+    options: Mapping[str, Value],
+    data: DataSplits,
+    student: Network,
+    shapes: Mapping[str, Shape],
+) -> tuple[Task, nn.Module]:
+    """The task and the method, unless they do not fit the data, the networks or each other."""
+    task = build_task(data, label_smoothing=settings.optim.label_smoothing, **settings.task.model_dump())
+    sizes = method_sizes(task, data, feature_shapes(student, data.image_size), shapes)
+    check_networks(task, data, sizes)
+    module = build_method(method, sizes, options)
+    check_mixup(settings.optim, task, cast(Method, module), method)
+    return task, module
+
+
+def _build_student(run: Run, teachers: Teachers) -> Network:
+    """The student before its first step; one that rewinds starts from its teacher's weights."""
+    rewinds = run.kind == "rewind"
+    model = run.model.without_weights() if rewinds else run.model
+    student = build_model(model, teachers.classes, teachers.image_size)
+    if not any(weight.requires_grad for weight in student.parameters()):
+        raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
+    if rewinds:
+        load_checked(student, teachers.weights("final"), teachers.runs / "teachers" / str(run.teacher))
+    return student
+
+
 class Trainer:
     """Everything one training needs, and how far it has come."""
 
@@ -95,27 +124,14 @@ class Trainer:
         resumed: bool,
     ) -> None:
         self.run, self.run_dir, self.data, self.fabric, self.execution = run, run_dir, data, fabric, execution
-        classes, size = len(data.classes), data.image_size
-        teachers = Teachers(run, runs, classes, size)
+        teachers = Teachers(run, runs, len(data.classes), data.image_size)
         shapes = teachers.shapes  # loads the teachers, before seeding: building them draws random numbers
         torch.manual_seed(run.seed)  # the same first student for every method
-        rewinds = run.kind == "rewind"  # starts from its teacher's weights
-        self.student = build_model(run.model.without_weights() if rewinds else run.model, classes, size)
+        self.student = _build_student(run, teachers)
         self.code = code_of(run.model.name, *teachers.names)
-        if resumed and not execution.force and (file := changed_file(run_dir, self.code)):
-            raise UserError(
-                f"{file} has changed since {run_dir.path} was started; restore it, remove that folder to start again, "
-                "or resume with the new code: --force"
-            )
-        if not any(weight.requires_grad for weight in self.student.parameters()):
-            raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
-        if rewinds:
-            load_checked(self.student, teachers.weights("final"), runs / "teachers" / str(run.teacher))
-        self.task = build_task(data, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = method_sizes(self.task, data, feature_shapes(self.student, size), shapes)
-        check_networks(self.task, data, sizes)
-        self.method = build_method(run.method, sizes, run.options)
-        check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
+        if resumed and not execution.force:
+            refuse_changed_code(run_dir, self.code)
+        self.task, self.method = build_objective(run, run.method, run.options, data, self.student, shapes)
 
         self.loader = self._loader("train")
         self.steps_per_epoch = len(self.loader)
@@ -263,9 +279,8 @@ class Trainer:
 
     def _loader(self, split: str, limit: int | None = None) -> Loader:
         training = split == "train"
-        images = self.data.split(split)
         return Loader(
-            limited(images, limit, 0),
+            limited(self.data.split(split), limit, 0),
             batch=self.run.optim.batch if training else self.task.eval_batch_size,
             seed=self.run.seed,
             image_size=self.data.image_size,
@@ -292,9 +307,7 @@ class Trainer:
                     self.average.network.load_state_dict(state["average"])
             except (KeyError, ValueError, RuntimeError) as error:
                 where = self.run_dir.path
-                raise UserError(
-                    f"{where / 'resume'}: written by another version; remove {where} to start again"
-                ) from error
+                raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
             loader = Loader(  # the whole set, in every process
                 self.data.train,
