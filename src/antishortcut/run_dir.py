@@ -79,10 +79,8 @@ class RunDir:
         """Raise if another run is here, naming the difference."""
         there, _ = self.read()
         if there.hash != run.hash:
-            raise UserError(
-                f"{self.path} holds another run ({difference(there, run)}); "
-                "give this one another --name, --suite or --runs, or remove that folder"
-            )
+            advice = "give this one another --name, --suite or --runs, or remove that folder"
+            raise UserError(f"{self.path} holds another run ({difference(there, run)}); {advice}")
 
     def read(self) -> tuple[Run, dict[str, Any]]:
         """The run in this folder, and its execution settings."""
@@ -97,9 +95,7 @@ class RunDir:
         except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
             raise damaged(path, type(error).__name__) from None
         if schema != SCHEMA:
-            raise UserError(
-                f"{path}: of another version (schema {schema}, not {SCHEMA}); train it again under another --runs"
-            )
+            raise UserError(f"{path}: of another version (schema {schema}, not {SCHEMA}); use another --runs folder")
         if value.get("sum", _sum(value)) != _sum(value):
             raise UserError(f'{path}: damaged or edited (wrong checksum); restore it, or if you edited it remove "sum"')
         return run, execution

@@ -149,8 +149,7 @@ def _cifar100(request: Request) -> RawDataset:
             raise UserError(
                 f"cannot download cifar100 to {request.path} ({first_line(error)}); put {readers.CIFAR} there by hand"
             ) from None
-    classes, train, test = readers.read_cifar100(request.path)
-    return RawDataset(classes, train, {"test": test}, image_size=32)
+    return readers.read_cifar100(request.path)
 
 
 def _tiny_imagenet(request: Request) -> RawDataset:
@@ -160,7 +159,8 @@ def _tiny_imagenet(request: Request) -> RawDataset:
 
 
 def _folder(request: Request) -> RawDataset:
-    dense = segmentation.has_masks(request.path)
+    train = readers.part_of(request.path, readers.TRAIN)
+    dense = train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
     return segmentation.list_masked(request.path) if dense else readers.list_folder(request.path)
 
 

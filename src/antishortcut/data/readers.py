@@ -74,14 +74,14 @@ def class_list(name: str) -> tuple[str, ...]:
     return tuple(package_list(name).split())
 
 
-def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
-    """Class names, training and test images of root/cifar-100-python."""
+def read_cifar100(root: Path) -> RawDataset:
+    """The images of root/cifar-100-python."""
     folder = home(root, CIFAR)
     names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
         raise UserError(f"{folder / 'meta'} has no list fine_label_names; {_CIFAR_HINT}")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    return classes, _cifar_split(folder / "train"), _cifar_split(folder / "test")
+    return RawDataset(classes, _cifar_split(folder / "train"), {"test": _cifar_split(folder / "test")}, image_size=32)
 
 
 def _cifar_split(path: Path) -> ImageSet:
@@ -334,6 +334,4 @@ def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
             raise pickle.UnpicklingError("no dictionary")
         return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
     except Exception as error:  # a damaged pickle can raise anything
-        raise UserError(
-            f"{path} is damaged or not what it says ({first_line(error)}); remove it, then {hint}"
-        ) from None
+        raise UserError(f"{path} is damaged or another file ({first_line(error)}); remove it, then {hint}") from None

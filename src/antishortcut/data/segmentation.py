@@ -89,12 +89,6 @@ def list_camvid(root: Path) -> RawDataset:
     raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
 
 
-def has_masks(folder: Path) -> bool:
-    """Whether a folder holds images with masks rather than class folders."""
-    train = part_of(folder, TRAIN)
-    return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
-
-
 def list_masked(folder: Path) -> RawDataset:
     """train/images with train/masks, and val and test alike, named as in `list_folder`; 255 in a mask is void.
 
@@ -287,10 +281,7 @@ def check(images: AnySet, augment: str) -> None:
     elif augment not in ("none", CROPS, *WHOLE_BATCH):
         raise UserError(f"the augmentation {augment} cannot move masks with their images; use {CROPS}")
     elif isinstance(images, FileSet) and augment in WHOLE_BATCH:
-        raise UserError(
-            f"the augmentation {augment} keeps the size of images, but those on disk may differ in size and cannot "
-            f"share a batch; use {CROPS}"
-        )
+        raise UserError(f"the augmentation {augment} keeps the sizes of images, which differ on disk; use {CROPS}")
 
 
 def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) -> None:
@@ -298,11 +289,6 @@ def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) ->
     actual = "pixel" if is_dense(images) else "image"
     if actual != of:
         raise UserError(f"{what} needs one label for every {of}; here there is one for every {actual}")
-
-
-def one_by_one(images: AnySet, augment: str) -> bool:
-    """Whether every image is its own batch: whole images on disk, whose sizes may differ."""
-    return isinstance(images, FileSet) and is_dense(images) and augment == "none"
 
 
 def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,8 @@ def import_teacher(
         raise UserError(_same_weights(states))
     if values[0] > values[-1]:
         yield f"The early state has the better {metric}: are {states[0].file} and {states[-1].file} swapped?"
-    if metric == "accuracy" and _is_guessing(scores[metric], len(data.classes)):
+    chance = 1 / len(data.classes)
+    if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
             f"{', '.join(data.classes[:3])}{', …' if len(data.classes) > 3 else ''}?"
@@ -110,11 +111,6 @@ def import_teacher(
 
 def _same_weights(states: list[ImportedState]) -> str:
     return f"{states[0].file} and {states[-1].file} hold the same weights: there is nothing to push away from"
-
-
-def _is_guessing(accuracy: float, classes: int) -> bool:
-    """Less than twice as good as chance, or better by less than a tenth."""
-    return classes > 1 and accuracy < min(2 / classes, 1 / classes + 0.1)
 
 
 @torch.no_grad()

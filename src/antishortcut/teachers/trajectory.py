@@ -58,12 +58,10 @@ def warn_of_changed_code(folder: RunDir) -> None:
             warnings.warn(f"{file} has changed since {folder.path} was trained", stacklevel=3)
 
 
-def refuse_changed_code(folder: RunDir, code: Mapping[str, str]) -> None:
+def check_code(folder: RunDir, code: Mapping[str, str]) -> None:
     for file in _changed_files(folder, code):
-        raise UserError(
-            f"{file} has changed since {folder.path} was started; restore it, remove that folder to start again, "
-            "or resume with the new code: --force"
-        )
+        advice = "restore it, remove that folder to start again, or resume with the new code: --force"
+        raise UserError(f"{file} has changed since {folder.path} was started; {advice}")
 
 
 def _changed_files(folder: RunDir, code: Mapping[str, str]) -> list[str]:
@@ -120,10 +118,7 @@ def find_trajectory(runs: Path, teacher: str, state: str) -> tuple[Trajectory, s
         raise UserError(f"{name!r} is not a teacher's name; teachers are the folders in {runs / 'teachers'}")
     run_dir = RunDir(runs / "teachers" / name)
     if not run_dir.path.is_dir():
-        raise UserError(
-            f"no teacher at {run_dir.path}; train it first: asd teach "
-            "(or pass the folder that holds teachers/ as --runs)"
-        )
+        raise UserError(f"no teacher at {run_dir.path}; train it first: asd teach, or name its folder as --runs")
     return Trajectory(run_dir), own
 
 
@@ -195,11 +190,8 @@ class Trajectory:
             if state in entry["labels"]:
                 return entry
         names = dict.fromkeys([*(label for entry in self.entries for label in entry["labels"]), "final"])
-        raise UserError(
-            f"teacher {self.folder.path.name} has no state {state!r}{suggest(state, names)}; an imported teacher has "
-            "the states it was imported with, a trained one those of teacher.keep (to train it again, remove "
-            f"{self.folder.path})"
-        )
+        advice = f"a trained one has those of teacher.keep (to train it again, remove {self.folder.path})"
+        raise UserError(f"teacher {self.folder.path.name} has no state {state!r}{suggest(state, names)}; {advice}")
 
     def weights(self, state: str) -> dict[str, Tensor]:
         """The weights of a state; a file whose checksum is wrong is an error."""

@@ -39,7 +39,8 @@ class LossMeter:
         if not bad:
             return
         values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
-        roles = [repr(role) for role, outputs in (teachers or {}).items() if not _is_finite(outputs)]
+        outputs = {role: (each.logits, each.embedding, *each.stages) for role, each in (teachers or {}).items()}
+        roles = [repr(role) for role, tensors in outputs.items() if not all(x.isfinite().all() for x in tensors)]
         advice = "lower optim.lr or check the data, or use another --precision"
         if roles:
             advice = f"the outputs of teacher {' and '.join(roles)} are not finite: has that network diverged?"
@@ -58,7 +59,3 @@ def check_finite_weights(module: nn.Module, step: int, saved: object) -> None:
             raise UserError(
                 f"weights are not finite after step {step}: {name}; {saved}; lower optim.lr or check the data"
             )
-
-
-def _is_finite(outputs: Features) -> bool:
-    return all(bool(each.isfinite().all()) for each in (outputs.logits, outputs.embedding, *outputs.stages))

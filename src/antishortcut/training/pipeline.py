@@ -8,17 +8,8 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from antishortcut.config.recipe import (
-    DataSettings,
-    Execution,
-    ModelSettings,
-    Recipe,
-    Run,
-    Value,
-    distill_run,
-    rewind_run,
-    teach_run,
-)
+from antishortcut.config.recipe import Recipe, Run, Value, distill_run, early_state, rewind_run, teach_run
+from antishortcut.config.schema import DataSettings, Execution, ModelSettings
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.hardware import versions
@@ -120,10 +111,8 @@ class Session:
             raise UserError(f"{path}: damaged (its execution settings); restore it or remove its folder") from None
         here = self.execution
         if self.reuse and (execution.devices, execution.nodes) != (here.devices, here.nodes):
-            raise UserError(
-                f"{run_dir.path} was started with --devices {execution.devices} --nodes {execution.nodes}; "
-                "use the same, or remove that folder"
-            )
+            before = f"--devices {execution.devices} --nodes {execution.nodes}"
+            raise UserError(f"{run_dir.path} was started with {before}; use the same, or remove that folder")
         requested = here.model_dump(exclude={"threads"} if here.threads == 0 else set())  # 0 and auto leave it open
         changes = [
             f"{name} {getattr(execution, name)}, not {value}"
@@ -222,7 +211,7 @@ def distill(
 
     run = teacher = teach_run(recipe, fingerprint)
     for student, where in students:
-        run = student_run(run, student, {"early": _early_state(recipe, run)}, where)
+        run = student_run(run, student, {"early": early_state(recipe.teacher, run)}, where)
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
@@ -287,18 +276,10 @@ def _check(
             raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
 
 
-def _early_state(recipe: Recipe, teacher: Run) -> str:
-    """The state that stands for "early", also of a rewinding that is still to be done."""
-    settings = recipe.teacher
-    if settings.early != "rewind":
-        return settings.early_state
-    return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
-
-
 def _resolve_states(recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run) -> dict[str, str]:
     """The states that roles stand for; a state still to be made is made, one that was not saved is an error."""
     settings, trajectory = recipe.teacher, RunDir(teacher.folder(session.runs))
-    states = {"early": _early_state(recipe, teacher)}
+    states = {"early": early_state(settings, teacher)}
     if settings.early == "rewind" and "early" in roles:
         rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
     if "chosen" in roles:

@@ -32,14 +32,7 @@ from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.inference import TeacherOutputs
-from antishortcut.teachers.trajectory import (
-    Teachers,
-    Trajectory,
-    build_model,
-    refuse_changed_code,
-    save_weights,
-    snapshot_steps,
-)
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, check_code, save_weights, snapshot_steps
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
@@ -49,7 +42,7 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import Batch, DataSplits, Features, Method, Prepares, Shape, Task
+from antishortcut.types import Batch, DataSplits, Method, Prepares, Shape, Task
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -68,7 +61,7 @@ def train(
             return run_dir.result()
         try:
             check_loggers(execution.log)
-            trainer = Trainer(run, run_dir, runs, data, fabric, resolve_execution(execution), resumed)
+            trainer = Trainer(run, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
                 run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code)
             fabric.barrier()
@@ -114,23 +107,17 @@ class Trainer:
     """Everything one training needs, and how far it has come."""
 
     def __init__(
-        self,
-        run: Run,
-        run_dir: RunDir,
-        runs: Path,
-        data: DataSplits,
-        fabric: Fabric,
-        execution: Execution,
-        resumed: bool,
+        self, run: Run, runs: Path, data: DataSplits, fabric: Fabric, execution: Execution, resumed: bool
     ) -> None:
-        self.run, self.run_dir, self.data, self.fabric, self.execution = run, run_dir, data, fabric, execution
+        self.run, self.data, self.fabric, self.execution = run, data, fabric, execution
+        self.run_dir = run_dir = RunDir(run.folder(runs))
         teachers = Teachers(run, runs, len(data.classes), data.image_size)
         shapes = teachers.shapes  # loads the teachers, before seeding: building them draws random numbers
         torch.manual_seed(run.seed)  # the same first student for every method
         self.student = _build_student(run, teachers)
         self.code = code_of(run.model.name, *teachers.names)
         if resumed and not execution.force:
-            refuse_changed_code(run_dir, self.code)
+            check_code(run_dir, self.code)
         self.task, self.method = build_objective(run, run.method, run.options, data, self.student, shapes)
 
         self.loader = self._loader("train")
@@ -257,7 +244,8 @@ class Trainer:
                 row["raw"] = self.scores["raw"] = self._scores(self.student)
                 numbers |= {f"{self.eval_split}/raw/{name}": value for name, value in row["raw"].items()}
             self._log(row, numbers)
-            self.scores["last"] = scores | {"epoch": self._epoch}
+            epoch = self.done / self.steps_per_epoch
+            self.scores["last"] = scores | {"epoch": int(epoch) if epoch.is_integer() else round(epoch, 3)}
             if scores[metric] > self.scores["best"].get(metric, -math.inf):
                 self.scores["best"] = self.scores["last"]
         if self.done in self.snapshot_steps and self.fabric.is_global_zero:
@@ -319,14 +307,12 @@ class Trainer:
                 workers=self.execution.workers,
             )
             batches = to_device(loader.epoch(0), self.fabric.device)
-            self.method.prepare(self._teacher_samples(batch) for batch in batches)  # computed as they are read
+            both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
+            samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
+            self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:
             self.checkpoints.drop_after(self.done)
             self.run_dir.cut(-1 if state is None else self.done)
-
-    def _teacher_samples(self, batch: Batch) -> Mapping[str, Features]:
-        outputs = self.teachers.compute(batch.image)
-        return self.task.samples(next(iter(outputs.values())), outputs, batch)[1]  # the grid of the first teacher's map
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
         """Write a checkpoint. With `say`, a failed write is printed and training continues. All ranks call it."""
@@ -395,11 +381,6 @@ class Trainer:
     @property
     def _ends_epoch(self) -> bool:
         return self.done % self.steps_per_epoch == 0 or self.done == self.total_steps
-
-    @property
-    def _epoch(self) -> float | int:
-        epoch = self.done / self.steps_per_epoch
-        return int(epoch) if epoch.is_integer() else round(epoch, 3)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started

@@ -130,7 +130,7 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
         return FileSet(tuple(where / classes[place] / file for place, file in listed), label)
 
     sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
-    mark, hashed = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
+    mark, hashed = _mark({name: homes[name] for name in names if name in needed}, first, classes)
     return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read_part, hashed)
 
 
@@ -151,9 +151,7 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     ]
 
 
-def _folder_mark(
-    homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]
-) -> tuple[str, str]:
+def _mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> tuple[str, str]:
     """Which corruptions, and of every file of every severity: class, name and size, 0 where it is missing; and content.
 
     As `splits.fingerprint`: of more bytes than CONTENT the content is left out. Both the mark and how it is made.
