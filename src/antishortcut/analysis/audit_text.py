@@ -112,9 +112,7 @@ def _overlap(audit: Tree) -> Iterator[Finding]:
 
 def _stability(audit: Tree) -> Iterator[Finding]:
     value = share(audit["spectrum"]["eigengap"]["uncentred"]["relative"])
-    means = (
-        f"The drop after direction {audit['K']}. If it is small, another sample of images may give other directions."
-    )
+    means = f"The drop after direction {audit['K']}. If small, another sample of images may give other directions."
     yield "eigengap", value, "of the largest eigenvalue", means
     folds = audit["bootstrap"]
     value = degrees(folds["mean"]) + ("" if folds["std"] is None else f" ± {degrees(folds['std'])}")

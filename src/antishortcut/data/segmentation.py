@@ -52,10 +52,8 @@ def list_ade20k(root: Path) -> RawDataset:
     """The files of root/ADEChallengeData2016. Its validation images are the test set: those labels are public."""
     folder = home(root, ADE)
     lookup = table({value: value - 1 for value in range(1, _ADE_CLASSES + 1)} | {0: VOID})
-    train, val = (
-        paired(folder / "images" / split, folder / "annotations" / split, lookup, _ADE_HINT)
-        for split in ("training", "validation")
-    )
+    places = ((folder / "images" / split, folder / "annotations" / split) for split in ("training", "validation"))
+    train, val = (paired(*place, lookup, _ADE_HINT) for place in places)
     names = _ade_names(folder / "objectInfo150.txt")
     return RawDataset(names, labelled(train), {"val": val}, base=folder, image_size=512)
 

@@ -100,9 +100,7 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             needs = f"{threads * devices} cores and {gpus:g} GPUs"  # it would wait for ever
             raise UserError(f"no node of the cluster has {needs} for a run; lower --threads or --cards")
         self.slots = slots or 10_000  # Ray decides how many fit at a time
-        at = {name: folder.resolve() for name, folder in place.at.items()}  # the same in every process
-        place = replace(place, runs=place.runs.resolve(), root=data_root(place.root).resolve(), at=at)
-        self._place = place.with_threads(threads)
+        self._place = _absolute(place).with_threads(threads)
         self._mark = self._place.runs / f".cluster-{uuid.uuid4().hex}"  # a node that does not see it has another folder
         self._task = ray.remote(num_cpus=threads * devices, num_gpus=gpus, max_retries=RETRIES)(_run_on_node)
         self._running: dict[Any, str] = {}
@@ -160,6 +158,12 @@ def _connect(address: str) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"no Ray cluster at {address!r} ({reason}); start one: ray start --head") from None
     return ray
+
+
+def _absolute(place: Place) -> Place:
+    """With paths that do not depend on a process's working directory or environment."""
+    at = {name: folder.resolve() for name, folder in place.at.items()}
+    return replace(place, runs=place.runs.resolve(), root=data_root(place.root).resolve(), at=at)
 
 
 def _run_on_node(

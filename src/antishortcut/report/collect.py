@@ -70,10 +70,6 @@ class Collected:
     directions: tuple[reader.Directions, ...]  # of the teachers
     teacher_runs: dict[str, Student]  # hash → teacher of these students, wherever its folder lies
 
-    def teacher_of(self, run: Run) -> Run | None:
-        """The run of a student's teacher; None where its folder is not here."""
-        return self.teacher_runs[run.teacher].run if run.teacher in self.teacher_runs else None
-
     @cached_property
     def groups(self) -> dict[str, list[Student]]:
         """Students by method, seeds in order."""

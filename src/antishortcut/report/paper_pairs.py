@@ -118,11 +118,12 @@ def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
 def row_labels(runs: Collected) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's."""
     labels: dict[str, str] = {}
+    teachers = {name: teacher.run for name, teacher in runs.teacher_runs.items()}
     for method, group in runs.groups.items():
         run = group[0].run
         if pair_of(run) is not None:
             size = "the desk suite's" if at_desk(run) else "the paper's"
-            each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
+            each = dict.fromkeys(unlike(s.run, teachers.get(s.run.teacher or "")) for s in group)
             label = [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
             labels |= {method: "; ".join(label)} if label else {}
     return labels

@@ -170,7 +170,11 @@ def sweep_figure(sweep: Sweep) -> Figure:
         if line.suite in sweep.base and sweep.base[line.suite] not in rules:
             word = rules[sweep.base[line.suite]] = f"{BASELINE} of {line.suite}"
             looks[word] = (looks[line.label][0], RULE)
-    axis = _axis(sweep.key, sorted({value for line in lines for value in line.points}))
+    values = sorted({value for line in lines for value in line.points})
+    logarithmic = values[0] > 0 and values[-1] / values[0] >= WIDE
+    kind: dict[str, Any] = {"type": "log"} if logarithmic else {"zero": False}
+    ticks = alt.Axis(values=values, format=".4~g", grid=False, labelOverlap="greedy")
+    axis = alt.X("x:Q", title=sweep.key, scale=alt.Scale(nice=False, padding=14, **kind), axis=ticks)
     panels = []
     for index, column in enumerate(sweep.columns):
         if means := _means(lines, table.runs, column):
@@ -204,13 +208,6 @@ def _means(lines: Sequence[SweepLine], runs: Collected, column: str) -> Rows:
                 row = {"line": line.label, "method": method, "x": value, "value": mean.difference, "seeds": mean.count}
                 rows.append(row | ({} if mean.low is None else {"low": mean.low, "high": mean.high}))
     return rows
-
-
-def _axis(key: str, values: list[float]) -> alt.X:
-    logarithmic = values[0] > 0 and values[-1] / values[0] >= WIDE
-    kind: dict[str, Any] = {"type": "log"} if logarithmic else {"zero": False}
-    axis = alt.Axis(values=values, format=".4~g", grid=False, labelOverlap="greedy")
-    return alt.X("x:Q", title=key, scale=alt.Scale(nice=False, padding=14, **kind), axis=axis)
 
 
 def _layers(

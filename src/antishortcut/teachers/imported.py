@@ -66,10 +66,8 @@ def _read_snapshots(folder: Path) -> Iterator[ImportedState]:
 
 def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
     """Raise for weights of another network or of other classes, before anything is trained with them."""
-    network, states = (
-        build_model(teacher.without_weights(), len(data.classes), data.image_size),
-        imported_states(teacher),
-    )
+    network = build_model(teacher.without_weights(), len(data.classes), data.image_size)
+    states = imported_states(teacher)
     load_weights(network, states[0].file)
     first = {key: value.clone() for key, value in network.state_dict().items()}
     load_weights(network, states[-1].file)

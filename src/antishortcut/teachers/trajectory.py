@@ -239,11 +239,6 @@ class Teachers:
             self._models[role] = model.requires_grad_(False).eval()
         return self._models[role]
 
-    @property
-    def names(self) -> list[str]:
-        """The networks of the states that the run learns from."""
-        return [self._find(role)[0].folder.read()[0].model.name for role in self.run.roles]
-
     @cached_property
     def shapes(self) -> dict[str, Shape]:
         """Feature sizes of the states that the run learns from, by role."""

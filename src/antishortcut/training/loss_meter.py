@@ -56,6 +56,4 @@ def check_finite_weights(module: nn.Module, step: int, saved: object) -> None:
     for name, value in module.state_dict().items():
         strict = name in parameters or "running_" in name
         if value.is_floating_point() and not bool((value.isfinite() if strict else ~value.isnan()).all()):
-            raise UserError(
-                f"weights are not finite after step {step}: {name}; {saved}; lower optim.lr or check the data"
-            )
+            raise UserError(f"weights are not finite after step {step}: {name}; {saved}; lower optim.lr or check data")

@@ -115,7 +115,7 @@ class Trainer:
         shapes = teachers.shapes  # loads the teachers, before seeding: building them draws random numbers
         torch.manual_seed(run.seed)  # the same first student for every method
         self.student = _build_student(run, teachers)
-        self.code = code_of(run.model.name, *teachers.names)
+        self.code = code_of(run.model.name, *(teachers.state(role)[0].read()[0].model.name for role in run.roles))
         if resumed and not execution.force:
             check_code(run_dir, self.code)
         self.task, self.method = build_objective(run, run.method, run.options, data, self.student, shapes)
@@ -297,15 +297,9 @@ class Trainer:
                 where = self.run_dir.path
                 raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
-            loader = Loader(  # the whole set, in every process
-                self.data.train,
-                batch=self.task.eval_batch_size,
-                seed=0,
-                image_size=self.data.image_size,
-                augment="none",
-                shuffle=False,
-                workers=self.execution.workers,
-            )
+            train, size, batch = self.data.train, self.data.image_size, self.task.eval_batch_size
+            options: dict[str, Any] = {"augment": "none", "shuffle": False, "workers": self.execution.workers}
+            loader = Loader(train, batch=batch, seed=0, image_size=size, **options)  # all images, in every process
             batches = to_device(loader.epoch(0), self.fabric.device)
             both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)

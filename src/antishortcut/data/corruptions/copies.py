@@ -165,12 +165,11 @@ def _mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: 
         for name, files in by_class.items():
             folder = home / str(severity) / name
             facts = {each.name: each.stat() for each in os.scandir(folder)} if folder.is_dir() else {}
-            present = {file: facts[file] for file in files if file in facts}
-            sizes = {file: each.st_size for file, each in present.items()}
+            sizes = {file: facts[file].st_size for file in files if file in facts}
             digest.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
-            times += [each.st_mtime_ns for each in present.values()]
+            times += [facts[file].st_mtime_ns for file in sizes]
             total += sum(sizes.values())
-            paths += [folder / file for file in present] if total <= CONTENT else []
+            paths += [folder / file for file in sizes] if total <= CONTENT else []
     if total <= CONTENT:
         digest.update("".join(content_digests(paths)).encode())
     return digest.hexdigest()[:16], "content" if total <= CONTENT else by_times(times)
