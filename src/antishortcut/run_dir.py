@@ -63,28 +63,24 @@ class RunDir:
 
     def begin(
         self, run: Run, execution: dict[str, Any], versions: dict[str, str], code: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Write run.json, or check that the one there is of the same run. Returns the execution settings to use."""
+    ) -> None:
+        """Write run.json, or check that the one there is of the same run."""
         if (self.path / "run.json").exists():
-            return self.check(run)
+            self.check(run)
+            return
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
         write_json(self.path / "run.json", value | {"versions": versions, "code": dict(code or {}), "sum": _sum(value)})
-        return execution
 
     def code(self) -> dict[str, str]:
         """Module → sha256 of its source when the run began; see `models.external.code_of`."""
-        code = read_json(self.path / "run.json").get("code")
-        return code if isinstance(code, dict) else {}
+        return read_json(self.path / "run.json").get("code") or {}
 
-    def check(self, run: Run) -> dict[str, Any]:
-        """Raise if another run is here, naming the difference. Returns the execution settings of this one."""
-        there, saved = self.read()
+    def check(self, run: Run) -> None:
+        """Raise if another run is here, naming the difference."""
+        there, _ = self.read()
         if there.hash != run.hash:
-            raise UserError(
-                f"{self.path} holds another run ({difference(there, run)}); "
-                "give this one another --name, --suite or --runs, or remove that folder"
-            )
-        return saved
+            advice = "give this one another --name, --suite or --runs, or remove that folder"
+            raise UserError(f"{self.path} holds another run ({difference(there, run)}); {advice}")
 
     def read(self) -> tuple[Run, dict[str, Any]]:
         """The run in this folder, and its execution settings."""
@@ -99,13 +95,9 @@ class RunDir:
         except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
             raise damaged(path, type(error).__name__) from None
         if schema != SCHEMA:
-            raise UserError(
-                f"{path}: of another version (schema {schema}, not {SCHEMA}); train it again under another --runs"
-            )
+            raise UserError(f"{path}: of another version (schema {schema}, not {SCHEMA}); use another --runs folder")
         if value.get("sum", _sum(value)) != _sum(value):
-            raise UserError(
-                f'{path}: damaged or edited (wrong checksum); restore it, or remove its "sum" if you edited it'
-            )
+            raise UserError(f'{path}: damaged or edited (wrong checksum); restore it, or if you edited it remove "sum"')
         return run, execution
 
     @contextmanager
@@ -256,8 +248,7 @@ def difference(there: Settings, here: Settings) -> str:
     lines: list[str] = []
     for key, old in there.model_dump(mode="json").items():
         new = here.model_dump(mode="json")[key]
-        inner = (
-            {f"{key}.{k}": (old.get(k), new.get(k)) for k in old | new} if isinstance(old, dict) else {key: (old, new)}
-        )
+        nested = isinstance(old, dict)
+        inner = {f"{key}.{k}": (old.get(k), new.get(k)) for k in old | new} if nested else {key: (old, new)}
         lines += [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in inner.items() if a != b]
     return "; ".join(lines[:3]) + ("; …" if len(lines) > 3 else "")

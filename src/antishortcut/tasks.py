@@ -2,7 +2,7 @@
 # B batch, C classes, D embedding, H × W pixels, h × w locations of a map, R samples
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from antishortcut.distributed import world
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
-from antishortcut.types import VOID, AnySet, Batch, DataSplits, Features, Shape, Sizes, Task, is_dense
+from antishortcut.types import VOID, AnySet, Batch, DataSplits, Features, Samples, Shape, Sizes, Stream, Task, is_dense
 
 SEGMENT = ", like dense-8 or deeplabv3-resnet18"
 
@@ -56,9 +56,7 @@ class Classification:
         target = batch.label if batch.mixed_label is None else soft_labels(batch, student.logits)
         return {"task": F.cross_entropy(student.logits, target, label_smoothing=self.label_smoothing)}
 
-    def samples(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch
-    ) -> tuple[Features, Mapping[str, Features], Batch]:
+    def samples(self, student: Features, teachers: Mapping[str, Features], batch: Batch) -> Samples:
         return student, teachers, batch
 
     def weight(self, batch: Batch) -> Tensor:
@@ -73,9 +71,7 @@ class Classification:
     def scores(self, counts: Tensor) -> dict[str, float]:
         return dict(accuracy_of(counts))
 
-    def report(
-        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def report(self, stream: Stream, images: AnySet, classes: tuple[str, ...]) -> dict[str, Any]:
         """Accuracy, and shape bias where the texture of every image is known and another class's."""
         logits = torch.cat([outputs.logits for outputs, _ in stream])  # (N, C)
         values = dict(accuracy(logits, images.label))
@@ -120,9 +116,7 @@ class Segmentation:
         total = F.cross_entropy(whole, label, ignore_index=VOID, reduction="sum", label_smoothing=self.label_smoothing)
         return total / (label != VOID).sum().clamp(min=1)
 
-    def samples(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch
-    ) -> tuple[Features, Mapping[str, Features], Batch]:
+    def samples(self, student: Features, teachers: Mapping[str, Features], batch: Batch) -> Samples:
         grid = student.embedding.shape[2:]  # (h, w)
         # the label at the centre of each cell, where `resized` reads the maps
         centre = F.interpolate(batch.label[:, None].float(), size=grid, mode="nearest-exact")  # (B, 1, h, w)
@@ -149,9 +143,7 @@ class Segmentation:
     def scores(self, counts: Tensor) -> dict[str, float]:
         return dict(segmentation(counts))
 
-    def report(
-        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def report(self, stream: Stream, images: AnySet, classes: tuple[str, ...]) -> dict[str, Any]:
         """Pixel accuracy and mIoU, by class too; where pixels have a texture of their own, what they are taken for."""
         counts = torch.zeros(self.classes, self.classes, dtype=torch.int64)
         texture = images.cues.get("texture_map")  # (N, H, W)

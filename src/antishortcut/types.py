@@ -58,7 +58,7 @@ class DataSplits:
     tests: Mapping[str, AnySet]  # the first one is the main one: {"test": …} or {"iid": …, "conflict": …}
     fingerprint: str  # changes when the images or labels do
     hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
-    notes: tuple[str, ...] = ()  # to be printed when a run opens the data
+    note: str = ""  # printed when a run opens the data
 
     def split(self, name: str) -> AnySet:
         """ "train", "val" if there is one, or a test set by its name."""
@@ -128,7 +128,6 @@ class Method(Protocol):
         self, student: Features, teachers: Mapping[str, Features], batch: Batch, epoch: float
     ) -> dict[str, Tensor]:
         """Weighted, named, scalar loss terms. epoch: a fraction; in recipes with `iterations`, the iteration."""
-        ...
 
 
 @runtime_checkable
@@ -159,6 +158,10 @@ class NoMixup(Protocol):
     no_mixup: str  # why, as the end of a sentence
 
 
+Samples = tuple[Features, Mapping[str, Features], Batch]  # of the student, of the teachers by role, and their labels
+Stream = Iterable[tuple[Features, Batch]]
+
+
 class Task(Protocol):
     """What is learned: its own loss, which samples the methods see, and how outputs are scored."""
 
@@ -168,28 +171,19 @@ class Task(Protocol):
 
     def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]: ...
 
-    def samples(
-        self, student: Features, teachers: Mapping[str, Features], batch: Batch
-    ) -> tuple[Features, Mapping[str, Features], Batch]:
+    def samples(self, student: Features, teachers: Mapping[str, Features], batch: Batch) -> Samples:
         """What methods see: the outputs themselves, or those at sampled locations of maps."""
-        ...
 
     def weight(self, batch: Batch) -> Tensor:
         """How many labels this batch's loss is a mean over. (1,)"""
-        ...
 
     def num_samples(self, images: int) -> int:
         """How many samples so many training images are for a method with a memory."""
-        ...
 
     def counts(self, outputs: Features, label: Tensor) -> Tensor:
         """Counts of a batch from which scores are computed; counts of batches and processes are added up."""
-        ...
 
     def scores(self, counts: Tensor) -> dict[str, float]: ...
 
-    def report(
-        self, stream: Iterable[tuple[Features, Batch]], images: AnySet, classes: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def report(self, stream: Stream, images: AnySet, classes: tuple[str, ...]) -> dict[str, Any]:
         """Everything about a network's outputs on a whole set: {"values": {name: number}, …}."""
-        ...

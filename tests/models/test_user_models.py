@@ -241,7 +241,7 @@ def test_a_student_that_cannot_learn_is_refused(session: Session) -> None:
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16"]
     with pytest.raises(UserError, match="ownnets:frozen has no trainable weights"):
         distill(load_recipe("cues", [*few, "student.name=ownnets:frozen"]), session, method="asd", seed=1, suite="own")
-    with pytest.raises(UserError, match=r"carry no gradient, so it cannot learn: .*torch\.no_grad"):
+    with pytest.raises(UserError, match=r"carry no gradient: remove torch\.no_grad"):
         distill(load_recipe("cues", [*few, "student.name=ownnets:Detached"]), session, method="ce", seed=1, suite="own")
 
 

@@ -158,7 +158,7 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
         ("nesterov", "no run here has 'nesterov' as a number"),
         ("zzz", "known: strength"),  # the only one that varies
         ("seed", "no run here has 'seed'"),
-        ("weight", "no two runs differ in nothing but it, their seeds and names; its values here: 1"),
+        ("weight", "no two runs differ in nothing but it and their seeds; its values: 1"),
         ("epochs", "its values here: 2"),
     ],
 )

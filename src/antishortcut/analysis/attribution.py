@@ -36,9 +36,8 @@ def variance_explained(projection: Tensor, factor: Tensor) -> tuple[list[float],
 
 def extremes(projection: Tensor, count: int) -> tuple[list[list[int]], list[list[int]]]:
     """The `count` samples with the largest and the smallest projections (N, K) of each direction; ties by number."""
-    high, low = (
-        projection.argsort(dim=0, descending=descending, stable=True)[:count].T.tolist() for descending in (True, False)
-    )
+    order = (projection.argsort(dim=0, descending=first, stable=True) for first in (True, False))
+    high, low = (each[:count].T.tolist() for each in order)
     return high, low
 
 

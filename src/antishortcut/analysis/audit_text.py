@@ -52,9 +52,7 @@ def findings(audit: Tree) -> list[dict[str, str]]:
         "student": _student,
     }
     keys = ("part", "name", "value", "beside", "means")
-    return [
-        dict(zip(keys, (part, *line), strict=True)) for part, section in sections.items() for line in section(audit)
-    ]
+    return [dict(zip(keys, (part, *line), strict=True)) for part, lines in sections.items() for line in lines(audit)]
 
 
 def _moved(audit: Tree) -> Iterator[Finding]:
@@ -114,15 +112,11 @@ def _overlap(audit: Tree) -> Iterator[Finding]:
 
 def _stability(audit: Tree) -> Iterator[Finding]:
     value = share(audit["spectrum"]["eigengap"]["uncentred"]["relative"])
-    means = (
-        f"The drop after direction {audit['K']}. If it is small, another sample of images may give other directions."
-    )
+    means = f"The drop after direction {audit['K']}. If small, another sample of images may give other directions."
     yield "eigengap", value, "of the largest eigenvalue", means
     folds = audit["bootstrap"]
     value = degrees(folds["mean"]) + ("" if folds["std"] is None else f" ± {degrees(folds['std'])}")
-    means = (
-        f"Displaced directions of {folds['parts']} folds of {folds['rows']:,} images, compared in pairs: 0° is stable."
-    )
+    means = f"Displaced directions of {folds['parts']} folds of {folds['rows']:,} images, in pairs: 0° is stable."
     yield "angle between folds of the training images", value, f"random {degrees(folds['random'])}", means
     batches = [row for row in audit["batches"] if row["batch"] <= USUAL_BATCH] or audit["batches"][:1]
     for row in batches[-1:]:

@@ -254,7 +254,5 @@ def targets(
         return
     table(f"contrast targets on {result['count']:,} {result['set']} images", TARGET, result["rows"])
     print(LEGEND)
-    largest = ", ".join(
-        f"{name} {'none' if value is None else f'{value:g}'}" for name, value in result["largest"].items()
-    )
+    largest = ", ".join(f"{name} {'none' if x is None else f'{x:g}'}" for name, x in result["largest"].items())
     tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {largest}")

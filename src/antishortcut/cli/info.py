@@ -203,9 +203,7 @@ def _devices(warnings: list[str]) -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if not gpus and shutil.which("nvidia-smi"):
-        warnings.append(
-            "there is an NVIDIA driver, but torch finds no GPU: install its build of pytorch.org/get-started"
-        )
+        warnings.append("an NVIDIA driver is here, but torch finds no GPU: see pytorch.org/get-started")
     if kind == "cpu":
         warnings.append("no GPU: fine for asd demo, cues and the desk suites; suites of the paper would take weeks")
     if not has_compiler(torch.device(kind)):

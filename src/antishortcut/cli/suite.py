@@ -163,9 +163,8 @@ def status(
     """How many runs of a suite are finished."""
     jobs = _open(name, set_, only, seeds, scale).jobs
     states = {job.title: launcher.state(job, runs) for job in jobs}
-    states |= {
-        job.title: "not scored" for job in jobs if states[job.title] == "finished" and not launcher.scored(job, runs)
-    }
+    finished = [job for job in jobs if states[job.title] == "finished"]
+    states |= {job.title: "not scored" for job in finished if not launcher.scored(job, runs)}
     if as_json:
         print_json(states)
         return

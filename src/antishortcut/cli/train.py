@@ -96,9 +96,7 @@ def _show_demo(rows: list[dict[str, Any]]) -> None:
     table("What the students lean on", headings, rows)
     inside = [row for row in rows if "projection" in row]
     if inside:
-        cells = [
-            [row["method"], *(f"{row[key]:.2f} ({row[f'{key}_aligned']:.2f})" for key in INSIDE)] for row in inside
-        ]
+        cells = [[row["method"], *(f"{row[k]:.2f} ({row[f'{k}_aligned']:.2f})" for k in INSIDE)] for row in inside]
         table("Where their features lie", ("", *INSIDE.values()), cells)
     score, things = {"accuracy": ("accuracy", "images"), "miou": ("mIoU", "pixels")}[rows[0]["score"]]
     tell(LEGEND.format(score=score, things=things))
@@ -393,9 +391,7 @@ def _say_next(run: Run, session: Session, recipe: Path) -> None:
     other = next(name for name in ("kd", "contrast+tc") if name != run.method)
     session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
     session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
-    session.say(
-        f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare with"
-    )
+    session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")
 
 
 def _again(recipe: Path, runs: Path, root: Path | None) -> str:

@@ -141,6 +141,13 @@ def rewind_length(iterations: int) -> int:
     return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
 
 
+def early_state(settings: TeacherSettings, teacher: Run) -> str:
+    """The state that stands for "early", also of a rewinding that is still to be done."""
+    if settings.early != "rewind":
+        return settings.early_state
+    return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+
+
 def rewind_run(teacher: Run, epochs: int = 10, lr: float = 0.05) -> Run:
     """Fine-tune a final teacher at a constant high learning rate (S-Sec. A.4.6) to get an early-like state."""
     own = {"schedule": "constant", "lr": lr, "warmup": 0.0, "ema": 0.0}  # averaged, it would be a better state

@@ -67,10 +67,9 @@ def open_sets(
     listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark, hashed = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
-    links = readers.links_out(files_of(listed.values()), raw.base)
-    notes = (readers.links_note(links),) if links else ()
+    note = readers.links_note(files_of(listed.values()), raw.base)
     tests = {key: splits[f"test {key}"] for key in raw.tests}
-    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, notes)
+    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, note)
 
 
 def find(
@@ -150,8 +149,7 @@ def _cifar100(request: Request) -> RawDataset:
             raise UserError(
                 f"cannot download cifar100 to {request.path} ({first_line(error)}); put {readers.CIFAR} there by hand"
             ) from None
-    classes, train, test = readers.read_cifar100(request.path)
-    return RawDataset(classes, train, {"test": test}, image_size=32)
+    return readers.read_cifar100(request.path)
 
 
 def _tiny_imagenet(request: Request) -> RawDataset:
@@ -161,7 +159,8 @@ def _tiny_imagenet(request: Request) -> RawDataset:
 
 
 def _folder(request: Request) -> RawDataset:
-    dense = segmentation.has_masks(request.path)
+    train = readers.part_of(request.path, readers.TRAIN)
+    dense = train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
     return segmentation.list_masked(request.path) if dense else readers.list_folder(request.path)
 
 

@@ -32,9 +32,7 @@ def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[s
     by their value: "landbird, place 1".
     """
     if not images.cues:
-        raise UserError(
-            "the images have no second attribute besides their class, so no groups; use cues or groups:PATH"
-        )
+        raise UserError("the images have no attribute besides their class, so no groups; use cues or groups:PATH")
     cues = sorted(images.cues)
     values = [(images.cues[cue] == images.label).long() if cue == "texture" else images.cues[cue] for cue in cues]
     kinds, group = torch.unique(torch.stack([images.label, *values], dim=1), dim=0, return_inverse=True)

@@ -51,13 +51,20 @@ def size_of(path: Path) -> tuple[int, int]:
 @contextmanager
 def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
     """Open an image file and read its header; whatever goes wrong with it inside the block is a UserError."""
-    try:
+    with _one_line(path, what):
         plain(path)
         with Image.open(path, formats=IMAGE_FORMATS) as picture:
             width, height = picture.size
             if width * height > LARGEST:
                 raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
             yield picture
+
+
+@contextmanager
+def _one_line(path: Path, what: str = "image") -> Iterator[None]:
+    """Whatever goes wrong with a file is a UserError."""
+    try:
+        yield
     except Exception as error:  # a damaged file can make a decoder raise anything
         if isinstance(error, UnidentifiedImageError):  # its message has the path
             reason = f"none of {', '.join(IMAGE_FORMATS)}"
@@ -68,10 +75,8 @@ def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
 
 def stat(path: Path) -> os.stat_result:
     """Size and time of an image file."""
-    try:
+    with _one_line(path):
         return os.stat(path)
-    except OSError as error:
-        raise UserError(f"cannot read the image {path} ({error.strerror}){REPLACE}") from None
 
 
 def content_digests(paths: Sequence[Path]) -> list[str]:
@@ -79,8 +84,9 @@ def content_digests(paths: Sequence[Path]) -> list[str]:
     digests = [""] * len(paths)
 
     def fill(at: int) -> None:
-        facts = stat(paths[at])
-        digests[at] = _content_digest(paths[at], facts.st_size, facts.st_mtime_ns)
+        with _one_line(paths[at]):
+            facts = os.stat(paths[at])
+            digests[at] = _content_digest(paths[at], facts.st_size, facts.st_mtime_ns)
 
     in_threads(fill, len(paths))
     return digests
@@ -89,18 +95,15 @@ def content_digests(paths: Sequence[Path]) -> list[str]:
 @lru_cache(maxsize=2**17)
 def _content_digest(path: Path, size: int, time: int) -> str:
     """Computed once for each state of a file; of a large one, of blocks spread evenly over it."""
-    try:
-        plain(path)
-        with path.open("rb") as file:
-            if size <= WHOLE:
-                return hashlib.file_digest(file, "blake2b").hexdigest()
-            digest = hashlib.blake2b()
-            for block in range(BLOCKS):
-                file.seek(block * (size - BLOCK) // (BLOCKS - 1))
-                digest.update(file.read(BLOCK))
-            return digest.hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read the image {path} ({error.strerror}){REPLACE}") from None
+    plain(path)
+    with path.open("rb") as file:
+        if size <= WHOLE:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+        digest = hashlib.blake2b()
+        for block in range(BLOCKS):
+            file.seek(block * (size - BLOCK) // (BLOCKS - 1))
+            digest.update(file.read(BLOCK))
+        return digest.hexdigest()
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:
@@ -166,11 +169,7 @@ def in_threads(fill: Callable[[int], None], count: int) -> None:
 
 
 def filled(
-    root: Path | None,
-    paths: Sequence[Path],
-    what: str,
-    shape: tuple[int, ...],
-    fill: Callable[[Bytes, int], None],
+    root: Path | None, paths: Sequence[Path], what: str, shape: tuple[int, ...], fill: Callable[[Bytes, int], None]
 ) -> Bytes:
     """An array whose rows `fill` computes from these files in threads, cached under `root` if that is writable.
 

@@ -50,7 +50,7 @@ class Finding:
     empty: tuple[str, ...] = ()  # class folders without images
     unused: Mapping[str, int] = field(default_factory=dict)  # folder → its images that are in no split
     unknown: Mapping[str, int] = field(default_factory=dict)  # suffix → images of a kind that is not read
-    links: tuple[str, ...] = ()  # that lead out of the folder
+    note: str = ""  # on links that lead out of the folder
 
     @property
     def dense(self) -> bool:
@@ -71,9 +71,9 @@ def open_finding(
     splits = divided(raw, seed=seed, **limits)
     named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = name.partition(":")
-    links = tuple(readers.links_out(files_of(splits.values()), raw.base))
+    note = readers.links_note(files_of(splits.values()), raw.base)
     if not path:
-        return Finding(name, raw.classes, raw.image_size, named, links=links)
+        return Finding(name, raw.classes, raw.image_size, named, note=note)
     folder = expanded(path)
     unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
     held, empty = "", list[str]()
@@ -82,7 +82,7 @@ def open_finding(
         held = "" if test is None else test.name
         if readers.part_of(folder, readers.TRAIN) is None:
             empty = [each for each in readers.folders(folder) if each not in raw.classes]
-    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown, links)
+    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown, note)
 
 
 def _beside(folder: Path, splits: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:
@@ -195,6 +195,8 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
             split: np.bincount(files.label.numpy(), minlength=classes).tolist()
             for split, files in finding.splits.items()
         }
+    in_memory = finding.image_size <= IN_MEMORY and not finding.dense  # then the pixels are hashed
+    size = sum(os.path.getsize(path) for path in files_of(finding.splits.values()) if os.path.isfile(path))
     facts = {
         "data": finding.name,
         "classes": len(finding.classes),
@@ -208,21 +210,12 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
         "unused": dict(finding.unused),
         "unknown": dict(finding.unknown),
         "held": finding.held,
-        "links": list(finding.links),
-        "hashed": _hashed(finding),
+        "hashed": "content" if in_memory or size <= CONTENT else "names, sizes, times",  # as DataSplits.hashed
     }
     if finding.dense:
         return facts | {"masks": _masks(finding, scans)}
     rows = zip(finding.classes, *counts.values(), strict=True)
     return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
-
-
-def _hashed(finding: Finding) -> str:
-    """How scores will notice changed images: `DataSplits.hashed` without the digest of the times."""
-    if finding.image_size <= IN_MEMORY and not finding.dense:
-        return "content"  # pixels, in memory
-    total = sum(os.path.getsize(path) for path in files_of(finding.splits.values()) if os.path.isfile(path))
-    return "content" if total <= CONTENT else "names, sizes, times"
 
 
 def _split_facts(split: str, images: int, counts: list[int] | None) -> dict[str, Any]:
@@ -346,8 +339,8 @@ def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
         yield f"of a kind that is not read ({_some(list(unknown))}): {plural(count, 'file')}; save as PNG or JPEG"
     if unused := facts["unused"]:
         yield f"in no split: {plural(sum(unused.values()), 'image')} in {_some(list(unused))}"
-    if links := facts["links"]:
-        yield readers.links_note(links)
+    if finding.note:
+        yield finding.note
 
 
 def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:

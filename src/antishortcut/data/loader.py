@@ -21,7 +21,7 @@ from antishortcut.data.image_io import fit, picture_at
 from antishortcut.data.rng import order
 from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
-from antishortcut.types import AnySet, Batch, ImageSet, is_dense
+from antishortcut.types import AnySet, Batch, FileSet, ImageSet, is_dense
 
 AHEAD = 2  # batches that every worker prepares
 WHOLE = 2048 * 1024  # assumed pixels of a whole image of unknown size
@@ -102,7 +102,8 @@ class Loader:
             raise UserError(f"a batch of {batch} cannot be shared by {world} processes; make it at least {world}")
         if len(images) == 0:
             raise UserError("the set has no images")
-        single = segmentation.one_by_one(images, augment)
+        # whole images on disk, whose sizes may differ: every image is its own batch
+        single = isinstance(images, FileSet) and is_dense(images) and augment == "none"
         batch = world if single else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
@@ -127,15 +128,12 @@ class Loader:
         bounds = list(pairwise([0, *self._ends]))[start:]
         shares = [index[low:high].tensor_split(self.world)[self.rank].clone() for low, high in bounds]
         build = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))
-        yield from ahead(map(_as_float, in_workers(build, shares, min(self.workers, len(shares)))))
+        batches = in_workers(build, shares, min(self.workers, len(shares)))
+        yield from ahead(Batch(as_float(batch.image), batch.label.long(), batch.index) for batch in batches)
 
     def view(self, epoch: int) -> int:
         """The epoch whose augmentations are used: its own, unless `augmentation_cycle` repeats them."""
         return 0 if self.augment == "none" else epoch % self.augmentation_cycle if self.augmentation_cycle else epoch
-
-
-def _as_float(batch: Batch) -> Batch:
-    return Batch(as_float(batch.image), batch.label.long(), batch.index)
 
 
 @dataclass(frozen=True)

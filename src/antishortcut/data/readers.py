@@ -74,14 +74,14 @@ def class_list(name: str) -> tuple[str, ...]:
     return tuple(package_list(name).split())
 
 
-def read_cifar100(root: Path) -> tuple[tuple[str, ...], ImageSet, ImageSet]:
-    """Class names, training and test images of root/cifar-100-python."""
+def read_cifar100(root: Path) -> RawDataset:
+    """The images of root/cifar-100-python."""
     folder = home(root, CIFAR)
     names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
         raise UserError(f"{folder / 'meta'} has no list fine_label_names; {_CIFAR_HINT}")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    return classes, _cifar_split(folder / "train"), _cifar_split(folder / "test")
+    return RawDataset(classes, _cifar_split(folder / "train"), {"test": _cifar_split(folder / "test")}, image_size=32)
 
 
 def _cifar_split(path: Path) -> ImageSet:
@@ -112,9 +112,7 @@ def list_tiny_imagenet(root: Path) -> RawDataset:
     for at, line in enumerate(lines(notes, _TINY_HINT), start=1):
         name, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in number:
-            raise UserError(
-                f"{notes}, line {at}: expected a file name, a tab and a wnid of wnids.txt, not {line[:60]!r}"
-            )
+            raise UserError(f"{notes}, line {at}: expected a file, a tab and a wnid of wnids.txt, not {line[:60]!r}")
         paths.append(folder / "val" / "images" / name)
         labels.append(number[wnid])
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
@@ -129,9 +127,7 @@ def list_imagenet100(root: Path) -> RawDataset:
     folder = next((place for place in places if (place / "train" / wnids[0]).is_dir()), None)
     hint = "unpack ImageNet there as train/<wnid>/*.JPEG and val/<wnid>/*.JPEG"
     if folder is None:
-        raise UserError(
-            f"no ImageNet folder train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}"
-        )
+        raise UserError(f"no train/{wnids[0]} in {root} nor in its imagenet100, imagenet, ILSVRC2012; {hint}")
     train, val = (listed([folder / split / wnid for wnid in wnids], hint) for split in ("train", "val"))
     return RawDataset(wnids, train, {"test": val}, base=folder)
 
@@ -244,25 +240,16 @@ def walked(folder: Path, refuse: bool = True) -> Iterator[tuple[str, list[str], 
         yield where, below, names
 
 
-def links_out(files: Iterable[Path], base: Path) -> list[str]:
-    """Links to files and folders, below `base` but leading out of it: "train/ape → /mnt/ape", sorted."""
-    places = set(files)
-    for path in tuple(places):
-        for folder in path.parents:
-            if folder == base or folder in places:
-                break
-            places.add(folder)
-    home = os.path.realpath(base)
-    targets = {link: os.path.realpath(link) for link in sorted(places) if os.path.islink(link)}
-    return [
-        f"{link.relative_to(base)} → {target}"
-        for link, target in targets.items()
-        if os.path.commonpath([home, target]) != home
-    ]
-
-
-def links_note(links: Sequence[str]) -> str:
-    return f"links that lead out of the data folder: {len(links):,}, such as {links[0]}"
+def links_note(files: Iterable[Path], base: Path) -> str:
+    """How many of these files, and of the folders above them, are links out of `base`; empty if none is."""
+    paths, home = set(files), os.path.realpath(base)
+    folders = {folder for parent in {path.parent for path in paths} for folder in (parent, *parent.parents)}
+    links = sorted(path for path in paths | folders if os.path.islink(path) and base in path.parents)
+    outward = [link for link in links if os.path.commonpath([home, os.path.realpath(link)]) != home]
+    if not outward:
+        return ""
+    first = f"{outward[0].relative_to(base)} → {os.path.realpath(outward[0])}"
+    return f"links that lead out of the data folder: {len(outward):,}, such as {first}"
 
 
 def listed(places: Sequence[Path], hint: str) -> FileSet:
@@ -347,6 +334,4 @@ def read_pickle(path: Path, size: int, md5: str, hint: str) -> dict[str, Any]:
             raise pickle.UnpicklingError("no dictionary")
         return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
     except Exception as error:  # a damaged pickle can raise anything
-        raise UserError(
-            f"{path} is damaged or not what it says ({first_line(error)}); remove it, then {hint}"
-        ) from None
+        raise UserError(f"{path} is damaged or another file ({first_line(error)}); remove it, then {hint}") from None

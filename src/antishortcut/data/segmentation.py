@@ -52,10 +52,8 @@ def list_ade20k(root: Path) -> RawDataset:
     """The files of root/ADEChallengeData2016. Its validation images are the test set: those labels are public."""
     folder = home(root, ADE)
     lookup = table({value: value - 1 for value in range(1, _ADE_CLASSES + 1)} | {0: VOID})
-    train, val = (
-        paired(folder / "images" / split, folder / "annotations" / split, lookup, _ADE_HINT)
-        for split in ("training", "validation")
-    )
+    places = ((folder / "images" / split, folder / "annotations" / split) for split in ("training", "validation"))
+    train, val = (paired(*place, lookup, _ADE_HINT) for place in places)
     names = _ade_names(folder / "objectInfo150.txt")
     return RawDataset(names, labelled(train), {"val": val}, base=folder, image_size=512)
 
@@ -87,12 +85,6 @@ def list_camvid(root: Path) -> RawDataset:
             classes = names[: len(CAMVID)]
             return RawDataset(classes, labelled(train), {"test": test}, val, folder, usual_crop(train))
     raise UserError(f"no CamVid in {root}; {_CAMVID_HINT}")
-
-
-def has_masks(folder: Path) -> bool:
-    """Whether a folder holds images with masks rather than class folders."""
-    train = part_of(folder, TRAIN)
-    return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
 
 
 def list_masked(folder: Path) -> RawDataset:
@@ -287,10 +279,7 @@ def check(images: AnySet, augment: str) -> None:
     elif augment not in ("none", CROPS, *WHOLE_BATCH):
         raise UserError(f"the augmentation {augment} cannot move masks with their images; use {CROPS}")
     elif isinstance(images, FileSet) and augment in WHOLE_BATCH:
-        raise UserError(
-            f"the augmentation {augment} keeps the size of images, but those on disk may differ in size and cannot "
-            f"share a batch; use {CROPS}"
-        )
+        raise UserError(f"the augmentation {augment} keeps the sizes of images, which differ on disk; use {CROPS}")
 
 
 def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) -> None:
@@ -298,11 +287,6 @@ def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) ->
     actual = "pixel" if is_dense(images) else "image"
     if actual != of:
         raise UserError(f"{what} needs one label for every {of}; here there is one for every {actual}")
-
-
-def one_by_one(images: AnySet, augment: str) -> bool:
-    """Whether every image is its own batch: whole images on disk, whose sizes may differ."""
-    return isinstance(images, FileSet) and is_dense(images) and augment == "none"
 
 
 def pairs(images: AnySet, size: int, augment: str, seed: int, epoch: int, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,9 +45,7 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     overlap = tuple(wnid for wnid in classes if wnid in set(present))
     if not overlap:
         names = ", ".join(map(repr, classes[:3]))
-        raise UserError(
-            f"{folder} has none of the student's classes ({names}, …): they must be wnids, as those of imagenet100"
-        )
+        raise UserError(f"{folder} has none of the student's classes ({names}…): they must be wnids, as in imagenet100")
     files = listed([folder / wnid for wnid in overlap], hint)
     number = torch.tensor([classes.index(wnid) for wnid in overlap])
     images = FileSet(files.paths, number[files.label])  # (N,)
@@ -95,22 +93,19 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
     A class is mapped to one of the 16 categories by its wnid or name in lists/sixteen.txt, or by a TOML file:
     `airplane = ["my plane", "my jet"]`, a line for each category.
     """
-    members = read_mapping(mapping, classes) if mapping is not None else _usual(classes)
+    words = {name: name.strip().lower().replace(" ", "_") for name in classes}
+    usual = {name: published()[word] for name, word in words.items() if word in published()}
+    members = _members(usual, classes) if mapping is None else read_mapping(mapping, classes)
     if len(members) < 2:
-        covered, names = f"only {next(iter(members))}" if members else "none", ", ".join(map(repr, classes[:3]))
-        raise UserError(
-            f"a conflict takes two of the 16 categories and the student has {covered} of them (its classes: {names}, "
-            f"…); {_MAPPING_HINT}"
-        )
+        covered = f"only {next(iter(members))}" if members else "none"
+        raise UserError(f"a conflict takes two of the 16 categories, the student has {covered}; {_MAPPING_HINT}")
     categories, stimuli = tuple(members), _named(folder)
     place = {category: at for at, category in enumerate(categories)}
     conflict = [(path, shape, texture) for path, shape, texture in stimuli if shape != texture]
     used = [(path, place[shape], place[texture]) for path, shape, texture in conflict if {shape, texture} <= set(place)]
     if not used:
-        raise UserError(
-            f"{folder} has {len(stimuli)} stimuli, but none in conflict between categories of the student: "
-            + ", ".join(categories)
-        )
+        names = ", ".join(categories)
+        raise UserError(f"{folder} has {len(stimuli)} stimuli, but none in conflict between the student's {names}")
     texture = torch.tensor([texture for _, _, texture in used])  # (N,)
     images = FileSet(tuple(path for path, _, _ in used), torch.tensor([shape for _, shape, _ in used]))
     facts = {
@@ -153,12 +148,6 @@ def published() -> Mapping[str, str]:
     """Category by wnid or name, as lists/sixteen.txt has it."""
     rows = [line.split() for line in package_list("sixteen").splitlines() if not line.startswith("#")]
     return {name: category for category, *names in rows for name in (category, *names)}
-
-
-def _usual(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    known = published()
-    plain = {name: name.strip().lower().replace(" ", "_") for name in classes}
-    return _members({name: known[word] for name, word in plain.items() if word in known}, classes)
 
 
 def _members(owner: Mapping[str, str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -98,31 +98,25 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> tuple[st
     Of sets in memory the pixels are hashed; of files (and masks) their names below `base` and their content, or their
     sizes if they have more bytes than CONTENT. Splits are hashed after limits, which thereby count too.
     """
-    marks, hashed = _marks(list(files_of(splits.values())))
+    files = list(files_of(splits.values()))
+    facts = [stat(path) for path in files]
+    if sum(each.st_size for each in facts) <= CONTENT:
+        marks, hashed = content_digests(files), "content"
+    else:
+        marks, hashed = [str(each.st_size) for each in facts], by_times([each.st_mtime_ns for each in facts])
+    mark_of = dict(zip(files, marks, strict=True))
     digest = hashlib.sha256(kind.encode(errors="surrogateescape"))
     for name, images in splits.items():
         digest.update(f"\n{name} {len(images)}\n".encode())
-        if isinstance(images, ImageSet):
-            _add(digest.update, "image", images.image)
-        else:
-            for path in (*images.paths, *images.masks):
-                line = f"{path.relative_to(base).as_posix()}\0{marks[path]}\n"
-                digest.update(line.encode(errors="surrogateescape"))  # any bytes may be a name
-            if images.lookup is not None:
-                _add(digest.update, "lookup", images.lookup)
-        _add(digest.update, "label", images.label)
-        for cue in sorted(images.cues):
-            _add(digest.update, cue, images.cues[cue])
+        for path in files_of([images]):
+            line = f"{path.relative_to(base).as_posix()}\0{mark_of[path]}\n"
+            digest.update(line.encode(errors="surrogateescape"))  # any bytes may be a name
+        first = ("image", images.image) if isinstance(images, ImageSet) else ("lookup", images.lookup)
+        for key, value in (first, ("label", images.label), *sorted(images.cues.items())):
+            if value is not None:
+                digest.update(f"{key} {tuple(value.shape)} {value.dtype}\n".encode())
+                digest.update(np.ascontiguousarray(value.numpy()).data)
     return digest.hexdigest()[:16], hashed
-
-
-def _marks(files: Sequence[Path]) -> tuple[dict[Path, str], str]:
-    """Digest of every file's content, or its size; and how changes are noticed."""
-    facts = [stat(path) for path in files]
-    if sum(each.st_size for each in facts) <= CONTENT:
-        return dict(zip(files, content_digests(files), strict=True)), "content"
-    sizes = {path: str(each.st_size) for path, each in zip(files, facts, strict=True)}
-    return sizes, by_times([each.st_mtime_ns for each in facts])
 
 
 def by_times(times: Sequence[int]) -> str:
@@ -137,9 +131,3 @@ def set_mark(images: AnySet) -> str:
         base = Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
     mark, hashed = fingerprint("one set", {"images": images}, base)
     return mark if hashed == "content" else hashlib.sha256(f"{mark} {hashed}".encode()).hexdigest()[:16]
-
-
-def _add(update: Callable[[bytes | memoryview], object], name: str, value: Tensor) -> None:
-    """Update a digest by a tensor."""
-    update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-    update(np.ascontiguousarray(value.numpy()).data)

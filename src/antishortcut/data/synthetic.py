@@ -111,12 +111,7 @@ def texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tenso
 
 
 def glyph_field(
-    rng: np.random.Generator,
-    label: Tensor,
-    side: int,
-    *,
-    scale: tuple[float, float] = SCALE,
-    shift: float = SHIFT,
+    rng: np.random.Generator, label: Tensor, side: int, *, scale: tuple[float, float] = SCALE, shift: float = SHIFT
 ) -> Tensor:
     """Each image's glyph in a random style, turned, scaled and shifted. (B,) → (B, 1, S, S) in [0, 1]."""
     count = len(label)

@@ -136,11 +136,7 @@ EVALUATIONS = {
     "cost": Evaluation(
         "parameters, size on disk and milliseconds per image, compared with the teacher",
         "latency.cost",
-        {
-            **_metrics(False, ms="ms an image"),
-            **_metrics(False, "parameters", "bytes"),
-            **_metrics(True, "times_faster"),
-        },
+        {**_metrics(False, "parameters", "bytes", ms="ms an image"), **_metrics(True, "times_faster")},
     ),
 }
 

@@ -5,16 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antishortcut.data.corruptions import (
-    CORRUPTIONS,
-    FROST,
-    GROUPS,
-    SEVERITIES,
-    VERSION,
-    Copies,
-    find_copies,
-    write_copies,
-)
+from antishortcut.data.corruptions import FROST, Copies, find_copies, write_copies
+from antishortcut.data.corruptions.constants import CORRUPTIONS, GROUPS, SEVERITIES, VERSION
 from antishortcut.data.image_io import decode
 from antishortcut.data.splits import limited, set_mark
 from antishortcut.errors import UserError

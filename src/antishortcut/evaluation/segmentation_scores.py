@@ -87,10 +87,8 @@ def _write_scenes(evaluated: EvaluatedRun, teacher: Network, name: str, path: Pa
     folder = evaluated.folder.path / path.with_suffix("")
     same = count = 0
     for outputs, batch in evaluated.predict({"student": evaluated.network, "teacher": teacher}, images):
-        student, reference = (
-            resized(outputs[role].logits.float(), batch.label.shape[1:]).argmax(dim=1)
-            for role in ("student", "teacher")
-        )  # (B, H, W)
+        logits = (outputs[role].logits.float() for role in ("student", "teacher"))
+        student, reference = (resized(each, batch.label.shape[1:]).argmax(dim=1) for each in logits)  # (B, H, W)
         known = batch.label != VOID
         same, count = same + int(((student == reference) & known).sum()), count + int(known.sum())
         for at, number in enumerate(batch.index.tolist()):

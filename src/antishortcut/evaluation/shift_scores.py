@@ -39,18 +39,13 @@ def _stylized(copies: Stylized, originals: AnySet, evaluated: EvaluatedRun) -> M
     return {"count": len(copies.images), "values": values, "source": "generated", "facts": dict(copies.facts)}
 
 
-def imagenet_r(context: EvalContext) -> Iterator[Score]:
-    return renditions("imagenet-r", context)
-
-
-def imagenet_a(context: EvalContext) -> Iterator[Score]:
-    return renditions("imagenet-a", context)
-
-
 def renditions(name: str, context: EvalContext) -> Iterator[Score]:
     """ImageNet-R or ImageNet-A: over all classes, as in the paper, and over those that the set has."""
     shift = open_renditions(name, _folder(name, context, f"unpack {name} there"), context.wnids)
     yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift), hashed=shift.hashed)
+
+
+imagenet_r, imagenet_a = (partial(renditions, name) for name in ("imagenet-r", "imagenet-a"))
 
 
 def _renditions(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -222,8 +223,9 @@ class BenchSetup:
             self.frozen = compile_if_faster(self.frozen, image, self.teachers, 10**9, lambda text: None)
         elif compile == "on":
             self.frozen = compile_all(self.frozen, image, self.teachers)
-        self.mixed = form.precision == "bfloat16"
-        student = "bf16-mixed" if self.mixed else "32-true"
+        mixed = form.precision == "bfloat16"
+        self.autocast = partial(torch.autocast, device.type, torch.bfloat16) if mixed else nullcontext
+        student = "bf16-mixed" if mixed else "32-true"
         self.precision = {"teacher": str(self.frozen["final"].form), "student": student}
 
     def batches(self) -> Iterator[Batch]:
@@ -236,7 +238,7 @@ class BenchSetup:
     def ours(self, name: str, cached: bool = False) -> TimedMethod:
         options = method_options(name, {})
         networks = {role: self.frozen["final" if role == "final" else "early"] for role in method_roles(name, options)}
-        run = TimedMethod(name, options, self._network(self.pair[1]), networks, self.size, autocast=self._autocast)
+        run = TimedMethod(name, options, self._network(self.pair[1]), networks, self.size, autocast=self.autocast)
         if cached:
             run.teachers = {role: self._cached(role) for role in networks}
         return run
@@ -258,9 +260,6 @@ class BenchSetup:
             return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
 
         return teacher
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed else nullcontext()
 
     def _network(self, model: ModelSettings) -> Network:
         return build_model(model, self.size.classes, self.size.side).to(self.device)

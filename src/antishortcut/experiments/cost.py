@@ -10,17 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 
-from antishortcut.config.recipe import (
-    DataSettings,
-    ModelSettings,
-    Recipe,
-    Run,
-    Settings,
-    TaskSettings,
-    Value,
-    rewind_run,
-    teach_run,
-)
+from antishortcut.config.recipe import Recipe, Run, Value, rewind_run, teach_run
+from antishortcut.config.schema import DataSettings, ModelSettings, Settings, TaskSettings
 from antishortcut.data import DATASETS
 from antishortcut.data.datasets import TrainingSize, find
 from antishortcut.errors import UserError

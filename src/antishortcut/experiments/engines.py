@@ -35,15 +35,12 @@ class Engine(AbstractContextManager["Engine"], Protocol):
 
     def submit(self, key: str, item: Item) -> None:
         """Start on it."""
-        ...
 
     def wait(self) -> dict[str, Result]:
         """Wait until at least one is done; the results of those that are, by key."""
-        ...
 
     def stop(self) -> None:
         """Trainings save their state and end; called again, they end at once."""
-        ...
 
 
 class LocalEngine(AbstractContextManager["LocalEngine"]):
@@ -100,10 +97,8 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             raise UserError(f"--cards {gpus:g}: a run over --devices {devices} takes {devices} GPUs or none")
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= threads * devices and node.get("GPU", 0) >= gpus for node in nodes):
-            raise UserError(  # it would wait for ever
-                f"no node of the cluster has {threads * devices} cores and {gpus:g} GPUs for a run; "
-                "lower --threads or --cards"
-            )
+            needs = f"{threads * devices} cores and {gpus:g} GPUs"  # it would wait for ever
+            raise UserError(f"no node of the cluster has {needs} for a run; lower --threads or --cards")
         self.slots = slots or 10_000  # Ray decides how many fit at a time
         self._place = _absolute(place).with_threads(threads)
         self._mark = self._place.runs / f".cluster-{uuid.uuid4().hex}"  # a node that does not see it has another folder

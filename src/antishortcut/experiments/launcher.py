@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from antishortcut.config.recipe import Run, distill_run, rewind_run, teach_run
+from antishortcut.config.recipe import Run, distill_run, early_state, teach_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.engines import Engine
@@ -132,11 +132,9 @@ def _expected_run(job: Job, run: Run) -> Run:
     """The run of a job on the images of another run. A state that is chosen during training is that run's."""
     from antishortcut.methods import method_options, method_roles
 
-    recipe, settings = job.recipe, job.recipe.teacher
+    recipe = job.recipe
     teacher, source = (teach_run(each, run.fingerprint) for each in (recipe, job.teachers[-1]))
-    early = settings.early_state
-    if settings.early == "rewind":
-        early = f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+    early = early_state(recipe.teacher, teacher)
     learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
     options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
     other = {"early": learned, "chosen": run.roles.get("chosen", "")}

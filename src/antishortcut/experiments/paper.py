@@ -78,9 +78,7 @@ BATCHES = tuple(  # another batch for the student; the teacher is that of all ot
 
 def _swept(letter: str, setting: str, values: Sequence[float], default: float) -> tuple[SuiteRow, ...]:
     """ASD with one setting varied; its default is ASD itself."""
-    return tuple(
-        ASD if value == default else SuiteRow(f"asd-{letter}{value:g}", "asd", {setting: value}) for value in values
-    )
+    return tuple(ASD if x == default else SuiteRow(f"asd-{letter}{x:g}", "asd", {setting: x}) for x in values)
 
 
 class PaperTable(NamedTuple):
@@ -114,9 +112,7 @@ TABLES: dict[str, PaperTable] = {
         "ade20k", "Table 4, S-Figures 1–5: ADE20K segmentation, two pairs, five methods, with scenes",
         DENSE, SEGMENTERS, "scenes",
     ),
-    "table5": _table(
-        "corruption-robustness", "Table 5: CIFAR-100-C, P1–P6, eight methods", (*SAME, "P6"), METHODS, CORRUPTED
-    ),
+    "table5": _table("corruption-robustness", "Table 5: CIFAR-100-C, eight methods", (*SAME, "P6"), METHODS, CORRUPTED),
     "table6": _table(
         "ablation-losses", "Table 6: ASD without L_SS, without L_TC, P1", P1, (KD, NO_SS, NO_TC, ASD), CORRUPTED
     ),

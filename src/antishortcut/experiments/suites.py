@@ -115,10 +115,7 @@ def beyond_cifar(overrides: Sequence[str]) -> Suite:
 
 def beyond_groups(overrides: Sequence[str]) -> Suite:
     if not any(text.startswith("data.name=") for text in overrides):
-        raise UserError(
-            "suite beyond-groups works on a folder of yours: add --set data.name=groups:PATH, where PATH holds "
-            "metadata.csv (see docs/shifts.md)"
-        )
+        raise UserError("suite beyond-groups: name a folder with metadata.csv: --set data.name=groups:PATH")
     rows = [*BASE, *STRENGTHS, JTT, LFF]
     jobs = _jobs("beyond-groups", "groups", overrides, SEEDS, rows, ("clean", "hard", "groups"))
     return Suite("beyond-groups", "contrast targets on a folder with a group file", tuple(jobs))
@@ -163,10 +160,8 @@ def _check_rows(name: str, overrides: Sequence[str], suite: Suite) -> None:
         for job in suite.jobs:
             for setting in own.get((job.suite.removesuffix(MARK), job.name), ()):
                 if setting == key or setting.startswith(f"{key}."):
-                    raise UserError(
-                        f"suite {name}: {job.name} has its own {setting}, so --set {key} would make it another run "
-                        "under its name; leave it out, or choose other rows with --only"
-                    )
+                    own_key = f"{job.name} has its own {setting}"
+                    raise UserError(f"suite {name}: {own_key}; leave --set {key} out, or choose rows with --only")
 
 
 def _own_settings(job: Job) -> list[str]:

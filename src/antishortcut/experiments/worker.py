@@ -68,12 +68,10 @@ class Command:
         """directory: where to run if it exists, since a recipe may name files relative to it."""
         self.gpus, self._folder = gpus, tempfile.TemporaryDirectory(prefix="asd-")
         (Path(self._folder.name) / "work.json").write_bytes(WORK.dump_json((place, item, os.getpid())))
-        environ = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
+        env = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
         command = [sys.executable, "-m", "antishortcut.experiments.worker", self._folder.name]
         cwd = directory if directory is not None and directory.is_dir() else None
-        self.process = subprocess.Popen(
-            command, env=environ, cwd=cwd, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        self.process = subprocess.Popen(command, env=env, cwd=cwd, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def result(self) -> Result:
         """Wait for it. Interrupted, it saves its state; interrupted again or after GRACE seconds, it is killed."""

@@ -163,9 +163,7 @@ def require(form: str) -> dict[str, Any]:
     try:
         return {name: importlib.import_module(name) for name in EXTRA.get(form, ())}
     except ImportError as error:
-        raise UserError(
-            f"--to {form} needs {error.name}, which cannot be imported: pip install 'antishortcut[export]'"
-        ) from None
+        raise UserError(f"--to {form} needs {error.name}: pip install 'antishortcut[export]'") from None
 
 
 def output_names(embedding: bool) -> list[str]:

@@ -136,10 +136,8 @@ def check(opened: OpenedRun, embedding: bool, exported: Exported) -> dict[str, A
             actual = tuple(exported(image))
         largest = max(largest, *(difference(*pair) for pair in zip(expected, actual, strict=True)))
         if not largest <= TOLERANCE:
-            raise UserError(
-                f"the exported network differs from the original by {largest:.2g} of its largest value on {count}, "
-                f"where {TOLERANCE:g} is allowed; nothing was written"
-            )
+            by = f"{largest:.2g} of its largest value on {count}, more than {TOLERANCE:g}"
+            raise UserError(f"the exported network differs from the original by {by}; nothing was written")
     return {
         "images": opened.source,
         "batches": tuple(map(len, batches)),

@@ -5,21 +5,18 @@ the biased expert: part of the student's outputs in training, gone afterwards.
 """
 # B batch, C classes
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import nn
 
 from antishortcut.methods.checks import check_settings
-from antishortcut.methods.kd import Teachers, Terms, kd_loss
-from antishortcut.types import Batch, Features, Sizes
+from antishortcut.methods.kd import KD, Teachers
+from antishortcut.types import Features, Sizes
 
 
-class ResidualKD(nn.Module):
+class ResidualKD(KD):
     """KD on student logits + λ max(log p_E, floor), which the task's own loss sees as well."""
 
-    taps: tuple[str, ...] = ()
     roles: tuple[str, ...] = ("final", "early")
 
     def __init__(
@@ -32,15 +29,11 @@ class ResidualKD(nn.Module):
         temperature: float = 4.0,
         task_weight: float = 1.0,
     ) -> None:
-        super().__init__()
-        check_settings(strength=strength, temperature=temperature, floor=floor)
-        self.task_weight, self.strength, self.floor = task_weight, strength, floor
-        self.weight, self.temperature = weight, temperature
+        super().__init__(sizes, weight=weight, temperature=temperature, task_weight=task_weight)
+        check_settings(strength=strength, floor=floor)
+        self.strength, self.floor = strength, floor
 
-    def view(self, student: Features, teachers: Mapping[str, Features]) -> Features:
+    def view(self, student: Features, teachers: Teachers) -> Features:
         """The student as training sees it: its logits beside the early teacher's log-probabilities."""
         log_e = F.log_softmax(teachers["early"].logits.detach(), dim=1).clamp(min=self.floor)  # (B, C)
         return replace(student, logits=student.logits + self.strength * log_e)
-
-    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
-        return {"kd": self.weight * kd_loss(student.logits, teachers["final"].logits, self.temperature)}

@@ -2,17 +2,13 @@
 # B batch, C classes
 
 import torch
-from torch import nn
 
-from antishortcut.methods.checks import check_settings
-from antishortcut.methods.kd import Teachers, Terms, kd_loss
+from antishortcut.methods.kd import KD, Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
-class Snapshot(nn.Module):
+class Snapshot(KD):
     """task_weight · CE + weight · KD from the mean logits of `states`, names of saved teacher states."""
-
-    taps: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -23,12 +19,10 @@ class Snapshot(nn.Module):
         temperature: float = 4.0,
         task_weight: float = 1.0,
     ) -> None:
-        super().__init__()
-        check_settings(temperature=temperature)
-        self.roles: tuple[str, ...] = tuple(dict.fromkeys(name.strip() for name in states.split(",") if name.strip()))
+        super().__init__(sizes, weight=weight, temperature=temperature, task_weight=task_weight)
+        self.roles = tuple(dict.fromkeys(name.strip() for name in states.split(",") if name.strip()))
         if not self.roles:
             raise ValueError("states names no teacher state, like '50%, 75%, final'")
-        self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         mean = torch.stack([teachers[role].logits for role in self.roles]).mean(dim=0)  # (B, C)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.models.layers import SingleSampleNorm2d
@@ -78,17 +78,13 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         module.load_state_dict(fitting, strict=False)
     for part in (getattr(module, path, None) for path in ("aux1", "aux2", "AuxLogits")):  # GoogLeNet's and Inception's
         if isinstance(part, nn.Module):  # unused, and they read maps that small images do not have
-            part.requires_grad_(False).forward = _nothing
+            part.requires_grad_(False).forward = lambda x: None
     if name.startswith("deeplabv3"):
         pooling = module.get_submodule("classifier.0.convs.4")
         assert isinstance(pooling, nn.Sequential)
         pooling[2] = SingleSampleNorm2d.like(pooling[2])
     own_size = getattr(module, "image_size", None)
     return ExternalModel(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
-
-
-def _nothing(x: Tensor) -> None:
-    return None
 
 
 def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:

@@ -250,10 +250,8 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
             return fitting[name]
     if len(values) == 1 and floats:
         (value,) = floats.values()
-        raise UserError(
-            f"the network returns {value.shape[1]} logits, but there are {classes} classes; "
-            "let its factory take num_classes and use it"
-        )
+        counts = f"{value.shape[1]} logits, but there are {classes} classes"
+        raise UserError(f"the network returns {counts}; let its factory take num_classes and use it")
     shapes = ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}".strip() for k, v in values.items())
     columns = f", none of them with {classes} columns" if len(values) > 1 and classes is not None else ""
     raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")

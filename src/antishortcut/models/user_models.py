@@ -90,10 +90,8 @@ def _import(where: str, place: str) -> Any:
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (where == missing or where.startswith(f"{missing}.")):
-            raise UserError(
-                f"cannot import {where!r} for {place}: there is no {missing!r} in {os.getcwd()} or installed; "
-                "write timm:NAME, torchvision:NAME or package.module:factory"
-            ) from None
+            problem = f"cannot import {where!r} for {place}: there is no {missing!r} in {os.getcwd()} or installed"
+            raise UserError(f"{problem}; write timm:NAME, torchvision:NAME or package.module:factory") from None
         raise UserError(f"{place} cannot be imported: {error_line(error)}") from error
 
 

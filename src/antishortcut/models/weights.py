@@ -113,16 +113,16 @@ def _aligned(own: State, state: dict[str, Tensor], path: Path) -> dict[str, Tens
     options += [((prefix, ""), key.removeprefix(prefix), key) for key in state for prefix in _prefixes(key)]
     options += [(("", prefix), key, key.removeprefix(prefix)) for key in own for prefix in _prefixes(key)]
     matching: dict[tuple[str, str], list[int]] = {}
-    for option, ours, theirs in options:
+    for option, own_key, file_key in options:
         count = matching.setdefault(option, [0, 0])
-        if ours in own and theirs in state:
-            count[0] += own[ours].shape == state[theirs].shape
+        if own_key in own and file_key in state:
+            count[0] += own[own_key].shape == state[file_key].shape
             count[1] += 1
     best = max(matching.values())
     if best[1] <= len(own) / 2:
         return state
-    (first, added), *others = [option for option, count in matching.items() if count == best]
-    rivals = [prefix for prefix, _ in others if not (prefix.startswith(first) or first.startswith(prefix))]
+    (first, added), *ties = [option for option, count in matching.items() if count == best]
+    rivals = [prefix for prefix, _ in ties if not (prefix.startswith(first) or first.startswith(prefix))]
     if rivals:
         raise UserError(f"{path} holds two networks that fit, under {first!r} and {rivals[0]!r}; save one of them")
     return {added + key.removeprefix(first): value for key, value in state.items() if key.startswith(first)}
@@ -243,9 +243,8 @@ def loaded(path: Path) -> Any:
 def unpacked(content: Any, path: Path) -> dict[str, Tensor]:
     """The weights in what a training script saved."""
     for _ in range(NESTED):
-        keys = [
-            key for key in (*PLAIN, *AVERAGED) if isinstance(content, Mapping) and isinstance(content.get(key), Mapping)
-        ]
+        known = content if isinstance(content, Mapping) else {}
+        keys = [key for key in (*PLAIN, *AVERAGED) if isinstance(known.get(key), Mapping)]
         if not keys:
             break
         averaged = [key for key in keys if key in AVERAGED]

@@ -39,9 +39,7 @@ def build(folder: Path, columns: str | None = None, *, sweep: str | None = None,
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        raise UserError(
-            f"a report needs {error.name}, which is not installed: pip install 'antishortcut[report]'"
-        ) from None
+        raise UserError(f"a report needs {error.name}: pip install 'antishortcut[report]'") from None
 
     refuse_links(folder, "figures")
     runs = collect(folder)

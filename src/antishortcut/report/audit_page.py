@@ -50,7 +50,12 @@ def render(audit: Audit, figures: Mapping[str, Figure], folder: Path) -> str:
     names = [one[end] for each in audit["directions"].values() for one in each for end in ENDS if end in one]
     return render_page(
         "audit.html",
-        filters={"share": _share, "degrees": _degrees, "times": _times, "states": _states},
+        filters={
+            "share": _share,
+            "degrees": lambda x: "–" if x is None else f"{x:.1f}°",
+            "times": lambda x: "–" if x is None else f"×\u00a0{x:.2f}",
+            "states": _states,
+        },
         drawn=figures.values(),
         methods=[],
         audit=audit,
@@ -145,14 +150,6 @@ def _student(audit: Audit) -> Figure:
 
 def _share(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value * 100:.{digits}f}\u00a0%".replace("-", "−")  # kept on one line
-
-
-def _degrees(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}°"
-
-
-def _times(value: float | None) -> str:
-    return "–" if value is None else f"×\u00a0{value:.2f}"
 
 
 def _states(text: str) -> Markup:

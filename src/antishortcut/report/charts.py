@@ -154,9 +154,7 @@ def base(data: str) -> Any:
 
 def tooltips(*fields: str, **formats: str) -> list[alt.Tooltip]:
     """Spelled out: altair looks a bare string up among thousands of schemas. `formats`: number → its format."""
-    return [alt.Tooltip(field) for field in fields] + [
-        alt.Tooltip(f"{name}:Q", format=form) for name, form in formats.items()
-    ]
+    return [*map(alt.Tooltip, fields), *(alt.Tooltip(f"{name}:Q", format=form) for name, form in formats.items())]
 
 
 def colour(names: Mapping[str, str], field: str = "method") -> alt.Color:

@@ -70,10 +70,6 @@ class Collected:
     directions: tuple[reader.Directions, ...]  # of the teachers
     teacher_runs: dict[str, Student]  # hash → teacher of these students, wherever its folder lies
 
-    def teacher_of(self, run: Run) -> Run | None:
-        """The run of a student's teacher; None where its folder is not here."""
-        return self.teacher_runs[run.teacher].run if run.teacher in self.teacher_runs else None
-
     @cached_property
     def groups(self) -> dict[str, list[Student]]:
         """Students by method, seeds in order."""
@@ -210,22 +206,20 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
     result = readable(folder.result())
     rows = reader.history(folder.metrics)
     scores = reader.read_scores(folder.path, name, notes)
-    primary_metric = str(result.get("primary_metric", "accuracy"))
-    scores.values["last"], scores.values["best"] = reader.numbers(
-        result[kind][primary_metric] for kind in ("last", "best")
-    )
+    metric = str(result.get("primary_metric", "accuracy"))
+    scores.values["last"], scores.values["best"] = reader.numbers(result[kind][metric] for kind in ("last", "best"))
     return Student(
         path=name,
         place=folder.path,
         method=run.name,
         run=run,
         eval_split=str(result["set"]),
-        primary_metric=primary_metric,
+        primary_metric=metric,
         histograms=reader.read_histograms(folder.path, name, notes),
         seconds=number(result.get("seconds")),
         execution=readable(execution),
         versions=dict(readable(read_json(folder.path / "run.json").get("versions", {}))),
-        curve=reader.curve(rows, result["set"], primary_metric),
+        curve=reader.curve(rows, result["set"], metric),
         terms=reader.terms(rows, run.epochs or reader.last_logged(rows, "epoch") or 1.0),  # iterations log epochs too
         parameters=number(result.get("parameters")),
         **vars(scores),

@@ -43,9 +43,7 @@ def _projections(table: ResultTable) -> Figure:
         column = f"{MECHANISM} {view} {score}"
         chance = table.random.get(column)
         title = words(split_column(column)[1]) + ("" if chance is None else f" (random {chance:.3f})")
-        for panel in bar_panels(
-            table.runs, f"projection{len(panels)}-", {column: title}, "mean length of the projection"
-        ):
+        for panel in bar_panels(table.runs, f"projection{len(panels)}-", {column: title}, "mean projected length"):
             line = () if chance is None else (upright(chance, RANDOM),)
             panels.append(replace(panel, layers=panel.layers + line, data=panel.data | ONE))
     note = (
@@ -205,9 +203,8 @@ def _energy(directions: Directions) -> Figure:
         "Share of the teacher’s features that lies in the shortcut directions and in the robust ones as it trains, "
         f"and its accuracy where it was measured.{chance}"
     )
-    return charts.line_figure(
-        Figure("energy", "Energy as the teacher trains", note), rows, x, y, names, random, digits=3
-    )
+    figure = Figure("energy", "Energy as the teacher trains", note)
+    return charts.line_figure(figure, rows, x, y, names, random, digits=3)
 
 
 def _steadiness(directions: Directions) -> Figure:

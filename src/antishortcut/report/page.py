@@ -86,7 +86,8 @@ def render(table: ResultTable, drawn: Figures) -> str:
         "template.html",
         filters={
             "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
-            "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark, "clock": _clock,
+            "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
+            "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
         },
         drawn=drawn.all(),
         methods=runs.methods,
@@ -191,7 +192,3 @@ def _spark(curve: Curve) -> str:
         f"{2 + (epoch - first) / across * (width - 4):.1f},{height - 3 - (value - low) / up * (height - 6):.1f}"
         for epoch, value in curve[::-1][::step][::-1]
     )
-
-
-def _clock(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"

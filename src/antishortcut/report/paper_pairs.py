@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from antishortcut.config.recipe import Recipe, Run, Value, distill_run, rewind_run, teach_run
+from antishortcut.config.recipe import Recipe, Run, Value, distill_run, early_state, teach_run
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, desk_recipe
 from antishortcut.report.collect import BASELINE, Collected
@@ -80,9 +80,7 @@ def unlike(run: Run, teacher: Run | None) -> str:
     ours, paper = _settings(run), _settings(reference)
     if run.roles:
         early, expected = run.roles.get("early", run.early), job.early or settings.early
-        state = expected
-        if expected == "rewind":
-            state = f"{rewind_run(paper_teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+        state = early_state(settings, paper_teacher) if expected == "rewind" else expected
         same = share_of(early, recipe.epochs) == share_of(state, recipe.epochs)
         ours["T_early"], paper["T_early"] = early, early if same else expected
     changed = _changed(ours, paper)
@@ -120,11 +118,12 @@ def _changed(ours: dict[str, Any], paper: dict[str, Any]) -> list[str]:
 def row_labels(runs: Collected) -> dict[str, str]:
     """Method of a pair → in what its runs are not the paper's."""
     labels: dict[str, str] = {}
+    teachers = {name: teacher.run for name, teacher in runs.teacher_runs.items()}
     for method, group in runs.groups.items():
         run = group[0].run
         if pair_of(run) is not None:
             size = "the desk suite's" if at_desk(run) else "the paper's"
-            each = dict.fromkeys(unlike(s.run, runs.teacher_of(s.run)) for s in group)
+            each = dict.fromkeys(unlike(s.run, teachers.get(s.run.teacher or "")) for s in group)
             label = [DESK] * at_desk(run) + [f"not made as {size} ({other}): {SIGNS}" for other in each if other]
             labels |= {method: "; ".join(label)} if label else {}
     return labels

@@ -95,9 +95,7 @@ def _decisions(table: ResultTable) -> Figure:
     for group in dict.fromkeys(split_column(name)[0] for name in table.every):
         rows: Rows = []
         for method, cells in table.cells.items():
-            shares = {
-                cue: cells[f"{group} by_{cue}"].mean for cue in ("shape", "texture") if f"{group} by_{cue}" in cells
-            }
+            shares = {cue: cells[f"{group} by_{cue}"].mean for cue in charts.CUES if f"{group} by_{cue}" in cells}
             if len(shares) == 2:
                 shares["neither"] = max(0.0, 1 - sum(shares.values()))
                 rows += [{"method": method, "decided by": cue, "share": round(x, 5)} for cue, x in shares.items()]
@@ -121,9 +119,7 @@ def _decisions(table: ResultTable) -> Figure:
 
 
 def _groups(runs: Collected) -> Figure:
-    rows = means(
-        [{"method": s.method, "group": name, "value": x} for s in runs.students for name, x in s.groups.items()]
-    )
+    rows = means([{"method": s.method, "group": key, "value": x} for s in runs.students for key, x in s.groups.items()])
     lowest: dict[str, float] = {}
     for row in rows:
         lowest[row["group"]] = min(row["value"], lowest.get(row["group"], 1.0))
@@ -160,9 +156,8 @@ def _attack(runs: Collected) -> Figure:
 
 
 def _corruption_kinds(table: ResultTable) -> Figure:
-    titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"} | {
-        f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS
-    }
+    titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"}
+    titles |= {f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS}
     note = (
         "Share of wrong answers at the strongest severity, less is better. Bars: mean over seeds; dots: single seeds. "
         "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
@@ -191,18 +186,15 @@ def _severities(runs: Collected) -> Figure:
             text = f"At severity {SEVERITIES}: {mean_texts([row for row in rows if row['severity'] == SEVERITIES])}"
             panel = Panel(kind, 180, (), {f"severity{len(panels)}": rows}, alt=text)
             panels.append(add_lines(panel, runs.methods, "severity", "error", zero=True))
-    note = (
-        "Mean error over the corruptions of a kind as they get stronger, mean over seeds; severity 0 is the clean set."
-    )
+    note = "Mean error over the corruptions of a kind as they get stronger, mean over seeds; 0 is the clean set."
     return Figure("severities", "Error as corruptions get stronger", note, panels)
 
 
 def _each_corruption(runs: Collected) -> Figure:
     """Severity 5, corruption by corruption; against the baseline seed by seed where it is there."""
     base_errors = {(s.run.suite, s.run.seed): s.errors for s in runs.students if s.run.name == BASELINE and s.errors}
-    paired = [
-        s for s in runs.students if s.run.name != BASELINE and (s.run.suite, s.run.seed) in base_errors and s.errors
-    ]
+    rivals = [s for s in runs.students if s.run.name != BASELINE and s.errors]
+    paired = [s for s in rivals if (s.run.suite, s.run.seed) in base_errors]
     points: Rows = []
     for s in paired or runs.students:
         reference = base_errors[s.run.suite, s.run.seed] if paired else dict.fromkeys(s.errors, (0.0,))

@@ -150,13 +150,10 @@ def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
 
 def _scene_sets(students: Iterable[Student], kind: str, notes: Notes) -> Iterator[tuple[Student, SceneSet]]:
     for student in students:
-        scenes = None
         with notes.reading(f"{student.path}/artifacts/{kind}.json"):
             saved = read_object(student.place / "artifacts" / f"{kind}.json")
             colours = tuple(class_colours(saved).items())
-            scenes = SceneSet(str(saved["set"]), colours, min(int(saved["scenes"]), MOST), kind)
-        if scenes is not None:
-            yield student, scenes
+            yield student, SceneSet(str(saved["set"]), colours, min(int(saved["scenes"]), MOST), kind)
 
 
 def _shots(student: Student, scenes: SceneSet, role: str, notes: Notes) -> Shots:

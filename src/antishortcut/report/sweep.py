@@ -96,11 +96,8 @@ def lines_over(key: str, runs: Collected) -> list[SweepLine]:
             groups.setdefault(repr(sorted(fields.items())), (fields, []))[1].append((value, method))
     lines = [line for group in groups.values() for line in _split(*group, runs) if len(line.points) > 1]
     if not lines:
-        values = sorted({value for _, points in groups.values() for value, _ in points})
-        raise UserError(
-            f"--sweep {key}: no two runs differ in nothing but it, their seeds and names; its values here: "
-            + ", ".join(f"{value:g}" for value in values)
-        )
+        values = ", ".join(f"{x:g}" for x in sorted({x for _, points in groups.values() for x, _ in points}))
+        raise UserError(f"--sweep {key}: no two runs differ in nothing but it and their seeds; its values: {values}")
     return _labelled(lines)
 
 
@@ -147,7 +144,9 @@ def _labelled(lines: list[SweepLine]) -> list[SweepLine]:
     for line in lines:
         suite, method = line.suite, line.fields["method"]
         alike = [each.fields for each in lines if (each.suite, each.fields["method"]) == (suite, method)]
-        values = [f"{name.rpartition('.')[2]}={_short(line.fields.get(name))}" for name in _differing(alike)]
+        fields = {name.rpartition(".")[2]: line.fields.get(name) for name in _differing(alike)}
+        shown = {name: f"{x:g}" if isinstance(x, float) else "–" if x is None else x for name, x in fields.items()}
+        values = [f"{name}={x}" for name, x in shown.items()]
         labelled.append(replace(line, label=" ".join([suite, method, *values] if suite else [method, *values])))
     return labelled
 
@@ -157,10 +156,6 @@ def _differing(several: list[Fields]) -> list[str]:
     names = dict.fromkeys(name for fields in several for name in fields)
     differ = [name for name in names if len({repr(fields.get(name)) for fields in several}) > 1]
     return [name for name in differ if name not in ("fingerprint", "teacher")] or differ
-
-
-def _short(value: Any) -> str:
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # --- the figure ---
@@ -175,7 +170,11 @@ def sweep_figure(sweep: Sweep) -> Figure:
         if line.suite in sweep.base and sweep.base[line.suite] not in rules:
             word = rules[sweep.base[line.suite]] = f"{BASELINE} of {line.suite}"
             looks[word] = (looks[line.label][0], RULE)
-    axis = _axis(sweep.key, sorted({value for line in lines for value in line.points}))
+    values = sorted({value for line in lines for value in line.points})
+    logarithmic = values[0] > 0 and values[-1] / values[0] >= WIDE
+    kind: dict[str, Any] = {"type": "log"} if logarithmic else {"zero": False}
+    ticks = alt.Axis(values=values, format=".4~g", grid=False, labelOverlap="greedy")
+    axis = alt.X("x:Q", title=sweep.key, scale=alt.Scale(nice=False, padding=14, **kind), axis=ticks)
     panels = []
     for index, column in enumerate(sweep.columns):
         if means := _means(lines, table.runs, column):
@@ -209,13 +208,6 @@ def _means(lines: Sequence[SweepLine], runs: Collected, column: str) -> Rows:
                 row = {"line": line.label, "method": method, "x": value, "value": mean.difference, "seeds": mean.count}
                 rows.append(row | ({} if mean.low is None else {"low": mean.low, "high": mean.high}))
     return rows
-
-
-def _axis(key: str, values: list[float]) -> alt.X:
-    logarithmic = values[0] > 0 and values[-1] / values[0] >= WIDE
-    kind: dict[str, Any] = {"type": "log"} if logarithmic else {"zero": False}
-    axis = alt.Axis(values=values, format=".4~g", grid=False, labelOverlap="greedy")
-    return alt.X("x:Q", title=key, scale=alt.Scale(nice=False, padding=14, **kind), axis=axis)
 
 
 def _layers(

@@ -73,9 +73,7 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
 
 def _notes(table: ResultTable) -> list[str]:
     """Below the first table: random directions, where images come from, whether the teacher was ahead of labels."""
-    random = [
-        f"{name}: a random direction has {table.random[name]:.3f}." for name in table.columns if name in table.random
-    ]
+    random = [f"{n}: a random direction has {table.random[n]:.3f}." for n in table.columns if n in table.random]
     sets = dict.fromkeys(split_column(name)[0] for name in table.columns)
     sources = [f"{name}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
     return [*random, *sources, *teacher_notes(table.runs)]

@@ -14,6 +14,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,10 @@ class CachedOutputs:
         refuse_links(self.path.parent.parent, "cache", f"cache/{self.path.name}")
         try:
             with RunDir(self.path).locked(wait=True):
-                if not self._same_key():
+                saved = None
+                with suppress(UserError):
+                    saved = read_json(self.path / "key.json")
+                if saved != self.key:
                     for path in self.path.glob("view-*.rows"):
                         path.unlink()
                     write_json(self.path / "key.json", self.key)
@@ -106,12 +110,6 @@ class CachedOutputs:
             except OSError as error:
                 self.error = str(error)
         return not self.error
-
-    def _same_key(self) -> bool:
-        try:
-            return bool(read_json(self.path / "key.json") == self.key)
-        except UserError:
-            return False
 
     @property
     def _size(self) -> int:

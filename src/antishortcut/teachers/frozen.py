@@ -9,7 +9,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line
 from antishortcut.models import Network
 from antishortcut.types import Features
 
@@ -207,11 +207,7 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def freeze_all(
-    networks: Mapping[str, Network],
-    precision: str,
-    images: Sequence[Tensor],
-    say: Callable[[str], None],
-    side: int = 32,
+    networks: dict[str, Network], precision: str, images: Sequence[Tensor], say: Callable[[str], None], side: int = 32
 ) -> dict[str, FrozenModel]:
     """Networks in this precision ("auto": the device's own), if all of them give the same outputs in it.
 
@@ -225,18 +221,14 @@ def freeze_all(
         if result.enough:
             continue
         if precision != "auto":
-            raise UserError(
-                f"--teacher-precision {precision}: the {role} teacher's outputs differ from float32: {result}; "
-                "leave it out or use float32"
-            )
+            problem = f"the {role} teacher's outputs differ from float32: {result}"
+            raise UserError(f"--teacher-precision {precision}: {problem}; leave it out or use float32")
         say(f"teachers stay in float32: in {chosen} the outputs of {role!r} differ, {result}")
         return freeze_all(networks, "float32", (), say, side)
     return frozen
 
 
-def compile_all(
-    frozen: Mapping[str, FrozenModel], image: Tensor, networks: Mapping[str, Network]
-) -> dict[str, FrozenModel]:
+def compile_all(frozen: dict[str, FrozenModel], image: Tensor, networks: dict[str, Network]) -> dict[str, FrozenModel]:
     """The same models compiled for batches like this one, and compared with `networks`, the originals, by role."""
     compiled: dict[str, FrozenModel] = {}
     for role, model in frozen.items():
@@ -245,10 +237,8 @@ def compile_all(
         try:
             compiled[role](image)
         except Exception as error:  # a compiler may raise anything
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            raise UserError(
-                f"--teacher-compile on: torch cannot compile the {role} teacher here ({reason}); leave it out"
-            ) from None
+            reason = f"{type(error).__name__}: {first_line(error)[:200]}"
+            raise UserError(f"--teacher-compile on: torch cannot compile {role!r} here ({reason})") from None
         result = agreement(networks[role], compiled[role], [image]) if role in networks else Agreement(1.0, 1.0)
         if not result.enough:
             raise UserError(f"--teacher-compile on: compiled, the {role} teacher's outputs differ: {result}")
@@ -258,7 +248,7 @@ def compile_all(
 def compile_if_faster(
     frozen: dict[str, FrozenModel],
     image: Tensor,
-    networks: Mapping[str, Network],
+    networks: dict[str, Network],
     batches: int,
     say: Callable[[str], None],
 ) -> dict[str, FrozenModel]:

@@ -66,10 +66,8 @@ def _read_snapshots(folder: Path) -> Iterator[ImportedState]:
 
 def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
     """Raise for weights of another network or of other classes, before anything is trained with them."""
-    network, states = (
-        build_model(teacher.without_weights(), len(data.classes), data.image_size),
-        imported_states(teacher),
-    )
+    network = build_model(teacher.without_weights(), len(data.classes), data.image_size)
+    states = imported_states(teacher)
     load_weights(network, states[0].file)
     first = {key: value.clone() for key, value in network.state_dict().items()}
     load_weights(network, states[-1].file)
@@ -97,7 +95,8 @@ def import_teacher(
         raise UserError(_same_weights(states))
     if values[0] > values[-1]:
         yield f"The early state has the better {metric}: are {states[0].file} and {states[-1].file} swapped?"
-    if metric == "accuracy" and _is_guessing(scores[metric], len(data.classes)):
+    chance = 1 / len(data.classes)
+    if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
             f"{', '.join(data.classes[:3])}{', …' if len(data.classes) > 3 else ''}?"
@@ -110,11 +109,6 @@ def import_teacher(
 
 def _same_weights(states: list[ImportedState]) -> str:
     return f"{states[0].file} and {states[-1].file} hold the same weights: there is nothing to push away from"
-
-
-def _is_guessing(accuracy: float, classes: int) -> bool:
-    """Less than twice as good as chance, or better by less than a tenth."""
-    return classes > 1 and accuracy < min(2 / classes, 1 / classes + 0.1)
 
 
 @torch.no_grad()

@@ -14,13 +14,7 @@ from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
-from antishortcut.teachers.frozen import (
-    InferenceForm,
-    compile_all,
-    compile_if_faster,
-    fastest_precision,
-    freeze_all,
-)
+from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, Task
 
@@ -90,10 +84,7 @@ class TeacherOutputs:
         """The cache, if there is to be one; no room for it is an error before anything is written."""
         requested, mixes = self.execution.cache_teachers, self.run.optim.mixes
         if requested is True and mixes:
-            raise UserError(
-                "--cache-teachers: the teachers see new mixed images in every step; leave it out, or set optim.mixup "
-                "and optim.cutmix to 0"
-            )
+            raise UserError("--cache-teachers: optim.mixup and optim.cutmix mix new images in every step; leave it out")
         if not requested or mixes or self.dense or self.stages:  # vectors are cached, maps are not
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)

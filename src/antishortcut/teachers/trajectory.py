@@ -54,14 +54,20 @@ def build_saved(folder: RunDir, classes: int, image_size: int) -> Network:
 
 def warn_of_changed_code(folder: RunDir) -> None:
     with suppress(UserError):  # what cannot be imported is an error where it is built
-        if file := changed_file(folder, code_of(folder.read()[0].model.name)):
+        for file in _changed_files(folder, code_of(folder.read()[0].model.name)):
             warnings.warn(f"{file} has changed since {folder.path} was trained", stacklevel=3)
 
 
-def changed_file(folder: RunDir, code: Mapping[str, str]) -> str:
-    """A file of this code that is not what it was when the run began; empty if there is none."""
+def check_code(folder: RunDir, code: Mapping[str, str]) -> None:
+    for file in _changed_files(folder, code):
+        advice = "restore it, remove that folder to start again, or resume with the new code: --force"
+        raise UserError(f"{file} has changed since {folder.path} was started; {advice}")
+
+
+def _changed_files(folder: RunDir, code: Mapping[str, str]) -> list[str]:
+    """The files of this code that are not what they were when the run began."""
     saved = folder.code()
-    return next((str(sys.modules[name].__file__) for name, sha in code.items() if saved.get(name, sha) != sha), "")
+    return [str(sys.modules[name].__file__) for name, sha in code.items() if saved.get(name, sha) != sha]
 
 
 def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -112,10 +118,7 @@ def find_trajectory(runs: Path, teacher: str, state: str) -> tuple[Trajectory, s
         raise UserError(f"{name!r} is not a teacher's name; teachers are the folders in {runs / 'teachers'}")
     run_dir = RunDir(runs / "teachers" / name)
     if not run_dir.path.is_dir():
-        raise UserError(
-            f"no teacher at {run_dir.path}; train it first: asd teach "
-            "(or pass the folder that holds teachers/ as --runs)"
-        )
+        raise UserError(f"no teacher at {run_dir.path}; train it first: asd teach, or name its folder as --runs")
     return Trajectory(run_dir), own
 
 
@@ -187,11 +190,8 @@ class Trajectory:
             if state in entry["labels"]:
                 return entry
         names = dict.fromkeys([*(label for entry in self.entries for label in entry["labels"]), "final"])
-        raise UserError(
-            f"teacher {self.folder.path.name} has no state {state!r}{suggest(state, names)}; an imported teacher has "
-            "the states it was imported with, a trained one those of teacher.keep (to train it again, remove "
-            f"{self.folder.path})"
-        )
+        advice = f"a trained one has those of teacher.keep (to train it again, remove {self.folder.path})"
+        raise UserError(f"teacher {self.folder.path.name} has no state {state!r}{suggest(state, names)}; {advice}")
 
     def weights(self, state: str) -> dict[str, Tensor]:
         """The weights of a state; a file whose checksum is wrong is an error."""
@@ -238,11 +238,6 @@ class Teachers:
             trajectory.fill(model, state)
             self._models[role] = model.requires_grad_(False).eval()
         return self._models[role]
-
-    @property
-    def names(self) -> list[str]:
-        """The networks of the states that the run learns from."""
-        return [self._find(role)[0].folder.read()[0].model.name for role in self.run.roles]
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:

@@ -86,9 +86,7 @@ def require_disk(run_dir: RunDir) -> Iterator[None]:
         yield
     except OSError as error:
         saved = Checkpoints(run_dir, "")
-        raise UserError(
-            f"{run_dir.path}: {reason(error)}; {saved}; make room there and run the same command again"
-        ) from None
+        raise UserError(f"{run_dir.path}: {reason(error)}; {saved}; make room and run the same command again") from None
 
 
 def is_finished(run_dir: RunDir) -> bool:

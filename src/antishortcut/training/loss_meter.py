@@ -39,13 +39,12 @@ class LossMeter:
         if not bad:
             return
         values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
-        roles = [repr(role) for role, outputs in (teachers or {}).items() if not _is_finite(outputs)]
+        outputs = {role: (each.logits, each.embedding, *each.stages) for role, each in (teachers or {}).items()}
+        roles = [repr(role) for role, tensors in outputs.items() if not all(x.isfinite().all() for x in tensors)]
         advice = "lower optim.lr or check the data, or use another --precision"
         if roles:
             advice = f"the outputs of teacher {' and '.join(roles)} are not finite: has that network diverged?"
-        raise UserError(
-            f"the loss is not finite at step {step}: {', '.join(bad)} (this step: {values}); {saved}; {advice}"
-        )
+        raise UserError(f"the loss is not finite at step {step}: {', '.join(bad)} (now {values}); {saved}; {advice}")
 
 
 def check_finite_weights(module: nn.Module, step: int, saved: object) -> None:
@@ -57,10 +56,4 @@ def check_finite_weights(module: nn.Module, step: int, saved: object) -> None:
     for name, value in module.state_dict().items():
         strict = name in parameters or "running_" in name
         if value.is_floating_point() and not bool((value.isfinite() if strict else ~value.isnan()).all()):
-            raise UserError(
-                f"weights are not finite after step {step}: {name}; {saved}; lower optim.lr or check the data"
-            )
-
-
-def _is_finite(outputs: Features) -> bool:
-    return all(bool(each.isfinite().all()) for each in (outputs.logits, outputs.embedding, *outputs.stages))
+            raise UserError(f"weights are not finite after step {step}: {name}; {saved}; lower optim.lr or check data")

@@ -64,9 +64,7 @@ def find_micro_batches(
             count = min(2 * count, most)
     counts = all_gather_int(count if fits else 0)
     if min(counts) == 0:
-        raise OutOfMemory(
-            f"not even {images()} images at a time fit into memory; use a smaller model or a larger device"
-        )
+        raise OutOfMemory(f"not even {images()} images at a time fit into memory; use a smaller model or larger device")
     count = max(counts)
     return count, f"a batch of {size} does not fit: using {optim.accumulate * count} micro-batches" * (count > 1)
 

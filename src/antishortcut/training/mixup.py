@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import betaincinv
-from torch import Tensor
 
 from antishortcut.config.schema import OptimSettings
 from antishortcut.data import uniform
@@ -57,7 +56,8 @@ def mix_batch(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch
         return batch
     height, width = batch.image.shape[2:]
     mix = draw_mix(optim, seed, step, (height, width))
-    partner, other = (_partners(rows) for rows in (batch.image, batch.label))
+    # row B − 1 − i of all processes' rows for every row i of this one's
+    partner, other = (gather(rows).flip(0)[own_slice(len(rows))] for rows in (batch.image, batch.label))
     if mix.box is None:
         image = mix.share * batch.image + (1 - mix.share) * partner  # (b, 3, H, W)
     else:
@@ -66,11 +66,6 @@ def mix_batch(batch: Batch, optim: OptimSettings, seed: int, step: int) -> Batch
         image[:, :, top:bottom, left:right] = partner[:, :, top:bottom, left:right]
     share = torch.full((len(batch.label),), mix.share, device=image.device)  # (b,)
     return replace(batch, image=image, mixed_label=other, mix_ratio=share)
-
-
-def _partners(rows: Tensor) -> Tensor:
-    """Row B − 1 − i of all processes' rows for every row i of this one's, (b, …)."""
-    return gather(rows).flip(0)[own_slice(len(rows))]
 
 
 def check_mixup(optim: OptimSettings, task: Task, method: Method, name: str) -> None:

@@ -1,41 +1,30 @@
 """What a recipe needs, in order: train or import the teacher, rewind it, distil the student."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lightning_fabric import Fabric
 
-from antishortcut.config.recipe import (
-    DataSettings,
-    Execution,
-    ModelSettings,
-    Recipe,
-    Run,
-    Value,
-    distill_run,
-    rewind_run,
-    teach_run,
-)
+from antishortcut.config.recipe import Recipe, Run, Value, distill_run, early_state, rewind_run, teach_run
+from antishortcut.config.schema import DataSettings, Execution, ModelSettings
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.hardware import versions
-from antishortcut.methods import build_method, method_options, method_roles
+from antishortcut.methods import method_options, method_roles
 from antishortcut.models import feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.progress import console
 from antishortcut.run_dir import InUse, RunDir, find_twin
-from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
 from antishortcut.teachers.selection import select_state
 from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_changed_code
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
-from antishortcut.training.mixup import check_mixup
-from antishortcut.training.trainer import train
-from antishortcut.types import DataSplits, Method
+from antishortcut.training.trainer import build_objective, train
+from antishortcut.types import DataSplits
 
 
 @dataclass
@@ -57,7 +46,7 @@ class Session:
         if key not in self._data:
             settings = data.model_dump(exclude={"name", "augment", "augmentation_cycle"})
             self._data[key] = open_sets(data.name, self.root, download=self.download, **settings)
-            for note in self._data[key].notes:
+            if note := self._data[key].note:
                 self.say(note)
         return self._data[key]
 
@@ -122,10 +111,8 @@ class Session:
             raise UserError(f"{path}: damaged (its execution settings); restore it or remove its folder") from None
         here = self.execution
         if self.reuse and (execution.devices, execution.nodes) != (here.devices, here.nodes):
-            raise UserError(
-                f"{run_dir.path} was started with --devices {execution.devices} --nodes {execution.nodes}; "
-                "use the same, or remove that folder"
-            )
+            before = f"--devices {execution.devices} --nodes {execution.nodes}"
+            raise UserError(f"{run_dir.path} was started with {before}; use the same, or remove that folder")
         requested = here.model_dump(exclude={"threads"} if here.threads == 0 else set())  # 0 and auto leave it open
         changes = [
             f"{name} {getattr(execution, name)}, not {value}"
@@ -173,9 +160,7 @@ def rewind(teacher: Run, epochs: int, lr: float, session: Session) -> Run:
     run = rewind_run(teacher, epochs, lr)
     run_dir = RunDir(run.folder(session.runs))
     if not is_finished(run_dir):
-        session.say(
-            f"rewinding {teacher.model.name}: {run.length} at a constant learning rate of {lr:g}, {run_dir.path}"
-        )
+        session.say(f"rewinding {teacher.model.name}: {run.length} at a constant rate of {lr:g}, {run_dir.path}")
         session.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
         session.fit(run)
     return run
@@ -207,19 +192,12 @@ def distill(
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so there is nothing between teacher and student")
-    title = [method, *(f"via-{network}" for network in via)]
-    title += [f"gen{generations}"] if generations > 1 else []
-    title += [f"cycle{recipe.augmentation_cycle}"] if recipe.augmentation_cycle else []
-    name = name or "-".join(title).replace("/", "-").replace(":", "-")
-    students: list[tuple[ModelSettings, dict[str, Any]]] = []  # each is the teacher of the next
-    for number, network in enumerate(between, start=1):
-        where = {"seed": recipe.teacher.seed + 1000 + number, "suite": "teachers", "name": network}
-        students.append((recipe.student.model_copy(update={"name": network}), where | {"keep": recipe.teacher.keep}))
-    students.append((recipe.student, {"seed": seed, "suite": suite, "name": name}))
+    name = name or _student_name(method, via, generations, recipe.augmentation_cycle)
+    students = [*_assistants(recipe, between), (recipe.student, {"seed": seed, "suite": suite, "name": name})]
     fingerprint = session.sets(recipe.data).fingerprint
 
-    def student_run(teacher: Run, student: ModelSettings, states: Mapping[str, str], where: dict[str, Any]) -> Run:
-        learned = {**states, **({} if early is None else {"early": early})}
+    def student_run(teacher: Run, student: ModelSettings, states: dict[str, str], where: dict[str, Any]) -> Run:
+        learned = states if early is None else states | {"early": early}
         return distill_run(
             recipe.model_copy(update={"student": student}),
             fingerprint,
@@ -233,7 +211,7 @@ def distill(
 
     run = teacher = teach_run(recipe, fingerprint)
     for student, where in students:
-        run = student_run(run, student, {"early": _early_state(recipe, run)}, where)
+        run = student_run(run, student, {"early": early_state(recipe.teacher, run)}, where)
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
@@ -246,6 +224,20 @@ def distill(
         run = student_run(run, student, _resolve_states(recipe, session, roles, run), where)
         session.fit(run)
     return run
+
+
+def _student_name(method: str, via: Sequence[str], generations: int, cycle: int | None) -> str:
+    words = [method, *(f"via-{network}" for network in via)]
+    words += [f"gen{generations}"] if generations > 1 else []
+    words += [f"cycle{cycle}"] if cycle else []
+    return "-".join(words).replace("/", "-").replace(":", "-")
+
+
+def _assistants(recipe: Recipe, between: Sequence[str]) -> Iterator[tuple[ModelSettings, dict[str, Any]]]:
+    """Networks between teacher and student, each the teacher of the next, and where their runs are."""
+    for number, network in enumerate(between, start=1):
+        where = {"seed": recipe.teacher.seed + 1000 + number, "suite": "teachers", "name": network}
+        yield recipe.student.model_copy(update={"name": network}), where | {"keep": recipe.teacher.keep}
 
 
 def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
@@ -269,13 +261,9 @@ def _check(
     student, *_ = [build_model(recipe.student.model_copy(update={"name": name}), classes, size) for name in names]
     shapes = {}
     if roles:
-        shapes = dict.fromkeys(
-            roles, feature_shapes(build_model(recipe.teacher.without_weights(), classes, size), size)
-        )
-    task = build_task(data, **recipe.task.model_dump())
-    sizes = method_sizes(task, data, feature_shapes(student, size), shapes)
-    check_networks(task, data, sizes)
-    check_mixup(recipe.optim, task, cast(Method, build_method(method, sizes, settings)), method)
+        teacher = build_model(recipe.teacher.without_weights(), classes, size)
+        shapes = dict.fromkeys(roles, feature_shapes(teacher, size))
+    build_objective(recipe, method, settings, data, student, shapes)
     if recipe.teacher.final is not None:
         states = [label for state in imported_states(recipe.teacher) for label in state.labels]
         advice = 'teacher.early takes a weights file too, or "rewind", which makes one (the paper: no better than KD)'
@@ -288,18 +276,10 @@ def _check(
             raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
 
 
-def _early_state(recipe: Recipe, teacher: Run) -> str:
-    """The state that stands for "early", also of a rewinding that is still to be done."""
-    settings = recipe.teacher
-    if settings.early != "rewind":
-        return settings.early_state
-    return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
-
-
 def _resolve_states(recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run) -> dict[str, str]:
     """The states that roles stand for; a state still to be made is made, one that was not saved is an error."""
     settings, trajectory = recipe.teacher, RunDir(teacher.folder(session.runs))
-    states = {"early": _early_state(recipe, teacher)}
+    states = {"early": early_state(settings, teacher)}
     if settings.early == "rewind" and "early" in roles:
         rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
     if "chosen" in roles:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.errors import UserError
-from antishortcut.types import Batch, Features, Method, Task, TrainingView
+from antishortcut.types import Batch, Features, Method, Samples, Task, TrainingView
 
 EMPTY_STEP = "void"  # the loss of a step without a single labelled pixel: nothing is learned, nothing decays
 
@@ -46,9 +46,7 @@ class DistillationStep(nn.Module):
         return own.sum() * world() / gather(own).sum().clamp(min=1)
 
 
-def gather_samples(
-    student: Features, teachers: Mapping[str, Features], batch: Batch
-) -> tuple[Features, Mapping[str, Features], Batch]:
+def gather_samples(student: Features, teachers: Mapping[str, Features], batch: Batch) -> Samples:
     """The samples of all processes, so that negatives and moments are those of the whole batch. Stages stay local."""
     if world() == 1:
         return student, teachers, batch
@@ -88,12 +86,7 @@ class FabricStep(nn.Module):
 
 def _check_outputs(outputs: Features, method: Method) -> None:
     if torch.is_grad_enabled() and not (outputs.logits.requires_grad or outputs.embedding.requires_grad):
-        raise UserError(
-            "the student's outputs carry no gradient, so it cannot learn: its forward must not run under "
-            "torch.no_grad(), nor detach what it returns"
-        )
+        raise UserError("the student's outputs carry no gradient: remove torch.no_grad() or detach() from its forward")
     if "stages" in method.taps and not outputs.stages:
-        raise UserError(
-            "the student returned no feature maps in this step: one of its stages was skipped; name modules that run "
-            "every time (student.stages = …), or use a method that needs no feature maps, like asd"
-        )
+        advice = "name modules that run every time (student.stages = …), or use a method like asd"
+        raise UserError(f"the student returned no feature maps in this step: a stage was skipped; {advice}")

@@ -17,14 +17,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import Execution, Run
+from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
 from antishortcut.errors import UserError
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
-from antishortcut.models import feature_shapes
+from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import load_checked
@@ -32,14 +32,7 @@ from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.inference import TeacherOutputs
-from antishortcut.teachers.trajectory import (
-    Teachers,
-    Trajectory,
-    build_model,
-    changed_file,
-    save_weights,
-    snapshot_steps,
-)
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, check_code, save_weights, snapshot_steps
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
@@ -49,7 +42,7 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import Batch, DataSplits, Features, Method, Prepares
+from antishortcut.types import Batch, DataSplits, Method, Prepares, Shape, Task
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -68,7 +61,7 @@ def train(
             return run_dir.result()
         try:
             check_loggers(execution.log)
-            trainer = Trainer(run, run_dir, runs, data, fabric, resolve_execution(execution), resumed)
+            trainer = Trainer(run, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
                 run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code)
             fabric.barrier()
@@ -81,41 +74,51 @@ def train(
         return run_dir.result()
 
 
+def build_objective(
+    settings: Recipe | Run,
+    method: str,
+    options: Mapping[str, Value],
+    data: DataSplits,
+    student: Network,
+    shapes: Mapping[str, Shape],
+) -> tuple[Task, nn.Module]:
+    """The task and the method, unless they do not fit the data, the networks or each other."""
+    task = build_task(data, label_smoothing=settings.optim.label_smoothing, **settings.task.model_dump())
+    sizes = method_sizes(task, data, feature_shapes(student, data.image_size), shapes)
+    check_networks(task, data, sizes)
+    module = build_method(method, sizes, options)
+    check_mixup(settings.optim, task, cast(Method, module), method)
+    return task, module
+
+
+def _build_student(run: Run, teachers: Teachers) -> Network:
+    """The student before its first step; one that rewinds starts from its teacher's weights."""
+    rewinds = run.kind == "rewind"
+    model = run.model.without_weights() if rewinds else run.model
+    student = build_model(model, teachers.classes, teachers.image_size)
+    if not any(weight.requires_grad for weight in student.parameters()):
+        raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
+    if rewinds:
+        load_checked(student, teachers.weights("final"), teachers.runs / "teachers" / str(run.teacher))
+    return student
+
+
 class Trainer:
     """Everything one training needs, and how far it has come."""
 
     def __init__(
-        self,
-        run: Run,
-        run_dir: RunDir,
-        runs: Path,
-        data: DataSplits,
-        fabric: Fabric,
-        execution: Execution,
-        resumed: bool,
+        self, run: Run, runs: Path, data: DataSplits, fabric: Fabric, execution: Execution, resumed: bool
     ) -> None:
-        self.run, self.run_dir, self.data, self.fabric, self.execution = run, run_dir, data, fabric, execution
-        classes, size = len(data.classes), data.image_size
-        teachers = Teachers(run, runs, classes, size)
+        self.run, self.data, self.fabric, self.execution = run, data, fabric, execution
+        self.run_dir = run_dir = RunDir(run.folder(runs))
+        teachers = Teachers(run, runs, len(data.classes), data.image_size)
         shapes = teachers.shapes  # loads the teachers, before seeding: building them draws random numbers
         torch.manual_seed(run.seed)  # the same first student for every method
-        rewinds = run.kind == "rewind"  # starts from its teacher's weights
-        self.student = build_model(run.model.without_weights() if rewinds else run.model, classes, size)
-        self.code = code_of(run.model.name, *teachers.names)
-        if resumed and not execution.force and (file := changed_file(run_dir, self.code)):
-            raise UserError(
-                f"{file} has changed since {run_dir.path} was started; restore it, remove that folder to start again, "
-                "or resume with the new code: --force"
-            )
-        if not any(weight.requires_grad for weight in self.student.parameters()):
-            raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
-        if rewinds:
-            load_checked(self.student, teachers.weights("final"), runs / "teachers" / str(run.teacher))
-        self.task = build_task(data, label_smoothing=run.optim.label_smoothing, **run.task.model_dump())
-        sizes = method_sizes(self.task, data, feature_shapes(self.student, size), shapes)
-        check_networks(self.task, data, sizes)
-        self.method = build_method(run.method, sizes, run.options)
-        check_mixup(run.optim, self.task, cast(Method, self.method), run.method)
+        self.student = _build_student(run, teachers)
+        self.code = code_of(run.model.name, *(teachers.state(role)[0].read()[0].model.name for role in run.roles))
+        if resumed and not execution.force:
+            check_code(run_dir, self.code)
+        self.task, self.method = build_objective(run, run.method, run.options, data, self.student, shapes)
 
         self.loader = self._loader("train")
         self.steps_per_epoch = len(self.loader)
@@ -241,7 +244,8 @@ class Trainer:
                 row["raw"] = self.scores["raw"] = self._scores(self.student)
                 numbers |= {f"{self.eval_split}/raw/{name}": value for name, value in row["raw"].items()}
             self._log(row, numbers)
-            self.scores["last"] = scores | {"epoch": self._epoch}
+            epoch = self.done / self.steps_per_epoch
+            self.scores["last"] = scores | {"epoch": int(epoch) if epoch.is_integer() else round(epoch, 3)}
             if scores[metric] > self.scores["best"].get(metric, -math.inf):
                 self.scores["best"] = self.scores["last"]
         if self.done in self.snapshot_steps and self.fabric.is_global_zero:
@@ -263,9 +267,8 @@ class Trainer:
 
     def _loader(self, split: str, limit: int | None = None) -> Loader:
         training = split == "train"
-        images = self.data.split(split)
         return Loader(
-            limited(images, limit, 0),
+            limited(self.data.split(split), limit, 0),
             batch=self.run.optim.batch if training else self.task.eval_batch_size,
             seed=self.run.seed,
             image_size=self.data.image_size,
@@ -292,28 +295,18 @@ class Trainer:
                     self.average.network.load_state_dict(state["average"])
             except (KeyError, ValueError, RuntimeError) as error:
                 where = self.run_dir.path
-                raise UserError(
-                    f"{where / 'resume'}: written by another version; remove {where} to start again"
-                ) from error
+                raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
-            loader = Loader(  # the whole set, in every process
-                self.data.train,
-                batch=self.task.eval_batch_size,
-                seed=0,
-                image_size=self.data.image_size,
-                augment="none",
-                shuffle=False,
-                workers=self.execution.workers,
-            )
+            train, size, batch = self.data.train, self.data.image_size, self.task.eval_batch_size
+            options: dict[str, Any] = {"augment": "none", "shuffle": False, "workers": self.execution.workers}
+            loader = Loader(train, batch=batch, seed=0, image_size=size, **options)  # all images, in every process
             batches = to_device(loader.epoch(0), self.fabric.device)
-            self.method.prepare(self._teacher_samples(batch) for batch in batches)  # computed as they are read
+            both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
+            samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
+            self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:
             self.checkpoints.drop_after(self.done)
             self.run_dir.cut(-1 if state is None else self.done)
-
-    def _teacher_samples(self, batch: Batch) -> Mapping[str, Features]:
-        outputs = self.teachers.compute(batch.image)
-        return self.task.samples(next(iter(outputs.values())), outputs, batch)[1]  # the grid of the first teacher's map
 
     def _save(self, say: Callable[[str], None] | None = None) -> None:
         """Write a checkpoint. With `say`, a failed write is printed and training continues. All ranks call it."""
@@ -382,11 +375,6 @@ class Trainer:
     @property
     def _ends_epoch(self) -> bool:
         return self.done % self.steps_per_epoch == 0 or self.done == self.total_steps
-
-    @property
-    def _epoch(self) -> float | int:
-        epoch = self.done / self.steps_per_epoch
-        return int(epoch) if epoch.is_integer() else round(epoch, 3)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started

@@ -130,7 +130,7 @@ def _open_folders(folder: Path, classes: tuple[str, ...], needed: Sequence[str])
         return FileSet(tuple(where / classes[place] / file for place, file in listed), label)
 
     sample = homes[names[0]] / "1" / classes[first[0][0]] / first[0][1]
-    mark, hashed = _folder_mark({name: homes[name] for name in names if name in needed}, first, classes)
+    mark, hashed = _mark({name: homes[name] for name in names if name in needed}, first, classes)
     return Copies(folder, "official", names, len(first), min(size_of(sample)), label, mark, {}, read_part, hashed)
 
 
@@ -151,9 +151,7 @@ def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[int, str]]:
     ]
 
 
-def _folder_mark(
-    homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]
-) -> tuple[str, str]:
+def _mark(homes: Mapping[str, Path], first: Sequence[tuple[int, str]], classes: Sequence[str]) -> tuple[str, str]:
     """Which corruptions, and of every file of every severity: class, name and size, 0 where it is missing; and content.
 
     As `splits.fingerprint`: of more bytes than CONTENT the content is left out. Both the mark and how it is made.
@@ -167,12 +165,11 @@ def _folder_mark(
         for name, files in by_class.items():
             folder = home / str(severity) / name
             facts = {each.name: each.stat() for each in os.scandir(folder)} if folder.is_dir() else {}
-            present = {file: facts[file] for file in files if file in facts}
-            sizes = {file: each.st_size for file, each in present.items()}
+            sizes = {file: facts[file].st_size for file in files if file in facts}
             digest.update(repr([(name, file, sizes.get(file, 0)) for file in files]).encode())
-            times += [each.st_mtime_ns for each in present.values()]
+            times += [facts[file].st_mtime_ns for file in sizes]
             total += sum(sizes.values())
-            paths += [folder / file for file in present] if total <= CONTENT else []
+            paths += [folder / file for file in sizes] if total <= CONTENT else []
     if total <= CONTENT:
         digest.update("".join(content_digests(paths)).encode())
     return digest.hexdigest()[:16], "content" if total <= CONTENT else by_times(times)

@@ -256,13 +256,12 @@ def corrupt(
         raise UserError(f"severities are 1 to 5, not {severity}")
     check(name, images.shape[1])
     table = table_of(images.shape[1])
-    constants = TABLES[table][name][severity - 1]
+    values = TABLES[table][name][severity - 1]
+    constants = values if isinstance(values, tuple) else (values,)
     out = np.empty(images.shape, dtype=np.uint8)
     for start in range(0, len(images), CHUNK[table]):
         rng = np.random.default_rng([VERSION, seed, CORRUPTIONS.index(name), severity, chunk + start // CHUNK[table]])
         batch = Chunk(images[start : start + CHUNK[table]], rng, frost)
         with one_thread():
-            out[start : start + CHUNK[table]] = FUNCTIONS[name](
-                batch, *(constants if isinstance(constants, tuple) else (constants,))
-            )
+            out[start : start + CHUNK[table]] = FUNCTIONS[name](batch, *constants)
     return out

@@ -150,9 +150,7 @@ class Stylizer:
         side = content.shape[-1]
         content, style = content.to(self.device), style.to(self.device)
         if self.magnify > 1:
-            content, style = (
-                F.interpolate(each, scale_factor=self.magnify, mode="bilinear") for each in (content, style)
-            )
+            content, style = (F.interpolate(x, scale_factor=self.magnify, mode="bilinear") for x in (content, style))
         code = blend(self.encoder(content)[-1], self.encoder(style)[-1], alpha)  # (B, C, …)
         wide = side * self.magnify
         image: Tensor = self.decoder(code)[..., :wide, :wide]  # poolings round up
