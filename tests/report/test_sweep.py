@@ -159,7 +159,7 @@ def test_a_suite_for_every_value_makes_one_line(tmp_path: Path) -> None:
         ("zzz", "known: strength"),  # the only one that varies
         ("seed", "no run here has 'seed'"),
         ("weight", "no two runs differ in nothing but it and their seeds; its values: 1"),
-        ("epochs", "its values here: 2"),
+        ("epochs", "its values: 2"),
     ],
 )
 def test_a_setting_that_draws_nothing_is_one_line(tmp_path: Path, key: str, message: str) -> None:

@@ -279,7 +279,7 @@ def check(images: AnySet, augment: str) -> None:
     elif augment not in ("none", CROPS, *WHOLE_BATCH):
         raise UserError(f"the augmentation {augment} cannot move masks with their images; use {CROPS}")
     elif isinstance(images, FileSet) and augment in WHOLE_BATCH:
-        raise UserError(f"the augmentation {augment} keeps the sizes of images, which differ on disk; use {CROPS}")
+        raise UserError(f"the augmentation {augment} keeps sizes, but those on disk may differ; use {CROPS}")
 
 
 def wants_labels(what: str, images: AnySet, *, of: Literal["image", "pixel"]) -> None:

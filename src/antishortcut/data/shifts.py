@@ -97,8 +97,9 @@ def open_stimuli(folder: Path, classes: tuple[str, ...], mapping: Path | None = 
     usual = {name: published()[word] for name, word in words.items() if word in published()}
     members = _members(usual, classes) if mapping is None else read_mapping(mapping, classes)
     if len(members) < 2:
-        covered = f"only {next(iter(members))}" if members else "none"
-        raise UserError(f"a conflict takes two of the 16 categories, the student has {covered}; {_MAPPING_HINT}")
+        covered, names = f"only {next(iter(members))}" if members else "none", ", ".join(map(repr, classes[:3]))
+        problem = f"a conflict takes two of the 16 categories and the student has {covered} of them ({names}, …)"
+        raise UserError(f"{problem}; {_MAPPING_HINT}")
     categories, stimuli = tuple(members), _named(folder)
     place = {category: at for at, category in enumerate(categories)}
     conflict = [(path, shape, texture) for path, shape, texture in stimuli if shape != texture]

@@ -115,7 +115,7 @@ def beyond_cifar(overrides: Sequence[str]) -> Suite:
 
 def beyond_groups(overrides: Sequence[str]) -> Suite:
     if not any(text.startswith("data.name=") for text in overrides):
-        raise UserError("suite beyond-groups: name a folder with metadata.csv: --set data.name=groups:PATH")
+        raise UserError("suite beyond-groups needs a folder with metadata.csv: add --set data.name=groups:PATH")
     rows = [*BASE, *STRENGTHS, JTT, LFF]
     jobs = _jobs("beyond-groups", "groups", overrides, SEEDS, rows, ("clean", "hard", "groups"))
     return Suite("beyond-groups", "contrast targets on a folder with a group file", tuple(jobs))

@@ -238,7 +238,7 @@ def compile_all(frozen: dict[str, FrozenModel], image: Tensor, networks: dict[st
             compiled[role](image)
         except Exception as error:  # a compiler may raise anything
             reason = f"{type(error).__name__}: {first_line(error)[:200]}"
-            raise UserError(f"--teacher-compile on: torch cannot compile {role!r} here ({reason})") from None
+            raise UserError(f"--teacher-compile on: torch cannot compile the {role} teacher ({reason})") from None
         result = agreement(networks[role], compiled[role], [image]) if role in networks else Agreement(1.0, 1.0)
         if not result.enough:
             raise UserError(f"--teacher-compile on: compiled, the {role} teacher's outputs differ: {result}")

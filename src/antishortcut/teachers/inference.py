@@ -84,7 +84,9 @@ class TeacherOutputs:
         """The cache, if there is to be one; no room for it is an error before anything is written."""
         requested, mixes = self.execution.cache_teachers, self.run.optim.mixes
         if requested is True and mixes:
-            raise UserError("--cache-teachers: optim.mixup and optim.cutmix mix new images in every step; leave it out")
+            raise UserError(
+                "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
+            )
         if not requested or mixes or self.dense or self.stages:  # vectors are cached, maps are not
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
