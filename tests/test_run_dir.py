@@ -45,6 +45,7 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     left = tmp_path / "deep" / ".old.json.abc.part"
     left.parent.mkdir()
     left.write_text("half")
+    os.mkfifo(tmp_path / ".pipe.part")  # would be waited for
     with atomic_write(tmp_path / "new") as file:
         file.write(b"whole")
         remove_leftovers(tmp_path)

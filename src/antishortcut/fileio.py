@@ -52,9 +52,10 @@ def atomic_write(path: Path, parents: bool = True) -> Iterator[IO[bytes]]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of killed processes; one that is still being written is locked."""
     for part in folder.glob("**/.*.part"):
-        with suppress(OSError), part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
+        if part.is_file():  # a pipe would be waited for
+            with suppress(OSError), part.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                part.unlink()
 
 
 def refuse_links(folder: Path, *names: str) -> None:

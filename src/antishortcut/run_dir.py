@@ -211,8 +211,9 @@ class RunDir:
         there, _ = twin.read()
         saved = read_json(twin.path / "run.json") | {"run": run.model_dump(mode="json")}
         same = (there.teacher, there.early) == (run.teacher, run.early)
-        aside = ["run.json", "result.json", "resume", ".*", *([] if same else ["scores", "artifacts"])]
+        aside = ["run.json", "result.json", "resume", "wandb", ".*", *([] if same else ["scores", "artifacts"])]
         with self.locked(wait=True):
+            refuse_links(self.path, *(str(path.relative_to(self.path)) for path in self.path.rglob("*")))
             if not (self.path / "run.json").exists():  # else another process was first
                 write_json(self.path / "run.json", saved | {"sum": _sum(saved)})
                 shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)

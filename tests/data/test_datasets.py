@@ -294,6 +294,30 @@ def test_cache_of_decoded_images(tmp_path: Path) -> None:
     assert open_sets("tiny-imagenet", tmp_path).fingerprint != first.fingerprint
 
 
+def test_the_cache_notices_images_that_changed_places(tmp_path: Path) -> None:
+    """Of the same size and time, as files of one archive are; the next command is another process."""
+    one, two = (tmp_path / "own" / name / "0.bmp" for name in "ab")
+    for path, colour in ((one, "red"), (two, "blue")):
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (32, 32), colour).save(path)
+        Image.new("RGB", (32, 32), "green").save(path.with_name("1.bmp"))
+        os.utime(path, (1, 1))
+    before = open_sets(f"folder:{tmp_path / 'own'}", tmp_path).fingerprint
+    for source, target in ((one, tmp_path / "x"), (two, one), (tmp_path / "x", two)):
+        source.rename(target)
+    image_io._content_digest.cache_clear()
+    assert open_sets(f"folder:{tmp_path / 'own'}", tmp_path).fingerprint != before
+
+
+def test_a_strip_is_not_enlarged_whole() -> None:
+    """Its middle is what a network sees; 32 × 32 million pixels would take a hundred gigabytes."""
+    strip = Image.new("RGB", (1, 1_000_001), "red")
+    strip.putpixel((0, 500_000), (0, 0, 255))
+    square = np.asarray(fit(strip, 32))
+    assert square.shape == (32, 32, 3)
+    assert square[16, 16, 2] > square[16, 16, 0]
+
+
 def test_no_cache_in_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     make_tiny(tmp_path)
     (tmp_path / CACHE).write_text("in the way")

@@ -50,6 +50,16 @@ def test_scores_cache_and_figures_refuse_links(recipe: Recipe, session: Session,
     assert not list(elsewhere.iterdir())
 
 
+def test_a_copy_of_a_finished_run_refuses_links(recipe: Recipe, session: Session, tmp_path: Path) -> None:
+    session.reuse = True
+    distill(recipe, session, method="ce", seed=1, suite="first", name="ce")
+    (tmp_path / "precious").write_text("mine")
+    linked(session.runs / "second" / "ce-s1" / "scores" / "iid.json", tmp_path / "precious", exists=False)
+    with pytest.raises(UserError, match=r"scores/iid.json is a link"):
+        distill(recipe, session, method="ce", seed=1, suite="second", name="ce")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_a_folder_of_runs_may_be_a_link(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     """Runs on a larger disk: the links lie above the run folder."""
     linked(session.runs, tmp_path / "large disk")

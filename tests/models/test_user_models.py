@@ -289,6 +289,18 @@ def test_a_run_whose_code_changed_resumes_only_by_force(
     assert RunDir(session.runs / "teachers" / str(folder.read()[0].teacher)).code().keys() == folder.code().keys()
 
 
+def test_the_code_of_a_network_is_that_of_its_whole_package(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outer").mkdir()
+    monkeypatch.chdir(tmp_path / "outer")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("ownpackage/models").mkdir(parents=True)
+    Path("ownpackage/blocks.py").write_text("from torch import nn\n\nBlock = nn.ReLU\n")
+    Path("ownpackage/models/net.py").write_text("from ownpackage.blocks import Block\n\ndef make(): ...\n")
+    assert code_of("ownpackage.models.net:make").keys() == {"ownpackage.blocks", "ownpackage.models.net"}
+
+
 def test_a_finished_run_whose_code_changed_is_used_with_a_line(
     tiny: Path, session: Session, edit: Callable[[str], None]
 ) -> None:

@@ -26,6 +26,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # re
 
 Bytes = NDArray[np.uint8]
 
+STRIP = 16  # times its shorter side: the most of the longer side that is resized
 CACHE = ".antishortcut-cache"
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself only warns
 REPLACE = "; replace or remove the file (asd check lists all such)"  # the end of an error
@@ -121,7 +122,10 @@ def as_rgb(picture: Image.Image) -> Image.Image:
 
 def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
     """Resize the shorter side to `margin` × size, then cut the square of `size` from the centre."""
-    shorter = round(margin * size)
+    shorter, (width, height), longest = round(margin * size), picture.size, STRIP * min(picture.size)
+    if max(width, height) > longest:  # enlarged whole, a strip of a few kilobytes would fill the memory
+        left, top = max(width - longest, 0) // 2, max(height - longest, 0) // 2
+        picture = picture.crop((left, top, width - left, height - top))
     scale = shorter / min(picture.size)
     if scale != 1:
         width, height = (max(shorter, round(side * scale)) for side in picture.size)
@@ -173,7 +177,7 @@ def filled(
 ) -> Bytes:
     """An array whose rows `fill` computes from these files in threads, cached under `root` if that is writable.
 
-    The key is of names, sizes and times of the files; `what` names the computation.
+    The key is of names and content of the files; `what` names the computation.
     """
 
     def make() -> Bytes:
@@ -184,9 +188,8 @@ def filled(
     if root is None:
         return make()
     digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
-    for path in paths:
-        facts = stat(path)
-        digest.update(f"\0{path}\0{facts.st_size}\0{facts.st_mtime_ns}".encode(errors="surrogateescape"))
+    for path, content in zip(paths, content_digests(paths), strict=True):
+        digest.update(f"\0{path}\0{content}".encode(errors="surrogateescape"))
     store = root / CACHE / f"{digest.hexdigest()[:16]}.npy"
     with suppress(OSError, ValueError):  # absent or damaged: decode again
         array = np.load(store, mmap_mode="r", allow_pickle=False)  # mapped: a file cut short is an error
