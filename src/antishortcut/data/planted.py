@@ -21,15 +21,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from antishortcut.data import contact_sheet as sheets
 from antishortcut.data import rng
+from antishortcut.data.image_io import picture_at
 from antishortcut.data.readers import RawDataset
+from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, is_dense
 
 VERSION = 1  # of the pixels
+PREFIX = "shortcut:"
 CUE, NONE, RHO = "planted", -1, 0.9
 TESTS = ("iid", "conflict", "without")  # the cue as in training, another class's, none
-MOST = 1000  # classes
+MOST, ROWS = 1000, 10  # classes; images of the contact sheet
 COLOURS = (  # of patches and frames; three of them are one of a thousand codes
     *((220, 30, 30), (30, 200, 30), (40, 60, 230), (240, 220, 20), (30, 210, 220), (220, 40, 220)),
     *((255, 255, 255), (0, 0, 0), (255, 130, 0), (130, 130, 130)),
@@ -69,6 +73,11 @@ def plant(raw: RawDataset, kind: str, rho: float, seed: int) -> RawDataset:
     return replace(raw, train=with_cue(raw.train, 0, rho), val=val, tests=tests, kind=mark)
 
 
+def set_name(name: str) -> str:
+    """The set that is planted in, if there is a shortcut; else the same name."""
+    return parse(name.removeprefix(PREFIX))[0] if name.startswith(PREFIX) else name
+
+
 def parse(text: str) -> tuple[str, str, float]:
     """SET?kind=patch&rho=0.9 → the set's name, the kind and rho."""
     base, _, query = text.partition("?")
@@ -83,6 +92,18 @@ def parse(text: str) -> tuple[str, str, float]:
     if not base:
         raise UserError("shortcut: names a set to plant in, like shortcut:cifar100?kind=patch&rho=0.9")
     return base, settings.get("kind", "patch"), rho
+
+
+def contact_sheet(planted: Mapping[str, RawDataset], seed: int) -> Image.Image:
+    """Test images as they are and with the planted cue of every kind; whose cue it is stands below."""
+    first = next(iter(planted.values()))
+    chosen = {kind: limited(raw.tests["iid"], ROWS, seed) for kind, raw in planted.items()}
+    plain = limited(first.tests["without"], ROWS, seed)
+    rows = []
+    for at, (label, cue) in enumerate(zip(plain.label.tolist(), chosen[next(iter(planted))].cues[CUE], strict=True)):
+        caption = f"{first.classes[label]}, with the cue of {first.classes[int(cue)]}"
+        rows.append((caption, [picture_at(images, at) for images in (plain, *chosen.values())]))
+    return sheets.contact_sheet(["as it is", *planted], rows)
 
 
 def _cues(label: Tensor, classes: int, agreement: float, seed: int, split: int) -> Tensor:
