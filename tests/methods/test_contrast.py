@@ -2,6 +2,7 @@
 # B batch, C classes, D teacher features, d student features
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss
+from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss, guarded_strength
+from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import kd_loss
-from antishortcut.types import Batch, Features, Method, Projects
+from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_kd import logits_only, numbered, slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -152,3 +154,58 @@ def test_projector_is_exposed_for_feature_measurements() -> None:
     assert isinstance(method, Projects)
     assert method.project(rows).shape == (4, 8)
     assert Contrast(sizes(6, 8, 100)).project(rows) is rows  # no features, no projector
+
+
+def slow_guarded(final: Tensor, early: Tensor, label: list[int], strength: float, floor: float) -> list[float]:
+    """λ_i by the paper's margins: the smallest λ at which a class ties with the label, at most λ."""
+    rows = []
+    for late, before, y in zip(final.tolist(), early.tolist(), label, strict=True):
+        f, e = slow_log_softmax(late), [max(v, floor) for v in slow_log_softmax(before)]
+        limit = strength
+        if f[y] == max(f):
+            for c in range(len(f)):
+                m_f, m_e = f[y] - f[c], e[y] - e[c]
+                if m_e > m_f:
+                    limit = min(limit, m_f / (m_e - m_f))
+        rows.append(limit)
+    return rows
+
+
+@several
+@given(strength=st.sampled_from([0.5, 1.0, 4.0]), floor=st.sampled_from([-1.0, -8.0]), seed=seeds)
+def test_the_guard_agrees_with_the_loop_and_keeps_right_answers(strength: float, floor: float, seed: int) -> None:
+    final, early = 2 * normal(20, 5, seed=seed), 4 * normal(20, 5, seed=seed + 1)
+    label = torch.arange(20) % 5
+    each = guarded_strength(final, early, label, strength, floor)
+    close(each[:, 0], double(slow_guarded(final, early, label.tolist(), strength, floor)))
+    right = final.argmax(dim=1) == label
+    target = contrast_logits(final, early, each, floor)
+    margin = target.gather(1, label[:, None]) - target
+    assert float(margin[right].min()) >= -1e-9
+    assert torch.equal(each[~right], torch.full_like(each[~right], strength))
+    method = Contrast(SIZES, strength=strength, floor=floor, guard=True)
+    student = normal(20, 5, seed=seed + 2)
+    teachers = {"final": logits_only(final), "early": logits_only(early)}
+    batch = replace(numbered(20), label=label)
+    terms = method.terms(logits_only(student), teachers, batch, epoch=0.0)
+    close(terms["contrast"], slow_kd(student, target, 4.0))
+
+
+def test_hints_are_those_of_fitnets_and_networks_without_maps_go_without() -> None:
+    """One stage's maps, regressed as FitNets does; without maps the method says so and trains on."""
+    maps = Shape(8, ((4, 4, 4),) * 4)
+    both = Sizes(5, 100, maps, {"final": maps, "early": maps})
+    torch.manual_seed(0)
+    method = Contrast(both, hint=100.0)
+    torch.manual_seed(0)
+    alone = FitNets(both)
+    assert method.taps == ("stages",)
+    assert method.note == ""
+    images = [torch.randn(6, 4, 4, 4) for _ in range(8)]
+    student, teacher = (Features(torch.randn(6, 5), torch.randn(6, 8), tuple(images[at : at + 4])) for at in (0, 4))
+    terms = method.terms(student, {"final": teacher, "early": teacher}, numbered(6), epoch=0.0)
+    expected = alone.terms(student, {"final": teacher}, numbered(6), epoch=0.0)
+    assert torch.equal(terms["hint"], expected["hint"])
+    bare = Contrast(SIZES, hint=100.0)
+    assert (bare.taps, bare.hints) == ((), None)
+    assert "without hints" in bare.note

@@ -5,26 +5,46 @@ A product of experts with the early state divided out; cf. Clark, Yatskar & Zett
 """
 # B batch, C classes
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
+from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.types import Batch, Features, Sizes
 
 
-def contrast_logits(final: Tensor, early: Tensor | None, strength: float, floor: float = -8.0) -> Tensor:
+def contrast_logits(final: Tensor, early: Tensor | None, strength: float | Tensor, floor: float = -8.0) -> Tensor:
     """(1 + λ) log p_F − λ max(log p_E, floor), logits of the target from logits (B, C). (B, C)
 
-    The floor bounds what a class can gain because the early state ruled it out: at most −λ · floor. Without an early
-    state it is the uniform one, and the target is only sharper: (1 + λ) log p_F.
+    strength: λ, or one for each row (B, 1). The floor bounds what a class can gain because the early state ruled it
+    out: at most −λ · floor. Without an early state it is the uniform one, and the target is only sharper:
+    (1 + λ) log p_F.
     """
     check_tensors(final=final, early=final if early is None else early)
     target = (1 + strength) * F.log_softmax(final.detach(), dim=1)  # (B, C)
     if early is None:
         return target
     return target - strength * F.log_softmax(early.detach(), dim=1).clamp(min=floor)
+
+
+def guarded_strength(final: Tensor, early: Tensor, label: Tensor, strength: float, floor: float = -8.0) -> Tensor:
+    """The largest λ_i ≤ λ at which the target of each row still names its label. Logits (B, C), label (B,). (B, 1)
+
+    With the label's margins over class c, m_F = log p_F[y] − log p_F[c] and m_E likewise, the target's
+    margin is m_F + λ (m_F − m_E): it falls where m_E > m_F, and is 0 at λ = m_F / (m_E − m_F), of which the least over
+    all c counts. Where T_final names another class there is nothing to guard: λ_i = λ.
+    """
+    late = F.log_softmax(final.detach(), dim=1)
+    margin = late.gather(1, label[:, None]) - late  # m_F (B, C)
+    before = F.log_softmax(early.detach(), dim=1).clamp(min=floor)
+    falls = before.gather(1, label[:, None]) - before - margin  # m_E − m_F (B, C); 0 for the label
+    limit = torch.where(falls > 0, margin / falls.clamp(min=1e-12), strength)  # (B, C)
+    limit = limit.amin(dim=1, keepdim=True).clamp(max=strength)  # (B, 1)
+    right = (margin >= 0).all(dim=1, keepdim=True)
+    return torch.where(right, limit, strength)
 
 
 def contrast_loss(
@@ -42,23 +62,26 @@ def contrast_loss(
 
 
 class Contrast(nn.Module):
-    """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + tc · L_TC.
+    """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + hint · MSE + tc · L_TC.
 
-    strength: λ. floor: of log p_E. reference: "early", or "uniform", the control that only sharpens.
-    tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    strength: λ. guard: λ of each image is lowered until the target names its label, where T_final does. floor: of
+    log p_E. reference: "early", or "uniform", the control that only sharpens.
+    hint above 0 adds FitNets' regression of the teacher's map of a stage, 0 being the stem; networks without maps go
+    without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
     """
-
-    taps: tuple[str, ...] = ()
 
     def __init__(
         self,
         sizes: Sizes,
         *,
         strength: float = 1.0,
+        guard: bool = False,
         floor: float = -8.0,
         weight: float = 1.0,
         temperature: float = 4.0,
         reference: str = "early",
+        hint: float = 0.0,
+        hint_stage: int = 2,
         tc: float = 0.0,
         tc_temperature: float = 0.07,
         queue: int = 4096,
@@ -69,6 +92,7 @@ class Contrast(nn.Module):
         check_settings(strength=strength, temperature=temperature, floor=floor)
         check_choice("reference", reference, ("early", "uniform"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
+        self.guard = guard
         self.reference, self.task_weight = reference, task_weight
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
@@ -78,15 +102,25 @@ class Contrast(nn.Module):
                 *widths, tc=tc, ss=0.0, temperature=tc_temperature, queue=queue, warmup=warmup, examples=sizes.examples
             )
             check_widths(sizes, self.roles)
+        stages = sizes.student.stages and sizes.teachers["final"].stages
+        self.note = "no feature maps in both networks: it goes without hints" if hint != 0 and not stages else ""
+        self.hints = FitNets(sizes, weight=hint, hint=hint_stage) if hint != 0 and stages else None
+        self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
+        if guard:
+            self.no_mixup = "its guard goes by the one true class"
 
     def project(self, student: Tensor) -> Tensor:
         return student if self.features is None else self.features.project(student)
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        early = teachers["early"].logits if self.reference == "early" else None
-        target = contrast_logits(final.logits, early, self.strength, self.floor)  # (B, C)
+        early, strength = teachers["early"].logits if self.reference == "early" else None, self.strength
+        if self.guard and early is not None:
+            strength = guarded_strength(final.logits, early, batch.label, strength, self.floor)  # (B, 1)
+        target = contrast_logits(final.logits, early, strength, self.floor)  # (B, C)
         terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
+        if self.hints is not None:
+            terms |= self.hints.terms(student, teachers, batch, epoch)
         if self.features is not None:
             early_embedding = teachers["early"].embedding
             terms |= self.features(student.embedding, final.embedding, early_embedding, epoch=epoch, index=batch.index)
