@@ -79,14 +79,18 @@ def refit(train: Floats, x: Floats, label: Ints, group: Ints, classes: int, refi
     """
     from sklearn.preprocessing import StandardScaler
 
+    def standardised(rows: Ints) -> Floats:
+        result: Floats = (x[rows] - scaler.mean_) / scaler.scale_
+        return result
+
     draw = np.random.default_rng(seed)
     first, second = halves(group, draw)
     rows = first[balanced(group[first], draw)]
     scaler = StandardScaler().fit(x[rows])
     scores = {}
     for strength in STRENGTHS:
-        weight, bias = logistic(scaler.transform(x[rows]), label[rows], classes, strength)
-        guess = (scaler.transform(x[second]) @ weight.T + bias).argmax(axis=1)
+        weight, bias = logistic(standardised(rows), label[rows], classes, strength)
+        guess = (standardised(second) @ weight.T + bias).argmax(axis=1)
         scores[strength] = worst_group(guess == label[second], group[second])
     strength = max(scores, key=scores.__getitem__)  # the first of equal ones
 
@@ -94,7 +98,7 @@ def refit(train: Floats, x: Floats, label: Ints, group: Ints, classes: int, refi
     fits = []
     for _ in range(refits):
         rows = balanced(group, draw)
-        fits.append(logistic(scaler.transform(x[rows]), label[rows], classes, strength))
+        fits.append(logistic(standardised(rows), label[rows], classes, strength))
     weight, bias = (np.mean(values, axis=0) for values in zip(*fits, strict=True))
     weight = weight / scaler.scale_  # the scaler becomes part of the layer
     return LastLayer(weight, bias - weight @ scaler.mean_, strength, scores[strength])

@@ -12,7 +12,7 @@ from antishortcut.types import Batch, Features, Sizes
 
 def group_means(rows: Tensor, group: Tensor, groups: int) -> Tensor:
     """The mean of rows (B,) in every group; 0 for a group without rows. (G,)"""
-    member = F.one_hot(group, groups).to(rows)  # (B, G)
+    member = (group[:, None] == torch.arange(groups, device=group.device)).to(rows)  # (B, G)
     return rows @ member / member.sum(dim=0).clamp(min=1)
 
 
@@ -28,7 +28,7 @@ class GroupDRO(nn.Module):
     no_mixup = "it weighs each by the loss of its group"
     group: Tensor
     log_q: Tensor
-    adjustment: Tensor
+    count: Tensor
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class GroupDRO(nn.Module):
         super().__init__()
         check_settings(step_size=step_size, adjustment=adjustment, temperature=temperature)
         group = check_groups(sizes)
-        self.step_size, self.weight, self.temperature = step_size, weight, temperature
+        self.step_size, self.adjustment, self.weight, self.temperature = step_size, adjustment, weight, temperature
         self.ce, self.task_weight = ce, task_weight
         self.balanced_groups = group if balanced else None
         count = torch.bincount(group)  # (G,)
         self.register_buffer("group", group.clone(), persistent=False)
-        self.register_buffer("adjustment", adjustment / count.sqrt(), persistent=False)
+        self.register_buffer("count", count, persistent=False)
         self.register_buffer("log_q", -torch.full((len(count),), float(len(count))).log())  # q itself may underflow
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
@@ -61,7 +61,7 @@ class GroupDRO(nn.Module):
         group = self.group[batch.index]  # (B,)
         ce, kd = (group_means(x, group, len(self.log_q)) for x in (self.ce * ce, self.weight * tau**2 * kl))  # (G,)
         if self.training:
-            loss = (ce + kd).detach() + self.adjustment  # (G,)
+            loss = (ce + kd).detach() + self.adjustment / self.count.to(ce).sqrt()  # (G,)
             self.log_q = F.log_softmax(self.log_q + self.step_size * loss, dim=0).to(self.log_q)
         q = self.log_q.exp().to(ce)  # (G,)
         return {"ce": q @ ce, "kd": q @ kd}
