@@ -12,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -23,7 +22,7 @@ from antishortcut.data import open_sets
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
-from antishortcut.methods.dfr import DFR, balanced, halves, logistic, refit, worst_group
+from antishortcut.methods.dfr import DFR, balanced, halves, l1_regression, logistic, refit, worst_group
 from antishortcut.models import Network
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
@@ -104,7 +103,7 @@ def test_the_layer_is_the_regression_on_standardised_embeddings() -> None:
     x, label, group = x[rows], label[rows], group[rows]
     layer = refit(train, x, label, group, classes=2, refits=1, seed=0)
     scaler = StandardScaler().fit(train)
-    model = LogisticRegression(l1_ratio=1.0, C=layer.strength, solver="liblinear", random_state=0, tol=1e-8)
+    model = l1_regression(layer.strength).set_params(tol=1e-8)
     model.fit(scaler.transform(x), label)
     test, *_ = planted(1000, 0.5, 6)
     logits = torch.from_numpy(test @ layer.weight.T + layer.bias)
@@ -119,8 +118,7 @@ def test_several_classes_are_one_against_the_rest() -> None:
     label = np.arange(90) % 3
     x = draw.normal(size=(90, 5)) + 2 * np.eye(5)[label]
     weight, bias = logistic(x, label, 3, 0.3)
-    one = LogisticRegression(l1_ratio=1.0, C=0.3, solver="liblinear", random_state=0)
-    model = OneVsRestClassifier(one).fit(x, label)
+    model = OneVsRestClassifier(l1_regression(0.3)).fit(x, label)
     np.testing.assert_allclose(x @ weight.T + bias, model.decision_function(x), atol=1e-12)
     np.testing.assert_array_equal((x @ weight.T + bias).argmax(axis=1), model.predict(x))
 

@@ -47,19 +47,23 @@ def halves(group: Ints, draw: np.random.Generator) -> tuple[Ints, Ints]:
     return np.concatenate([places[::2] for places in members]), np.concatenate([places[1::2] for places in members])
 
 
-def logistic(x: Floats, label: Ints, classes: int, strength: float) -> tuple[Floats, Floats]:
-    """Weights (C, D) and biases (C,) of ℓ1 logistic regressions: one against the rest, for two classes a single one."""
-    from sklearn.exceptions import ConvergenceWarning
+def l1_regression(strength: float) -> Any:
+    """scikit-learn's logistic regression with an ℓ1 penalty."""
     from sklearn.linear_model import LogisticRegression
 
     penalty = inspect.signature(LogisticRegression).parameters.get("penalty")  # before scikit-learn 1.8
     sparse = {"penalty": "l1"} if penalty is not None and penalty.default == "l2" else {"l1_ratio": 1.0}
-    fits = []
+    return LogisticRegression(**sparse, C=strength, solver="liblinear", random_state=0)
+
+
+def logistic(x: Floats, label: Ints, classes: int, strength: float) -> tuple[Floats, Floats]:
+    """Weights (C, D) and biases (C,) of ℓ1 logistic regressions: one against the rest, for two classes a single one."""
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for number in range(classes) if classes > 2 else (1,):
-            model = LogisticRegression(**sparse, C=strength, solver="liblinear", random_state=0)
-            fits.append(model.fit(x, label == number))
+        numbers = range(classes) if classes > 2 else (1,)
+        fits = [l1_regression(strength).fit(x, label == number) for number in numbers]
     weight = np.concatenate([fit.coef_ for fit in fits])  # (C, D)
     bias = np.concatenate([fit.intercept_ for fit in fits])  # (C,)
     if classes == 2:  # both signs, halved: softmax then gives the regression's probabilities
