@@ -15,7 +15,8 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 # Streams keep the draws of one image apart; the numbers are part of every recorded result, so they never change.
 ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
-GROUP, MEMBER = 9, 10  # 8 is that of training/mixup.py
+AGREES, OTHER, ACROSS, DOWN = range(8, 12)  # of planted shortcuts
+GROUP, MEMBER = 12, 13  # of balanced draws
 
 
 def mix(*keys: ArrayLike) -> Words:
