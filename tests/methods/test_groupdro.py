@@ -2,6 +2,7 @@
 # B batch, C classes, G groups
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import Batch, Shape, Sizes
 from tests.conftest import CPU
+from tests.data.test_planted import make_labelled
 from tests.methods.test_contrast import slow_log_softmax
 from tests.methods.test_kd import logits_only, slow_kd
 from tests.test_subspace import close, normal, seeds, several
@@ -171,3 +173,10 @@ def test_weights_of_groups_are_kept_and_outputs_of_drawn_images_are_not_cached(
 def test_mixed_images_are_refused(recipe: Recipe, session: Session) -> None:
     with pytest.raises(UserError, match=r"optim\.mixup: groupdro\+kd cannot .* by the loss of its group"):
         student(with_settings(recipe, ["optim.mixup=0.2"]), session, "groupdro+kd")
+
+
+@pytest.mark.parametrize("method", ["groupdro+kd", "dfr+kd"])
+def test_planted_shortcuts_have_groups(recipe: Recipe, session: Session, tmp_path: Path, method: str) -> None:
+    data = {"name": f"shortcut:{make_labelled(tmp_path)}?kind=patch&rho=0.5", "options": {}, "image_size": 32}
+    planted = recipe.model_copy(update={"data": recipe.data.model_copy(update=data)})
+    assert student(with_settings(planted, ["epochs=1", "optim.batch=4"]), session, method).finished
