@@ -32,14 +32,15 @@ pytestmark = [
 def test_every_method_on_cifar100_in_one_table(tmp_path: Path) -> None:
     recipe, runs = tmp_path / "small.toml", tmp_path / "runs"
     recipe.write_text(PAIR)
-    for method in METHODS:
+    methods = METHODS.keys() - {"dfr+kd", "groupdro+kd"}  # these images have no groups
+    for method in methods:
         invoke("distill", recipe, "--method", method, "--runs", runs)
     invoke("evaluate", *sorted((runs / "small").iterdir()))
     rows = {row["method"]: row for row in asd("report", runs / "small")["rows"]}
-    assert rows.keys() == METHODS.keys()
+    assert rows.keys() == methods
     assert all(0 <= row["test accuracy"] <= 1 for row in rows.values())
     table = (runs / "small" / "table.md").read_text()
-    assert all(f"| {name} |" in table for name in METHODS)
+    assert all(f"| {name} |" in table for name in methods)
 
 
 CLASSIFIER = """

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antishortcut.data.groups import groups_of
 from antishortcut.distributed import world
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
@@ -27,8 +28,10 @@ def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, samples: int =
 
 def method_sizes(task: Task, sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
     """What a method may know beforehand of the data and the networks; pixels' labels are no labels of samples."""
-    label = None if task.dense else sets.train.label
-    return Sizes(len(sets.classes), task.num_samples(len(sets.train)), student, teachers, label)
+    label = groups = None
+    if not task.dense:
+        label, groups = sets.train.label, groups_of(sets.train, sets.classes)[0] if sets.train.cues else None
+    return Sizes(len(sets.classes), task.num_samples(len(sets.train)), student, teachers, label, groups)
 
 
 def check_networks(task: Task, sets: DataSplits, sizes: Sizes) -> None:

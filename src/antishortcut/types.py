@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 VOID = 255  # the label of a pixel that is ignored
 
@@ -116,6 +116,7 @@ class Sizes:
     student: Shape
     teachers: Mapping[str, Shape] = field(default_factory=dict)  # by role
     labels: Tensor | None = None  # (examples,) training labels
+    groups: Tensor | None = None  # (examples,) each training image's group, from 0 without gaps; None: no groups
 
 
 class Method(Protocol):
@@ -162,6 +163,28 @@ class NoMixup(Protocol):
     """A method that cannot learn from mixed images, which have two labels and no index of their own."""
 
     no_mixup: str  # why, as the end of a sentence
+
+
+@runtime_checkable
+class BalancesGroups(Protocol):
+    """A method whose training images are drawn with replacement, every group as often as any other."""
+
+    balanced_groups: Tensor | None  # (examples,) each training image's group; None: every image once an epoch
+
+
+@runtime_checkable
+class Finishes(Protocol):
+    """A method that changes the trained network once more, after the last step and before its last evaluation.
+
+    The first process does it alone. If it is killed meanwhile it does it again, so the same input must give the same
+    bits.
+    """
+
+    def check_finish(self, network: nn.Module, data: DataSplits) -> None:
+        """Before training: a ValueError if `finish` could not work."""
+
+    def finish(self, network: nn.Module, data: DataSplits, embed: Callable[[AnySet], Tensor], seed: int) -> str:
+        """Change the network in place. embed: the embeddings (N, D) of a set, on the CPU. Returns a line to print."""
 
 
 Samples = tuple[Features, Mapping[str, Features], Batch]  # of the student, of the teachers by role, and their labels

@@ -70,6 +70,31 @@ def test_order_is_a_permutation_and_pure(count: int, seed: int, epoch: int) -> N
     assert torch.equal(places, order(count, seed, epoch))
 
 
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**40), st.integers(0, 500))
+def test_balanced_draws_equal_their_twin(numbers: list[int], seed: int, epoch: int) -> None:
+    """A group, then one of its images in order, each by a draw of the integer twin."""
+    kinds = sorted(set(numbers))
+    group = [kinds.index(number) for number in numbers]  # without gaps
+    expected = []
+    for place in range(len(group)):
+        first, second = ((twin_mix(seed, epoch, stream, place) >> 11) / 2**53 for stream in (rng.GROUP, rng.MEMBER))
+        members = [at for at, number in enumerate(group) if number == int(first * len(kinds))]
+        expected.append(members[int(second * len(members))])
+    drawn = rng.balanced_draws(torch.tensor(group), seed, epoch)
+    assert drawn.dtype == torch.int64
+    assert drawn.tolist() == expected
+
+
+def test_balanced_draws_take_every_group_as_often() -> None:
+    group = torch.tensor([0] * 9000 + [1] * 900 + [2] * 100)
+    first, second = (rng.balanced_draws(group, 1, epoch) for epoch in (0, 1))
+    assert not torch.equal(first, second)
+    assert stats.chisquare(group[first].bincount()).pvalue > 1e-4
+    smallest = first[group[first] == 2] - 9900  # any of the hundred, about 33 times each
+    assert stats.chisquare(smallest.bincount(minlength=100)).pvalue > 1e-4
+
+
 def twin_crop_flip(image: Tensor, seed: int, epoch: int, index: Tensor, padding: int) -> Tensor:
     """One image at a time, by slicing, from draws of the integer twin."""
     out = []
@@ -201,6 +226,18 @@ def test_workers_change_nothing(disk: FileSet, augment: str) -> None:
     assert same(batches, list(loader(disk, augment=augment, workers=2).epoch(1)))
     assert same(batches[2:], list(loader(disk, augment=augment, workers=1).epoch(1, start=2)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_balanced_batches_resume_and_are_shared_by_ranks() -> None:
+    images, group = memory(23), torch.arange(23) // 20
+    whole = loader(images, batch=6, balanced_groups=group)
+    batches = list(whole.epoch(3))
+    index = torch.cat([batch.index for batch in batches])
+    assert torch.equal(index, rng.balanced_draws(group, whole.seed, 3))
+    assert len(index.unique()) < 23  # type: ignore[no-untyped-call]
+    assert same(list(whole.epoch(3, start=2)), batches[2:])
+    ranks = [list(loader(images, batch=6, balanced_groups=group, rank=rank, world=2).epoch(3)) for rank in (0, 1)]
+    assert same([joined([*pieces]) for pieces in zip(*ranks, strict=True)], batches)
 
 
 def test_skipped_images_are_not_read(disk: FileSet, tmp_path: Path) -> None:

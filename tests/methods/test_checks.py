@@ -100,11 +100,17 @@ def test_settings_of_the_loss_that_cannot_work_are_refused(wrong: dict[str, Any]
 MAPS, LABELS = ((4, 4, 4), (4, 4, 4), (4, 2, 2)), torch.arange(8) % 4
 
 
-def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor | None = LABELS) -> Sizes:
+def sizes(
+    student: int = 3,
+    teacher: int = 3,
+    channels: int = 4,
+    labels: Tensor | None = LABELS,
+    groups: Tensor | None = LABELS,
+) -> Sizes:
     """Networks with so many stages, the teacher's of so many channels."""
     other = tuple((channels, *size) for _, *size in MAPS[:teacher])
     teachers = {role: Shape(8, other) for role in ("final", "early", "chosen")}  # type: ignore[arg-type]
-    return Sizes(4, 8, Shape(8, MAPS[:student]), teachers, labels)
+    return Sizes(4, 8, Shape(8, MAPS[:student]), teachers, labels, groups)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,10 @@ def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor 
         ("contrast+tc", {"tc_temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
         ("crd", {"memory": "disk"}, "unknown memory 'disk'; it must be 'bank' or 'queue'"),
         ("crd", {"negatives": 0}, "negatives is 0; it must be a whole number, 1 or more"),
+        ("dfr+kd", {"refits": -1}, "refits is -1; it must be a whole number, 0 or more"),
+        ("dfr+kd", {"split": "test"}, "unknown split 'test'; it must be 'auto' or 'train' or 'val' or 'validation'"),
+        ("groupdro+kd", {"adjustment": -1.0}, "adjustment is -1.0; it must be 0 or more"),
+        ("groupdro+kd", {"step_size": -0.01}, "step_size is -0.01; it must be 0 or more"),
         ("jtt+kd", {"scheme": "x"}, "unknown scheme 'x'; it must be 'jtt' or 'lff'"),
         ("kd", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
         ("reviewkd", {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
@@ -159,6 +169,9 @@ def test_a_network_without_feature_maps_is_named(name: str) -> None:
         ("byot", {"student": 1}, {}, "it needs a student with at least two stages"),
         ("crd", {"labels": torch.zeros(8, dtype=torch.int64)}, {}, "needs training images of at least two classes"),
         ("crd", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
+        ("dfr+kd", {"groups": None}, {}, "needs groups: images with an attribute besides their class"),
+        ("groupdro+kd", {"groups": None}, {}, "needs groups: images with an attribute besides their class"),
+        ("groupdro+kd", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
         ("byot", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
     ],
 )

@@ -41,7 +41,8 @@ class Setting:
         self.student = build(student, 5)
         shapes = {role: feature_shapes(network, 32) for role, network in self.teachers.items()}
         labels = torch.arange(200) % 5
-        self.method = METHODS[name](Sizes(5, 200, feature_shapes(self.student, 32), shapes, labels), **options)
+        groups = torch.arange(200) % 10
+        self.method = METHODS[name](Sizes(5, 200, feature_shapes(self.student, 32), shapes, labels, groups), **options)
         self.step = DistillationStep(self.student, self.method, Classification())
         index = torch.randperm(200)[:rows]
         self.batch = Batch(torch.rand(rows, 3, 32, 32), labels[index], index)

@@ -83,7 +83,8 @@ def method_of(name: str, **options: Any) -> nn.Module:
     settings = method_options(name, options)
     shapes = dict.fromkeys(method_roles(name, settings), TEACHER)
     labels = torch.arange(EXAMPLES) % CLASSES
-    return METHODS[name](Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels), **settings)
+    groups = torch.arange(EXAMPLES) % (2 * CLASSES)
+    return METHODS[name](Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels, groups), **settings)
 
 
 class Given(nn.Module):

@@ -47,7 +47,7 @@ def test_finite_or_a_clear_error(
     labels = torch.arange(20) % classes
     options = method_options(name, {})
     roles = method_roles(name, options)
-    sizes = Sizes(classes, 20, STUDENT, dict.fromkeys(roles, TEACHERS[teacher]), labels)
+    sizes = Sizes(classes, 20, STUDENT, dict.fromkeys(roles, TEACHERS[teacher]), labels, torch.arange(20) % 3)
     try:
         method = build_method(name, sizes, options).train(training)
     except UserError:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from antishortcut import hardware
 from antishortcut.data import segmentation
 from antishortcut.data.image_io import fit, picture_at
-from antishortcut.data.rng import order
+from antishortcut.data.rng import balanced_draws, order
 from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
 from antishortcut.types import AnySet, Batch, FileSet, ImageSet, is_dense
@@ -79,6 +79,8 @@ class Loader:
     `workers` processes decode images on disk; "auto" on Linux is one for every core, limited by the number of batches
     and shared memory. Images in memory need none. Results do not depend on their number.
     With `augmentation_cycle`, augmentations repeat after that many epochs; the order does not.
+    With `balanced_groups` (N,), images are drawn with replacement, every group as often as any other; an image that is
+    drawn twice in an epoch has the same augmentation.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Loader:
         world: int = 1,
         workers: int | Literal["auto"] = "auto",
         augmentation_cycle: int | None = None,
+        balanced_groups: Tensor | None = None,
     ) -> None:
         if augment not in AUGMENTS:
             raise UserError(f"unknown augmentation {augment!r}{suggest(augment, AUGMENTS)}")
@@ -107,7 +110,7 @@ class Loader:
         batch = world if single else batch
         self.images, self.batch, self.seed, self.image_size = images, batch, seed, image_size
         self.augment, self.shuffle, self.rank, self.world = augment, shuffle, rank, world
-        self.augmentation_cycle = augmentation_cycle
+        self.augmentation_cycle, self.balanced_groups = augmentation_cycle, balanced_groups
         self._ends = _ends(len(images), batch, world, shuffle, single)
         share = -(-batch // world) * (WHOLE if single else image_size**2) * (4 if is_dense(images) else 3)  # bytes
         self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
@@ -124,7 +127,10 @@ class Loader:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on; earlier images are not read."""
         count = len(self.images)
-        index = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
+        if self.balanced_groups is not None:
+            index = balanced_draws(self.balanced_groups, self.seed, epoch)  # (N,)
+        else:
+            index = order(count, self.seed, epoch) if self.shuffle else torch.arange(count)  # (N,)
         bounds = list(pairwise([0, *self._ends]))[start:]
         shares = [index[low:high].tensor_split(self.world)[self.rank].clone() for low, high in bounds]
         build = _Builder(self.images, self.image_size, self.augment, self.seed, self.view(epoch))

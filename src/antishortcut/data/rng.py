@@ -1,5 +1,5 @@
 """Randomness without state: every draw is a hash of its keys, so nothing has to be stored, forked or replayed."""
-# N images
+# N images, G groups
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 # Streams keep the draws of one image apart; the numbers are part of every recorded result, so they never change.
 ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
 AGREES, OTHER, ACROSS, DOWN = range(8, 12)  # of planted shortcuts
+GROUP, MEMBER = 12, 13  # of balanced draws
 
 
 def mix(*keys: ArrayLike) -> Words:
@@ -47,6 +48,20 @@ def below(bound: int, seed: int, epoch: int, index: ArrayLike, stream: int) -> N
 def order(count: int, seed: int, epoch: int) -> Tensor:
     """The order of `count` images in an epoch: a permutation, (N,) int64."""
     return torch.from_numpy(np.argsort(mix(seed, epoch, ORDER, np.arange(count)), kind="stable"))  # (N,)
+
+
+def balanced_draws(group: Tensor, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch, as many as there are, drawn with replacement: any group, then any of its images.
+
+    group: every image's (N,), numbered from 0 without gaps. Returns places (N,) int64.
+    """
+    number = group.numpy()
+    by_group, size = np.argsort(number, kind="stable"), np.bincount(number)  # (N,), (G,)
+    first = np.cumsum(size) - size  # (G,)
+    place = np.arange(len(number))
+    drawn = below(len(size), seed, epoch, place, GROUP)  # (N,)
+    member = (uniform(seed, epoch, place, MEMBER) * size[drawn]).astype(np.int64)  # (N,)
+    return torch.from_numpy(by_group[first[drawn] + member])
 
 
 def _word(key: ArrayLike) -> Words:

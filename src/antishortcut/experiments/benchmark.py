@@ -69,7 +69,7 @@ class TimedMethod:
         shapes = {role: feature_shapes(network, size.side) for role, network in networks.items()}
         labels = None if self.task.dense else _labels(size)
         count = self.task.num_samples(size.images)
-        sizes = Sizes(size.classes, count, feature_shapes(student, size.side), shapes, labels)
+        sizes = Sizes(size.classes, count, feature_shapes(student, size.side), shapes, labels, groups=labels)
         self.method = build_method(name, sizes, options).to(next(student.parameters()).device)
         self.teachers = {role: self.computed(network) for role, network in networks.items()}
         self.step = DistillationStep(student, self.method, self.task)

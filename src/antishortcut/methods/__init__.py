@@ -18,8 +18,10 @@ from antishortcut.methods.ce import CE
 from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.contrast import Contrast
 from antishortcut.methods.crd import CRD
+from antishortcut.methods.dfr import DFR
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
+from antishortcut.methods.groupdro import GroupDRO
 from antishortcut.methods.kd import KD
 from antishortcut.methods.kdsvd import KDSVD
 from antishortcut.methods.nst import NST
@@ -61,6 +63,8 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "snapshot": Snapshot,
     "jtt+kd": partial(Reweight, scheme="jtt"),
     "lff+kd": partial(Reweight, scheme="lff"),
+    "groupdro+kd": GroupDRO,
+    "dfr+kd": DFR,
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),
@@ -84,7 +88,7 @@ def build_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Modu
 def method_roles(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """The teacher states that a method with these settings needs, found by building it for tiny networks."""
     shape = Shape(8, ((4, 4, 4),) * 16)  # more stages than a setting may point at
-    sizes = Sizes(4, 16, shape, defaultdict(lambda: shape), labels=arange(16) % 4)
+    sizes = Sizes(4, 16, shape, defaultdict(lambda: shape), labels=arange(16) % 4, groups=arange(16) % 8)
     return cast(Method, build_method(name, sizes, options)).roles
 
 

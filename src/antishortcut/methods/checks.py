@@ -23,13 +23,15 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # NaN is in none of 
     "strength": NOT_NEGATIVE,
     "margin": NOT_NEGATIVE,
     "warmup": NOT_NEGATIVE,
+    "step_size": NOT_NEGATIVE,
+    "adjustment": NOT_NEGATIVE,
     "epoch": NOT_NEGATIVE,
     "momentum": SHARE,
     "mask_ratio": SHARE,
     "alpha": (lambda value: 0 <= value <= 1, "between 0 and 1"),
     "floor": (lambda value: value < 0, "below 0"),
 }
-MINIMUM = {"queue": 0, "examples": 0, "groups": 2}  # of whole numbers; 1 for all others
+MINIMUM = {"queue": 0, "examples": 0, "refits": 0, "groups": 2}  # of whole numbers; 1 for all others
 
 
 def check_settings(**settings: Any) -> None:
@@ -109,6 +111,16 @@ def check_labels(sizes: Sizes) -> Tensor:
     if sizes.labels is None:
         raise ValueError("needs one label for every image, not for every pixel")
     return sizes.labels
+
+
+def check_groups(sizes: Sizes) -> Tensor:
+    """The group of every training image."""
+    check_labels(sizes)
+    if sizes.groups is None:
+        raise ValueError(
+            "needs groups: images with an attribute besides their class, as in cues, groups:PATH or shortcut:SET"
+        )
+    return sizes.groups
 
 
 def check_stages(sizes: Sizes, **stage: int) -> None:

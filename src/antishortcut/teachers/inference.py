@@ -33,6 +33,7 @@ class TeacherOutputs:
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
         self._messages: list[str] = []
+        self._uncached = ""  # why there is no cache
         for role in self.roles:
             teachers.network(role).to(fabric.device)
 
@@ -87,7 +88,9 @@ class TeacherOutputs:
             raise UserError(
                 "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
             )
-        if not requested or mixes or self.dense or self.stages:  # vectors are cached, maps are not
+        drawn = loader.balanced_groups is not None  # an image is in several batches, and its last bits depend on them
+        if not requested or mixes or drawn or self.dense or self.stages:  # vectors are cached, maps are not
+            self._uncached = "images are drawn with replacement" if drawn else "feature maps are not cached"
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
         cache = TeacherCache(self.teachers, self.roles, key, images)
@@ -108,7 +111,7 @@ class TeacherOutputs:
         if self.cache is not None:
             self.cache.begin(say)
         elif self.execution.cache_teachers is True and self.roles:
-            say("teacher cache: off, because feature maps are not cached but computed each time")
+            say(f"teacher cache: off, because {self._uncached}; outputs are computed each time")
 
     def resolved(self) -> dict[str, Any]:
         """What was decided, as execution settings."""

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
-from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
+from antishortcut.distributed import (
+    all_gather_int,
+    broadcast_from_rank0,
+    gather,
+    rank_local_buffers,
+    report_lost_peers,
+    single_process,
+)
 from antishortcut.errors import UserError
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
@@ -42,7 +49,7 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import Batch, DataSplits, Method, Prepares, Shape, Task
+from antishortcut.types import AnySet, BalancesGroups, Batch, DataSplits, Finishes, Method, Prepares, Shape, Task
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -88,6 +95,11 @@ def build_objective(
     check_networks(task, data, sizes)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
+    if isinstance(module, Finishes):
+        try:
+            module.check_finish(student, data)
+        except ValueError as error:
+            raise UserError(f"method {method!r}: {error}") from None
     return task, module
 
 
@@ -180,6 +192,8 @@ class Trainer:
                         losses = self.meter.means()
                         self._log({"lr": lr, "loss": sum(losses.values()), "terms": losses}, losses | {"lr": lr})
                         progress.update(self.done, losses)
+                    if self.done == self.total_steps and isinstance(self.method, Finishes):
+                        self._finish_student(self.method, progress.say)
                     if self._ends_epoch or self.done in self.snapshot_steps:
                         self._evaluate()
                     signal, save = self._agree(stop.number, time.monotonic() - saved >= self.execution.save_every)
@@ -232,6 +246,22 @@ class Trainer:
         self.done += 1
         return lr
 
+    def _finish_student(self, method: Finishes, say: Callable[[str], None]) -> None:
+        """Let the method change what is evaluated and saved; a checkpoint of the last step is written afterwards."""
+        check_finite_weights(self.step, self.done, self.checkpoints)
+        self.final.eval()
+        broadcast_from_rank0(self.final.buffers())
+        if self.fabric.is_global_zero:
+            with single_process(), torch.compiler.set_stance("force_eager"):
+                say(method.finish(self.final, self.data, self._embeddings, self.run.seed))
+        broadcast_from_rank0(self.final.parameters())
+
+    @torch.no_grad()
+    def _embeddings(self, images: AnySet) -> Tensor:
+        """Of every image of a set, on the CPU, computed by this process. (N, D)"""
+        batches = to_device(self._whole_set(images).epoch(0), self.fabric.device)
+        return torch.cat([self.final(batch.image).embedding.float().cpu() for batch in batches])
+
     def _evaluate(self) -> None:
         """Score the student, update last and best at the end of an epoch, and save a snapshot if one is scheduled."""
         check_finite_weights(self.step, self.done, self.checkpoints)
@@ -278,6 +308,21 @@ class Trainer:
             world=self.fabric.world_size,
             workers=self.execution.workers,
             augmentation_cycle=self.run.data.augmentation_cycle if training else None,
+            balanced_groups=self.method.balanced_groups
+            if training and isinstance(self.method, BalancesGroups)
+            else None,
+        )
+
+    def _whole_set(self, images: AnySet) -> Loader:
+        """All images, unaugmented and in order, in every process."""
+        return Loader(
+            images,
+            batch=self.task.eval_batch_size,
+            seed=0,
+            image_size=self.data.image_size,
+            augment="none",
+            shuffle=False,
+            workers=self.execution.workers,
         )
 
     def _restore(self) -> None:
@@ -297,10 +342,7 @@ class Trainer:
                 where = self.run_dir.path
                 raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
-            train, size, batch = self.data.train, self.data.image_size, self.task.eval_batch_size
-            options: dict[str, Any] = {"augment": "none", "shuffle": False, "workers": self.execution.workers}
-            loader = Loader(train, batch=batch, seed=0, image_size=size, **options)  # all images, in every process
-            batches = to_device(loader.epoch(0), self.fabric.device)
+            batches = to_device(self._whole_set(self.data.train).epoch(0), self.fabric.device)
             both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
             self.method.prepare(teachers for _, teachers, _ in samples)
