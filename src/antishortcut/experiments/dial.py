@@ -1,0 +1,153 @@
+"""The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
+
+Every level is tried in a short pilot and scored on the validation split: on all of its images, and on those that T_early
+gets wrong, which stand for images on which the shortcut lies. Test images are never looked at.
+"""
+# N images, C classes
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antishortcut.analysis.contrast_targets import measure
+from antishortcut.config.recipe import Recipe, Value
+from antishortcut.errors import UserError
+from antishortcut.evaluation.context import EvalContext, EvaluatedRun
+from antishortcut.run_dir import RunDir
+from antishortcut.tasks import build_task
+from antishortcut.training.pipeline import Session, distill, teach
+
+METHOD = "contrast+hint"
+KEYS = ("strength", "guard", "hint", "tc")  # what the dial sets
+LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
+    "none": {"strength": 0.0, "guard": False, "hint": 0.0, "tc": 0.0},
+    "mild": {"strength": 0.5, "guard": False, "hint": 30.0, "tc": 0.8},
+    "medium": {"strength": 1.0, "guard": False, "hint": 100.0, "tc": 0.0},
+    "strong": {"strength": 4.0, "guard": True, "hint": 100.0, "tc": 0.0},
+}
+PILOT = 0.25  # of a student's training
+ERRORS = 1.0  # standard errors by which a loss may exceed the budget before it counts
+WEAK = 0.8  # share of T_final's accuracy below which T_early is weak rather than biased
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """One level on the validation split."""
+
+    level: str
+    accuracy: float  # on all images
+    hard: float | None  # where T_early is wrong
+    loss: float  # accuracy lost against "none"
+    error: float  # standard error of that loss, over images
+    allowed: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the dial chose, and why."""
+
+    level: str
+    options: dict[str, Value]
+    why: str
+    pilots: tuple[Pilot, ...] = ()
+
+
+def is_open(recipe: Recipe, method: str, options: Mapping[str, Value]) -> bool:
+    """Whether the settings are left to the dial: it is the method's, and nobody set one of its keys."""
+    return method == METHOD and not any(key in recipe.methods.get(method, {}) or key in options for key in KEYS)
+
+
+def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: float = 0.0) -> Choice:
+    """The level for a budget: accuracy on ordinary images, as a share, that may be lost against plain KD."""
+    if not 0 <= budget < 1:
+        raise UserError(f"--budget {budget:g}: a share of accuracy is wanted, from 0 to below 1, like 0.01")
+    sets = session.sets(recipe.data)
+    if build_task(sets).dense:
+        return Choice("mild", LEVELS["mild"], "images with masks: no pilot, the mild level")
+    teacher = RunDir(teach(recipe, session).folder(session.runs))
+    if sets.val is None:
+        return _by_signs(teacher, recipe, session)
+    outputs: dict[str, Tensor] = {}
+    early = torch.empty(0)
+    for level, options in LEVELS.items():
+        session.say(f"pilot {level}: {_described(options)}")
+        run = distill(
+            _short(recipe), session, method=METHOD, seed=seed, suite=f"{suite}-pilots", name=level, options=options
+        )
+        evaluated = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs))
+        outputs[level], _ = evaluated.outputs(sets.val)
+        if not len(early):
+            early, _ = evaluated.outputs(sets.val, evaluated.teachers("the dial").network("early"))
+    pilots = compare(outputs, early, sets.val.label, budget)
+    level = best(pilots)
+    return Choice(level, LEVELS[level], _reason(pilots, level, budget, len(sets.val)), tuple(pilots))
+
+
+def compare(outputs: Mapping[str, Tensor], early: Tensor, label: Tensor, budget: float) -> list[Pilot]:
+    """Every level from logits (N, C) on the validation images; the first is the one that others may lose against."""
+    hard = early.argmax(dim=1) != label  # (N,)
+    right = {level: (logits.argmax(dim=1) == label).double() for level, logits in outputs.items()}
+    base = next(iter(right.values()))
+    pilots = []
+    for level, hits in right.items():
+        lost = base - hits  # (N,) of −1, 0 and 1
+        error = float(lost.std(correction=0)) / math.sqrt(len(label))
+        loss = float(lost.mean())
+        kept = float(hits[hard].mean()) if hard.any() else None
+        allowed = loss <= budget + (ERRORS * error if level != next(iter(right)) else 0)
+        pilots.append(Pilot(level, float(hits.mean()), kept, loss, error, allowed))
+    return pilots
+
+
+def best(pilots: Sequence[Pilot]) -> str:
+    """Of the levels that the budget allows, the one with most right answers where T_early is wrong; the milder of two."""
+    return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
+
+
+def _by_signs(teacher: RunDir, recipe: Recipe, session: Session) -> Choice:
+    """Without a validation split: T_early's accuracy on training images, against T_final's."""
+    state = recipe.teacher.early_state
+    row = measure(teacher, session.sets(recipe.data), [state], [1.0], session.say)["rows"][0]
+    share = row["early_accuracy"] / max(row["final_accuracy"], 1e-9)
+    level = "medium" if share >= WEAK else "mild"
+    words = "biased early" if share >= WEAK else "weak early"
+    why = f"no validation split (data.val_fraction), so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
+    return Choice(level, LEVELS[level], why)
+
+
+def _short(recipe: Recipe) -> Recipe:
+    """The recipe with a student's training cut to a pilot; the teacher stays the same."""
+    length = "epochs" if recipe.epochs else "iterations"
+    whole = getattr(recipe, length)
+    short = max(1, round(PILOT * whole))
+    teacher = recipe.teacher.model_copy(update={"epochs": recipe.teacher.epochs or whole})
+    own = dict(recipe.methods.get(METHOD, {}))
+    if "warmup" in own:
+        own["warmup"] = float(own["warmup"]) * short / whole
+    return recipe.model_copy(
+        update={length: short, "teacher": teacher, "methods": dict(recipe.methods) | {METHOD: own}}
+    )
+
+
+def _described(options: Mapping[str, Any]) -> str:
+    if options["strength"] == options["hint"] == options["tc"] == 0:
+        return "plain KD"
+    words = [f"λ {'up to ' if options['guard'] else ''}{options['strength']:g}", f"hint {options['hint']:g}"]
+    return ", ".join(words + ([f"tc {options['tc']:g}"] if options["tc"] else []))
+
+
+def _reason(pilots: Sequence[Pilot], level: str, budget: float, images: int) -> str:
+    rows = [
+        f"{one.level} {one.accuracy:.3f}"
+        + ("" if one.hard is None else f" / {one.hard:.3f}")
+        + ("" if one.allowed else " (costs too much)")
+        for one in pilots
+    ]
+    return (
+        f"level {level} for a budget of {budget:g}, from pilots on {images:,} validation images, all / those T_early gets "
+        f"wrong: {', '.join(rows)}"
+    )
