@@ -17,6 +17,7 @@ from antishortcut.methods.ce import CE
 from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.contrast import Contrast
 from antishortcut.methods.crd import CRD
+from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import KD
@@ -33,7 +34,10 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "ce": CE,
     "kd": KD,
     "kd-repdistiller": partial(KD, weight=0.9, task_weight=0.1),
+    "kd+ls": partial(KD, standardise=True, weight=9.0, temperature=2.0, task_weight=0.1),
     "dkd": DKD,
+    "dkd+ls": partial(DKD, standardise=True, alpha=9.0, beta=72.0, temperature=2.0),
+    "dist": DIST,
     "rkd": RKD,
     "pkt": PKT,
     "byot": BYOT,
@@ -54,6 +58,7 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),
+    "contrast+ls": partial(Contrast, standardise=True, weight=9.0, temperature=2.0, task_weight=0.1),
     "residual": ResidualKD,
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
+from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -46,6 +47,7 @@ class Contrast(nn.Module):
 
     strength: λ. floor: of log p_E. reference: "early", or "uniform", the control that only sharpens.
     tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    standardise: as in KD, of the target and the student.
     """
 
     taps: tuple[str, ...] = ()
@@ -53,6 +55,7 @@ class Contrast(nn.Module):
     def __init__(
         self,
         sizes: Sizes,
+        standardise: bool = False,
         *,
         strength: float = 1.0,
         floor: float = -8.0,
@@ -69,7 +72,7 @@ class Contrast(nn.Module):
         check_settings(strength=strength, temperature=temperature, floor=floor)
         check_choice("reference", reference, ("early", "uniform"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
-        self.reference, self.task_weight = reference, task_weight
+        self.reference, self.task_weight, self.standardise = reference, task_weight, standardise
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
         if tc != 0:
@@ -86,7 +89,10 @@ class Contrast(nn.Module):
         final = teachers["final"]
         early = teachers["early"].logits if self.reference == "early" else None
         target = contrast_logits(final.logits, early, self.strength, self.floor)  # (B, C)
-        terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
+        rows = student.logits
+        if self.standardise:
+            rows, target = standardised(rows), standardised(target)
+        terms = {"contrast": self.weight * kd_loss(rows, target, self.temperature)}
         if self.features is not None:
             early_embedding = teachers["early"].embedding
             terms |= self.features(student.embedding, final.embedding, early_embedding, epoch=epoch, index=batch.index)
