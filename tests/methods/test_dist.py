@@ -77,7 +77,9 @@ def test_two_samples_of_three_classes_by_hand() -> None:
     close(intra, 1 - 1 / 3, 1e-6)  # columns: p's first and q's second do not vary, the third ones agree
 
 
-@pytest.mark.parametrize(("shape", "inter", "intra"), [((5, 2), None, None), ((1, 5), None, 16.0), ((1, 1), 16.0, 16.0)])
+@pytest.mark.parametrize(
+    ("shape", "inter", "intra"), [((5, 2), None, None), ((1, 5), None, 16.0), ((1, 1), 16.0, 16.0)]
+)
 def test_what_two_classes_and_a_single_row_leave(
     shape: tuple[int, int], inter: float | None, intra: float | None
 ) -> None:
@@ -124,4 +126,5 @@ def test_pixels_are_rows() -> None:
     batch = Batch(torch.zeros(2, 3, 3, 4), torch.zeros(2, 3, 4, dtype=torch.int64), torch.arange(2))
     rows, targets, _ = Segmentation(5, samples=1000).samples(student, {"final": teacher}, batch)
     flat = [maps.logits.permute(0, 2, 3, 1).reshape(-1, 5) for maps in (student, teacher)]
-    close(torch.stack(dist_terms(rows.logits, targets["final"].logits, 4.0)), torch.stack(dist_terms(*flat, 4.0)))
+    expected = torch.stack(dist_terms(flat[0], flat[1], 4.0))
+    close(torch.stack(dist_terms(rows.logits, targets["final"].logits, 4.0)), expected)

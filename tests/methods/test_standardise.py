@@ -47,7 +47,9 @@ def terms_of(name: str, student: Tensor, final: Tensor, early: Tensor, **setting
 
 @several
 @given(b=st.integers(1, 5), c=st.integers(2, 7), scale=st.floats(0.1, 100), shift=st.floats(-50, 50), seed=seeds)
-def test_agrees_with_the_loop_and_ignores_scale_and_shift(b: int, c: int, scale: float, shift: float, seed: int) -> None:
+def test_agrees_with_the_loop_and_ignores_scale_and_shift(
+    b: int, c: int, scale: float, shift: float, seed: int
+) -> None:
     logits = normal(b, c, seed=seed) + 10 * torch.arange(c)  # no row is nearly constant
     ours = standardised(logits)
     close(ours, slow_standardised(logits), 1e-9)
@@ -82,8 +84,6 @@ def test_settings_are_the_published_ones(name: str) -> None:
     options = method_options(name, {})
     assert options["standardise"] is True
     assert PUBLISHED[name].items() <= options.items()
-    without = METHODS[name](Sizes(5, 100, Shape(8), {"final": Shape(8)}), **options | {"standardise": False})
-    assert without.standardise is False
     assert "standardise" not in method_options(name.removesuffix("+ls"), {})  # the hash of its runs stays the same
 
 

@@ -21,6 +21,7 @@ from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import KD
+from antishortcut.methods.mlld import MLLD
 from antishortcut.methods.pkt import PKT
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.methods.reviewkd import ReviewKD
@@ -38,6 +39,8 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "dkd": DKD,
     "dkd+ls": partial(DKD, standardise=True, alpha=9.0, beta=72.0, temperature=2.0),
     "dist": DIST,
+    "mlld": MLLD,
+    "mlld+ls": partial(MLLD, standardise=True, weight=9.0, temperature=2.0),
     "rkd": RKD,
     "pkt": PKT,
     "byot": BYOT,

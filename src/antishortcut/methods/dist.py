@@ -20,7 +20,8 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
         rows = rows - rows.mean(dim=1, keepdim=True)
         centred.append(rows)
         lengths.append(torch.linalg.vector_norm(rows, dim=1).clamp(min=LEAST * whole))
-    return (centred[0] * centred[1]).sum(dim=1) / (lengths[0] * lengths[1] + EPSILON)
+    rho: Tensor = (centred[0] * centred[1]).sum(dim=1) / (lengths[0] * lengths[1] + EPSILON)
+    return rho
 
 
 def dist_terms(student: Tensor, teacher: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

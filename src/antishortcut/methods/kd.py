@@ -32,8 +32,8 @@ def kd_term(weight: float, student: Features, teacher: Features, temperature: fl
 class KD(nn.Module):
     """task_weight · CE + weight · τ²KL. The defaults, 1 and 1, are the paper's total (Eq. 9 without its last terms).
 
-    standardise: of the logits' rows only the pattern counts. It is a setting of "kd+ls" alone, so that the hash of a run
-    of "kd" does not depend on it.
+    standardise: of the logits only the pattern counts. It is a setting of "kd+ls" alone, so that the hash of a run of
+    "kd" does not depend on it.
     """
 
     roles: tuple[str, ...] = ("final",)
