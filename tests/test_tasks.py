@@ -139,7 +139,7 @@ def test_maps_of_one_location_give_the_losses_of_vectors(method: str, width: int
         assert float(dense[name]) == pytest.approx(float(value), rel=1e-5), name
 
 
-@pytest.mark.parametrize("method", ["ce", "kd", "asd", "contrast+tc", "rkd", "pkt"])
+@pytest.mark.parametrize("method", ["ce", "kd", "asd", "contrast+tc", "rkd", "pkt", "cc"])
 def test_a_batch_without_a_labelled_pixel_gives_no_gradient(method: str) -> None:
     own = build_method(method, sizes(6, 8), {})
     before = {key: value.clone() for key, value in own.state_dict().items()}

@@ -72,11 +72,14 @@ class Classification:
         return dict(accuracy_of(counts))
 
     def report(self, stream: Stream, images: AnySet, classes: tuple[str, ...]) -> dict[str, Any]:
-        """Accuracy, and shape bias where the texture of every image is known and another class's."""
+        """Accuracy; where textures or planted cues are all another class's, also how many were taken for those."""
         logits = torch.cat([outputs.logits for outputs, _ in stream])  # (N, C)
         values = dict(accuracy(logits, images.label))
         if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):
             values |= dict(shape_bias(logits, images.label, images.cues))
+        planted = images.cues.get("planted")
+        if planted is not None and bool(((planted != images.label) & (planted >= 0)).all()):
+            values["by_cue"] = float((logits.argmax(dim=1) == planted).double().mean())
         return {"values": values}
 
 

@@ -1,7 +1,7 @@
 """Types that every module shares: images, batches, features, and the Method and Task protocols."""
 # N images, B batch, C classes, D embedding, H × W pixels
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 VOID = 255  # the label of a pixel that is ignored
+
+
+# images (B, 3, H, W) uint8 and cues (B,) → the images with these cues painted over them
+Painter = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class ImageSet:
     label: Tensor  # (N,) int64; dense: (N, H, W) uint8, VOID where a pixel has no label
     # attributes besides the label: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
     cues: Mapping[str, Tensor] = field(default_factory=dict)
+    painter: Painter | None = None  # of the shortcut that is planted in them, until they are painted
 
     def __len__(self) -> int:
         return len(self.label)
@@ -33,6 +38,7 @@ class FileSet:
     cues: Mapping[str, Tensor] = field(default_factory=dict)
     masks: tuple[Path, ...] = ()  # dense: one image of labels per image
     lookup: Tensor | None = None  # (256,) uint8: mask value → class or VOID; None: unchanged
+    painter: Painter | None = None  # of the shortcut that is planted in them
 
     def __len__(self) -> int:
         return len(self.label)

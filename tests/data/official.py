@@ -28,12 +28,14 @@ def picture(path: Path, mode: str = "RGB", size: tuple[int, int] = (64, 64), **o
 def make_cifar(root: Path, protocol: int = 2, key: Callable[[str], Any] = str, per_class: int = 5) -> Path:
     folder = root / layouts.CIFAR
     folder.mkdir(parents=True)
-    (folder / "meta").write_bytes(pickle.dumps({key("fine_label_names"): ["ant", "bee", "cat"]}, protocol))
+    names = {key("fine_label_names"): ["ant", "bee", "cat"], key("coarse_label_names"): ["insect", "mammal"]}
+    (folder / "meta").write_bytes(pickle.dumps(names, protocol))
     rng = np.random.default_rng(1)
     for name in ("train", "test"):
         labels = [at % 3 for at in range(3 * per_class)]
         data = rng.integers(0, 256, (len(labels), 3072), dtype=np.uint8)
-        (folder / name).write_bytes(pickle.dumps({key("data"): data, key("fine_labels"): labels}, protocol))
+        split = {key("data"): data, key("fine_labels"): labels, key("coarse_labels"): [at // 2 for at in labels]}
+        (folder / name).write_bytes(pickle.dumps(split, protocol))
     return root
 
 

@@ -120,6 +120,7 @@ def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor 
         ("asd", {"select": "forgotten"}, "unknown select 'forgotten'; it must be 'displaced' or 'abandoned'"),
         ("asd", {"select": "abandoned"}, "abandoned directions need full-rank moments: use subspace='running'"),
         ("byot", {"alpha": 1.5}, "alpha is 1.5; it must be between 0 and 1"),
+        ("cc", {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
         ("contrast", {"strength": -0.1}, "strength is -0.1; it must be 0 or more"),
         ("contrast", {"floor": 0.0}, "floor is 0.0; it must be below 0"),
         ("contrast", {"reference": "late"}, "unknown reference 'late'; it must be 'early' or 'uniform'"),
@@ -129,6 +130,7 @@ def sizes(student: int = 3, teacher: int = 3, channels: int = 4, labels: Tensor 
         ("jtt+kd", {"scheme": "x"}, "unknown scheme 'x'; it must be 'jtt' or 'lff'"),
         ("kd", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
         ("reviewkd", {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
+        ("vid", {"variance": 0.0}, "variance is 0.0; it must be 0.001 or more, and finite"),
         ("snapshot", {"states": " , "}, "states names no teacher state"),
     ],
 )
@@ -138,7 +140,7 @@ def test_settings_of_a_recipe_that_cannot_work_are_refused(name: str, settings: 
     assert str(error.value).startswith(f"method {name!r}: {message}")
 
 
-@pytest.mark.parametrize("name", ["afdcd", "at", "at+kd", "fitnets", "reviewkd", "ufd"])
+@pytest.mark.parametrize("name", ["afdcd", "at", "at+kd", "fitnets", "kdsvd", "nst", "reviewkd", "sp", "ufd", "vid"])
 def test_a_network_without_feature_maps_is_named(name: str) -> None:
     for networks, who in ((sizes(student=0), "student"), (sizes(teacher=0), "teacher")):
         with pytest.raises(UserError, match=rf"needs feature maps of both .* stages of .*\({who}\.stages = …\)"):
@@ -150,6 +152,8 @@ def test_a_network_without_feature_maps_is_named(name: str) -> None:
     [
         ("afdcd", {"student": 2}, {"stage": 2}, "stage = 2 is not a stage of both networks: the student has 2 stages"),
         ("ufd", {}, {"stage": -4}, "stage = -4 is not a stage of both networks"),
+        ("sp", {"teacher": 2}, {"stage": 2}, "stage = 2 is not a stage of both networks"),
+        ("kdsvd", {"teacher": 2}, {}, "compares neighbouring stages, so both networks need three stages"),
         ("fitnets", {"teacher": 2}, {"hint": 2}, "hint = 2 is not a stage of both networks"),
         ("afdcd", {"channels": 23}, {}, "the 23 channels of the teacher's map cannot be cut into 2 to 16 equal"),
         ("byot", {"student": 1}, {}, "it needs a student with at least two stages"),

@@ -21,7 +21,7 @@ from antishortcut.types import Batch, Features, Method, Sizes
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.test_subspace import close, normal, seeds, several
 
-NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd"]
+NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd", "sp", "vid", "nst", "kdsvd"]
 by_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -69,7 +69,7 @@ def test_any_shapes_are_finite_or_a_clear_error(
 ) -> None:
     torch.manual_seed(seed)
     sizes = sizes_of(ours, teacher_side)
-    if min(len(ours), len(teacher_side)) < (3 if name.startswith("fitnets") else 1):
+    if min(len(ours), len(teacher_side)) < (3 if name.startswith(("fitnets", "kdsvd")) else 1):
         with pytest.raises(
             UserError, match=f"the student has {len(ours)} stages.*the teacher {len(teacher_side)}(;|$)"
         ):

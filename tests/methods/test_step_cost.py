@@ -39,8 +39,11 @@ READS = {
     "_linalg_eigh": "torch.linalg.eigh",
 }
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
-# torch asks its own decomposition whether it converged, and there is no other: once a step, on the B × B side
-ALLOWED = {"asd": Counter({READS["_linalg_eigh"]: 1})}
+# torch asks its own decomposition whether it converged, and there is no other
+ALLOWED = {
+    "asd": Counter({READS["_linalg_eigh"]: 1}),  # once a step, on the B × B side
+    "kdsvd": Counter({READS["_linalg_svd"]: 6}),  # of three stages, the student's and the teacher's
+}
 
 
 class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]

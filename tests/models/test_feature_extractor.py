@@ -412,7 +412,7 @@ def test_stages_of_a_plain_transformer_are_what_timm_says(name: str, options: di
 
 
 @pytest.mark.parametrize(("teacher", "student"), [("timm:test_vit", "cnn-4"), ("cnn-4", "timm:test_vit")])
-@pytest.mark.parametrize("method", ["fitnets", "at", "reviewkd"])
+@pytest.mark.parametrize("method", ["fitnets", "at", "reviewkd", "sp", "vid", "nst", "kdsvd"])
 def test_feature_map_methods_take_transformers(method: str, teacher: str, student: str) -> None:
     torch.manual_seed(0)
     one, other = (build(name, 7, image_size=32, size=64 if ":" in name else None) for name in (teacher, student))

@@ -18,7 +18,7 @@ from torch import Tensor
 from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
 from antishortcut.analysis.geometry import LEFT, batch_angles, batch_sizes, bootstrap, energy, folds, reuse
 from antishortcut.analysis.moments import Moments, angles, project
-from antishortcut.data.image_io import fit, pixels, read
+from antishortcut.data.image_io import fit, picture_at, pixels
 from antishortcut.data.splits import take
 from antishortcut.fileio import atomic_write
 from antishortcut.models import Network
@@ -148,7 +148,7 @@ def strip(images: AnySet) -> Image.Image:
     if isinstance(images, ImageSet):
         rows = images.image
     else:
-        rows = torch.stack([pixels(fit(read(path), 2 * TILE)) for path in images.paths])
+        rows = torch.stack([pixels(fit(picture_at(images, at), 2 * TILE)) for at in range(len(images))])
     zoom = max(1, round(TILE / rows.shape[2]))
     tiles = [np.asarray(row.permute(1, 2, 0)).repeat(zoom, axis=0).repeat(zoom, axis=1) for row in rows]
     gap = np.full((tiles[0].shape[0], 2, 3), 255, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""asd check, corrupt, stylize: look at a data set, and make corrupted or stylised copies of its test images."""
+"""asd check, plant, corrupt, stylize: look at a data set, plant a shortcut in it, alter copies of its test images."""
 
 from __future__ import annotations
 
@@ -78,6 +78,39 @@ def check(
         _show_check(facts, inspect.SHOWN)
     if problems:
         raise UserError(f"{settings.name}: training would stop: {'; '.join(problems)}")
+
+
+def plant(
+    data: DataArg,
+    out: Annotated[Path, Option(help="The contact sheet to write.")] = Path("plant.png"),
+    rho: Annotated[float, Option(help="Share of images whose planted cue agrees with their class.")] = 0.9,
+    data_root: RootOption = None,
+    set_: options.SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """See your images with a planted shortcut of every kind, and how to train on them.
+
+    A self-test of your pipeline: if a student is much worse on `conflict`, where the cue lies, it was passed on.
+    """
+    from antishortcut.data import planted
+    from antishortcut.data.datasets import find
+
+    if out.suffix.lower() != ".png":
+        raise UserError(f"--out {out}: name a PNG file, like plant.png")
+    settings, _ = data_settings(data, set_ or [])
+    names = {kind: f"shortcut:{settings.name}?kind={kind}&rho={rho:g}" for kind in planted.KINDS}
+    keys = {"seed", "image_size", "options"}
+    raw = [find(name, data_root, **settings.model_dump(include=keys))[0] for name in names.values()]
+    sheet = planted.contact_sheet(dict(zip(names, raw, strict=True)), settings.seed)
+    with atomic_write(out) as file:
+        sheet.save(file, format="PNG")
+    if as_json:
+        print_json({"sheet": str(out), "names": names})
+        return
+    tell(f"contact sheet: {out}")
+    for name in names.values():
+        tell(f"  {name}")
+    tell(f"next: asd distill --data {shlex.quote(names['patch'])} {PAIR}")
 
 
 def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSettings, str | None]:

@@ -4,22 +4,23 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from antishortcut.data import readers, segmentation, synthetic
+from antishortcut.data import planted, readers, segmentation, synthetic
 from antishortcut.data import synthetic_segmentation as scenes
 from antishortcut.data.groups import list_groups
-from antishortcut.data.image_io import decode
+from antishortcut.data.image_io import decode, painted
 from antishortcut.data.readers import RawDataset, Request
 from antishortcut.data.splits import files_of, fingerprint, hold_out, limited
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
 from antishortcut.types import AnySet, DataSplits, ImageSet, is_dense
 
-WITH_PATH = ("folder", "groups")  # data sets that are named with their path: folder:PATH
+WITH_PATH = ("folder", "groups", "shortcut")  # data sets that are named with their path: folder:PATH
 IN_MEMORY = 64  # images up to this side are decoded once and stay in memory
 MAX_SIDE = 4096  # pixels
 MAX_IMAGES = 10**6  # images of an embedded set
@@ -83,15 +84,19 @@ def find(
 ) -> tuple[RawDataset, Path]:
     """The data set of that name, nothing decoded yet, and the data root."""
     kind, _, path = name.partition(":")
+    if kind == "shortcut":
+        return _planted(path, root, seed, download, image_size, dict(options or {}))
     if kind not in DATASETS:
         raise UserError(f"unknown data set {name!r}{suggest(kind, DATASETS)}")
     if bool(path) != (kind in WITH_PATH):
         plain = ", ".join(other for other in DATASETS if other not in WITH_PATH)
-        raise UserError(f"{name!r} is not a data set; write folder:PATH, groups:PATH, or a plain name: {plain}")
+        raise UserError(
+            f"{name!r} is not a data set; write folder:PATH, groups:PATH, shortcut:SET, or a plain name: {plain}"
+        )
     if image_size is not None and not 1 <= image_size <= MAX_SIDE:
         raise UserError(f"image_size must be at least 1, at most {MAX_SIDE}, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    if download and kind not in ("cifar100", "cues", "cues-seg"):
+    if download and kind not in ("cifar100", "cifar100-coarse", "cues", "cues-seg"):
         raise UserError(f"{kind} cannot be downloaded for you; put it below {place} without --download")
     dataset = DATASETS[kind]
     for key in options or {}:
@@ -127,19 +132,19 @@ def divided(
 
 
 def held(images: AnySet, size: int, root: Path | None) -> AnySet:
-    """Small images are decoded into memory, large ones stay on disk.
+    """Small images are decoded into memory and painted, large ones stay on disk.
 
     Images with masks keep their size; they are decoded if all have the same small size.
     """
     if isinstance(images, ImageSet):
-        return images
+        return painted(images)
     if is_dense(images):
         shape = segmentation.one_small_size(images)
         return images if shape is None else segmentation.decode_pairs(images, shape, root)
     return decode(images, size, root) if size <= IN_MEMORY else images
 
 
-def _cifar100(request: Request) -> RawDataset:
+def _cifar100(request: Request, coarse: bool = False) -> RawDataset:
     if request.download and not (readers.home(request.path, readers.CIFAR) / "train").exists():
         from torchvision.datasets import CIFAR100
 
@@ -149,7 +154,16 @@ def _cifar100(request: Request) -> RawDataset:
             raise UserError(
                 f"cannot download cifar100 to {request.path} ({first_line(error)}); put {readers.CIFAR} there by hand"
             ) from None
-    return readers.read_cifar100(request.path)
+    return readers.read_cifar100(request.path, coarse)
+
+
+def _planted(
+    text: str, root: Path | None, seed: int, download: bool, image_size: int | None, options: dict[str, float]
+) -> tuple[RawDataset, Path]:
+    base, kind, rho = planted.parse(text)
+    rho = options.pop("rho", rho)  # data.options.rho stands above the one in the name
+    raw, place = find(base, root, seed=seed, download=download, image_size=image_size, options=options)
+    return planted.plant(raw, kind, rho, seed), place
 
 
 def _tiny_imagenet(request: Request) -> RawDataset:
@@ -199,6 +213,12 @@ DATASETS: dict[str, Dataset] = {
         TrainingSize(50_000, 100, 32),
         ("cifar-100-python/train",),
     ),
+    "cifar100-coarse": Dataset(
+        partial(_cifar100, coarse=True),
+        "CIFAR-100 by its 20 superclasses",
+        TrainingSize(50_000, 20, 32),
+        ("cifar-100-python/train",),
+    ),
     "tiny-imagenet": Dataset(
         _tiny_imagenet,
         "TinyImageNet, 64 × 64, 200 classes; tiny-imagenet-200 below the data root",
@@ -229,6 +249,11 @@ DATASETS: dict[str, Dataset] = {
     "groups": Dataset(
         lambda request: list_groups(request.path),
         "groups:PATH, images with a second attribute each, as in Waterbirds: metadata.csv",
+    ),
+    "shortcut": Dataset(
+        lambda request: find(f"shortcut:{request.path}", None)[0],
+        "shortcut:SET?kind=patch&rho=0.9, any set with a planted cue: patch, frame, tint, texture or watermark",
+        options={"rho": planted.RHO},
     ),
 }
 

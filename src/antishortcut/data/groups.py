@@ -17,6 +17,7 @@ from antishortcut.types import AnySet, FileSet
 
 TABLE, NAMES = "metadata.csv", "classes.txt"
 REQUIRED = ("img_filename", "y", "split")
+OF_CLASSES = {"texture": "texture", "planted": "planted cue"}  # attributes that are the number of a class
 USUAL = "place"  # the second attribute; without it, the only other column of whole numbers
 SPLITS = ("train", "validation", "test")  # of the column split: 0, 1, 2
 _HINT = "expected metadata.csv with the columns img_filename, y, split (0 train, 1 validation, 2 test) and place"
@@ -28,13 +29,13 @@ Line = tuple[int, Mapping[str, str]]  # its number in the file, and its fields
 def groups_of(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
     """Every image's group (N,) and the names of the groups that have images (G): class and second attribute, in order.
 
-    A texture is the number of a class; only whether it agrees matters: "A, texture agrees". Other attributes are named
-    by their value: "landbird, place 1".
+    A texture or a planted cue is the number of a class; only whether it agrees matters: "A, texture agrees". Other
+    attributes are named by their value: "landbird, place 1".
     """
     if not images.cues:
         raise UserError("the images have no attribute besides their class, so no groups; use cues or groups:PATH")
     cues = sorted(images.cues)
-    values = [(images.cues[cue] == images.label).long() if cue == "texture" else images.cues[cue] for cue in cues]
+    values = [(images.cues[cue] == images.label).long() if cue in OF_CLASSES else images.cues[cue] for cue in cues]
     kinds, group = torch.unique(torch.stack([images.label, *values], dim=1), dim=0, return_inverse=True)
     return group, tuple(", ".join([classes[label], *map(_described, cues, row)]) for label, *row in kinds.tolist())
 
@@ -47,7 +48,9 @@ def shares(images: AnySet, classes: tuple[str, ...]) -> dict[str, float]:
 
 
 def _described(cue: str, value: int) -> str:
-    return f"texture {'agrees' if value else 'differs'}" if cue == "texture" else f"{cue} {value}"
+    if cue in OF_CLASSES:
+        return f"{OF_CLASSES[cue]} {'agrees' if value else 'differs'}"
+    return f"{cue} {value}"
 
 
 def list_groups(folder: Path) -> RawDataset:

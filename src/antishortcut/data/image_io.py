@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,6 +34,7 @@ REPLACE = "; replace or remove the file (asd check lists all such)"  # the end o
 WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
 _CHUNK = 64  # images a thread takes at once
+PAINTED = 1024  # images painted at once
 
 
 def read(path: Path, at_least: int | None = None) -> Image.Image:
@@ -136,9 +138,12 @@ def fit(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
 
 def picture_at(images: AnySet, at: int) -> Image.Image:
     """One image of a set as RGB, in its own size."""
-    if isinstance(images, ImageSet):
-        return Image.fromarray(images.image[at].permute(1, 2, 0).numpy())
-    return read(images.paths[at])
+    if isinstance(images, FileSet) and images.painter is None:
+        return read(images.paths[at])
+    image = images.image[at] if isinstance(images, ImageSet) else pixels(read(images.paths[at]))  # (3, H, W)
+    if images.painter is not None:
+        image = images.painter(image[None], images.cues["planted"][at : at + 1])[0]
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
 
 
 def pixels(picture: Image.Image) -> Tensor:
@@ -153,7 +158,16 @@ def decode(files: FileSet, size: int, root: Path | None) -> ImageSet:
         out[:] = pixels(fit(read(files.paths[at], at_least=2 * size), size)).numpy()
 
     array = filled(root, files.paths, str(size), (len(files), 3, size, size), fill)
-    return ImageSet(torch.from_numpy(array), files.label, files.cues)
+    return painted(ImageSet(torch.from_numpy(array), files.label, files.cues, files.painter))
+
+
+def painted(images: ImageSet) -> ImageSet:
+    """With the planted shortcut, if there is one, painted over the pixels."""
+    if images.painter is None:
+        return images
+    chunks = zip(images.image.split(PAINTED), images.cues["planted"].split(PAINTED), strict=True)
+    image = torch.cat([images.painter(*chunk) for chunk in chunks])
+    return replace(images, image=image, painter=None)
 
 
 def in_threads(fill: Callable[[int], None], count: int) -> None:

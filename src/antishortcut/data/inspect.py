@@ -22,6 +22,7 @@ from antishortcut.data import readers, segmentation
 from antishortcut.data.datasets import IN_MEMORY, divided, find, held
 from antishortcut.data.image_io import REPLACE, in_threads, picture_at, size_of
 from antishortcut.data.loader import Loader
+from antishortcut.data.planted import set_name
 from antishortcut.data.splits import CONTENT, files_of, limited, take
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, plural
@@ -70,7 +71,7 @@ def open_finding(
     raw, _ = find(name, root, seed=seed, image_size=image_size, options=options)
     splits = divided(raw, seed=seed, **limits)
     named = {key.removeprefix("test "): images for key, images in splits.items()}
-    kind, _, path = name.partition(":")
+    kind, _, path = set_name(name).partition(":")
     note = readers.links_note(files_of(splits.values()), raw.base)
     if not path:
         return Finding(name, raw.classes, raw.image_size, named, note=note)

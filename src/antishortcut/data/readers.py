@@ -74,20 +74,23 @@ def class_list(name: str) -> tuple[str, ...]:
     return tuple(package_list(name).split())
 
 
-def read_cifar100(root: Path) -> RawDataset:
-    """The images of root/cifar-100-python."""
+def read_cifar100(root: Path, coarse: bool = False) -> RawDataset:
+    """The images of root/cifar-100-python, by their 100 classes or by their 20 superclasses."""
+    labels = "coarse_labels" if coarse else "fine_labels"
+    key = labels.replace("labels", "label_names")
     folder = home(root, CIFAR)
-    names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get("fine_label_names")
+    names = read_pickle(folder / "meta", *_CIFAR_FILES["meta"], _CIFAR_HINT).get(key)
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-        raise UserError(f"{folder / 'meta'} has no list fine_label_names; {_CIFAR_HINT}")
+        raise UserError(f"{folder / 'meta'} has no list {key}; {_CIFAR_HINT}")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    return RawDataset(classes, _cifar_split(folder / "train"), {"test": _cifar_split(folder / "test")}, image_size=32)
+    train, test = (_cifar_split(folder / split, labels) for split in ("train", "test"))
+    return RawDataset(classes, train, {"test": test}, image_size=32)
 
 
-def _cifar_split(path: Path) -> ImageSet:
+def _cifar_split(path: Path, labels: str) -> ImageSet:
     loaded = read_pickle(path, *_CIFAR_FILES[path.name], _CIFAR_HINT)
     try:
-        data, label = loaded["data"], np.asarray(loaded["fine_labels"], dtype=np.int64)
+        data, label = loaded["data"], np.asarray(loaded[labels], dtype=np.int64)
         if data.dtype != np.uint8 or data.shape != (len(label), 3 * 32 * 32) or label.ndim != 1 or len(label) == 0:
             raise ValueError(f"data of shape {data.shape} and type {data.dtype}, labels of shape {label.shape}")
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:

@@ -15,6 +15,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 # Streams keep the draws of one image apart; the numbers are part of every recorded result, so they never change.
 ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
+AGREES, OTHER, ACROSS, DOWN = range(8, 12)  # of planted shortcuts
 
 
 def mix(*keys: ArrayLike) -> Words:

@@ -4,6 +4,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,11 @@ def take(images: AnySet, index: Tensor) -> AnySet:
     """The images at these places, in this order."""
     cues = {name: value[index] for name, value in images.cues.items()}
     if isinstance(images, ImageSet):
-        return ImageSet(images.image[index], images.label[index], cues)
+        return replace(images, image=images.image[index], label=images.label[index], cues=cues)
     places = index.tolist()
     masks = tuple(images.masks[at] for at in places) if images.masks else ()
-    return FileSet(tuple(images.paths[at] for at in places), images.label[index], cues, masks, images.lookup)
+    paths = tuple(images.paths[at] for at in places)
+    return replace(images, paths=paths, label=images.label[index], cues=cues, masks=masks)
 
 
 def hold_out(images: AnySet, fraction: float, seed: int) -> tuple[AnySet, AnySet | None]:

@@ -13,6 +13,7 @@ from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
 from antishortcut.methods.byot import BYOT
+from antishortcut.methods.cc import CC
 from antishortcut.methods.ce import CE
 from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.contrast import Contrast
@@ -21,14 +22,18 @@ from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import KD
+from antishortcut.methods.kdsvd import KDSVD
 from antishortcut.methods.mlld import MLLD
+from antishortcut.methods.nst import NST
 from antishortcut.methods.pkt import PKT
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.methods.reviewkd import ReviewKD
 from antishortcut.methods.reweight import Reweight
 from antishortcut.methods.rkd import RKD
 from antishortcut.methods.snapshot import Snapshot
+from antishortcut.methods.sp import SP
 from antishortcut.methods.ufd import UFD
+from antishortcut.methods.vid import VID
 from antishortcut.types import Method, Shape, Sizes
 
 METHODS: dict[str, Callable[..., nn.Module]] = {
@@ -43,11 +48,16 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "mlld+ls": partial(MLLD, standardise=True, weight=9.0, temperature=2.0),
     "rkd": RKD,
     "pkt": PKT,
+    "sp": SP,
+    "cc": CC,
     "byot": BYOT,
     "fitnets": FitNets,
     "fitnets+kd": partial(FitNets, kd=1.0),
     "at": AT,
     "at+kd": partial(AT, kd=1.0),
+    "vid": VID,
+    "nst": NST,
+    "kdsvd": KDSVD,
     "reviewkd": ReviewKD,
     "afdcd": AfDCD,
     "ufd": UFD,

@@ -19,6 +19,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # NaN is in none of 
     "kd_temperature": ABOVE_0,
     "tc_temperature": ABOVE_0,
     "factor": ABOVE_0,
+    "variance": (lambda value: 0.001 <= value < math.inf, "0.001 or more, and finite"),
     "strength": NOT_NEGATIVE,
     "margin": NOT_NEGATIVE,
     "warmup": NOT_NEGATIVE,

@@ -18,6 +18,7 @@ import torch
 from antishortcut.config.recipe import TeacherSettings
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
+from antishortcut.data.planted import set_name
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 from antishortcut.models.external import published
@@ -107,7 +108,7 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
         RecipeLine(unit, length, why),
         RecipeLine("data.name", request.data, counts),
     ]
-    if request.data.startswith(OWN):
+    if set_name(request.data).startswith(OWN):
         lines.append(RecipeLine("data.image_size", finding.image_size, "half of the images or more are no smaller"))
     lines += [
         RecipeLine("data.augment", augment, AUGMENTS.get(augment, "")),
