@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antishortcut.config.recipe import load_recipe
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, build_method, method_options
 from antishortcut.methods.mlld import MLLD, gram_loss, lower_half, mlld_terms
@@ -103,10 +104,11 @@ def test_agrees_with_the_loop(b: int, c: int, first: float, masks: bool, standar
         return  # two equal logits would not be standardised
     expected = slow_mlld(weak, strong, first, masks, standardise)
     close(torch.stack(mlld_terms(weak, strong, first, masks=masks, standardise=standardise)), expected, 1e-6)
-    method = MLLD(sizes(c), weight=0.5, temperature=first, masks=masks, standardise=standardise)
+    more: dict[str, Any] = {"masks": masks, "standardise": standardise}
+    method = MLLD(sizes(c), weight=0.5, class_weight=3.0, batch_weight=0.2, temperature=first, **more)
     terms = terms_of(method, [weak, strong], torch.arange(2 * b) >= b)
     assert list(terms) == ["kd", "class", "batch"]
-    close(torch.stack(list(terms.values())), [0.5 * value for value in expected], 1e-6)
+    close(torch.stack(list(terms.values())), [0.5 * expected[0], 1.5 * expected[1], 0.1 * expected[2]], 1e-6)
 
 
 def test_two_samples_of_two_classes_by_hand() -> None:
@@ -163,12 +165,9 @@ def test_strong_views_only_enter_the_kl() -> None:
 
 
 def test_settings_are_the_published_ones() -> None:
-    assert method_options("mlld", {}) == {
-        "weight": 0.9, "temperature": 4.0, "masks": False, "standardise": False, "task_weight": 0.2,
-    }  # fmt: skip
-    assert method_options("mlld+ls", {}) == {
-        "weight": 9.0, "temperature": 2.0, "masks": False, "standardise": True, "task_weight": 0.2,
-    }  # fmt: skip
+    published = {"class_weight": 1.0, "batch_weight": 1.0, "masks": False, "task_weight": 0.2}
+    assert method_options("mlld", {}) == published | {"weight": 0.9, "temperature": 4.0, "standardise": False}
+    assert method_options("mlld+ls", {}) == published | {"weight": 9.0, "temperature": 2.0, "standardise": True}
     asking = {name for name in METHODS if isinstance(build(name), StrongView)}
     assert asking == {"mlld", "mlld+ls"}
 
@@ -182,3 +181,13 @@ def build(name: str) -> Any:
 def test_pixels_are_refused() -> None:
     with pytest.raises(UserError, match="needs one label for every image"):
         build_method("mlld", Sizes(4, 100, Shape(8), {"final": Shape(8)}), {})
+
+
+def test_recipes_keep_the_published_balance() -> None:
+    """CC grows with (B / C)², BC with B / C; the weights are for 64 images and 100 classes."""
+    recipe = load_recipe("cues")
+    share = 0.64 * 10 / recipe.optim.batch  # of ten classes
+    for name in ("mlld", "mlld+ls"):
+        assert recipe.methods[name] == {"class_weight": pytest.approx(share**2), "batch_weight": pytest.approx(share)}
+    for number in range(1, 11):
+        assert not {"mlld", "mlld+ls"} & load_recipe(f"P{number}").methods.keys()

@@ -61,10 +61,11 @@ def mlld_terms(
 
 
 class MLLD(nn.Module):
-    """task_weight · CE of both views + weight · (KL + Gram matrices of classes and of the batch). See its card.
+    """task_weight · CE of both views + weight · (KL + class_weight · CC + batch_weight · BC). See its card.
 
-    temperature: the first of five. masks: leave out the samples and classes that the teacher is surer of, instead of
-    multiplying by the share of the rest. standardise: the logits of the KL, as in KD.
+    CC and BC are distances of Gram matrices, of classes and of the batch. temperature: the first of five. masks: leave
+    out the samples and classes that the teacher is surer of, instead of multiplying by the share of the rest.
+    standardise: the logits of the KL, as in KD.
     """
 
     roles: tuple[str, ...] = ("final",)
@@ -76,6 +77,8 @@ class MLLD(nn.Module):
         sizes: Sizes,
         *,
         weight: float = 0.9,
+        class_weight: float = 1.0,
+        batch_weight: float = 1.0,
         temperature: float = 4.0,
         masks: bool = False,
         standardise: bool = False,
@@ -84,7 +87,8 @@ class MLLD(nn.Module):
         super().__init__()
         check_labels(sizes)
         check_settings(temperature=temperature)
-        self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
+        self.weights = {"kd": weight, "class": weight * class_weight, "batch": weight * batch_weight}
+        self.temperature, self.task_weight = temperature, task_weight
         self.masks, self.standardise = masks, standardise
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
@@ -94,4 +98,4 @@ class MLLD(nn.Module):
             first, second = batch.strong.to(torch.uint8).argsort(stable=True).chunk(2)  # (B,), (B,)
             weak, strong = (rows[first], targets[first]), (rows[second], targets[second])
         levels = mlld_terms(weak, strong, self.temperature, masks=self.masks, standardise=self.standardise)
-        return {name: self.weight * loss for name, loss in zip(("kd", "class", "batch"), levels, strict=True)}
+        return {name: weight * loss for (name, weight), loss in zip(self.weights.items(), levels, strict=True)}
