@@ -86,6 +86,7 @@ class Batch:
     index_cpu: Tensor | None = None  # the same on the CPU, readable without waiting for a device
     mixed_label: Tensor | None = None  # (B,) the label of what was mixed into an image
     mix_ratio: Tensor | None = None  # (B,) how much of it is the image's own, in [0, 1]
+    strong: Tensor | None = None  # (B,) bool, which images are strong views; half of them, or None if there are none
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,13 @@ class Finishes(Protocol):
 
     def finish(self, network: nn.Module, data: DataSplits, embed: Callable[[AnySet], Tensor], seed: int) -> str:
         """Change the network in place. embed: the embeddings (N, D) of a set, on the CPU. Returns a line to print."""
+
+
+@runtime_checkable
+class StrongView(Protocol):
+    """A method that sees every image twice: as usual, and strongly augmented (`Batch.strong`). Costs twice as much."""
+
+    strong_view: bool  # True
 
 
 Samples = tuple[Features, Mapping[str, Features], Batch]  # of the student, of the teachers by role, and their labels

@@ -17,6 +17,7 @@ def test_every_method_is_timed() -> None:
         assert tuple(split) == PHASES
         assert sum(split.values()) == pytest.approx(result["ms"][name], abs=0.05)  # one round: medians add up
     passes = {name: len(method_roles(name, method_options(name, {}))) for name in METHODS}
+    passes |= {"mlld": 2, "mlld+ls": 2}  # two views
     assert result["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
     assert result["teacher_passes"]["contrast"] == result["teacher_passes"]["asd"] == 2
 

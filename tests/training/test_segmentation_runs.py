@@ -68,7 +68,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Session]:
     return recipe, session
 
 
-REFUSED = {"byot", "ckptkd", "crd", "crd+kd", "crd-queue", "dfr+kd", "groupdro+kd"}
+REFUSED = {"byot", "ckptkd", "crd", "crd+kd", "crd-queue", "dfr+kd", "groupdro+kd", "mlld", "mlld+ls"}
 
 
 def test_the_docs_name_the_refused_methods() -> None:

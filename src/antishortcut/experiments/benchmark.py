@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, ModelSettings
 from antishortcut.data import Loader
 from antishortcut.data.datasets import TrainingSize
+from antishortcut.data.strong_augment import with_strong_view
 from antishortcut.errors import UserError
 from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
@@ -34,7 +35,7 @@ from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.fabric import build_fabric, resolve_execution
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, Task
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, StrongView, Task
 
 WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
@@ -92,9 +93,17 @@ class TimedMethod:
 
         return teacher
 
+    @property
+    def passes(self) -> int:
+        """Teacher passes over a batch in a step."""
+        return len(self.teachers) * (2 if isinstance(self.method, StrongView) else 1)
+
     def turn(self, batch: Batch, data: float = 0.0) -> None:
         """One step, timed; `data` are the seconds that its batch took."""
         start = now()
+        if isinstance(self.method, StrongView):
+            batch = with_strong_view(batch, 0, 0)
+            data, start = data + now() - start, now()
         with torch.no_grad():
             targets = {role: teacher(batch) for role, teacher in self.teachers.items()}
         taught = now()
@@ -192,7 +201,7 @@ def bench(
             name: {phase: median([step[phase] for step in steps]) for phase in PHASES}
             for name, steps in counted.items()
         },
-        "teacher_passes": {name: 0 if name.endswith(CACHED) else len(run.teachers) for name, run in runs.items()},
+        "teacher_passes": {name: 0 if name.endswith(CACHED) else run.passes for name, run in runs.items()},
         "pair": ":".join(model.name for model in pair),
         "images": {"classes": images.classes, "count": images.images, "side": images.side},
         "batch": batch,

@@ -115,7 +115,9 @@ def _by_signs(teacher: RunDir, recipe: Recipe, session: Session) -> Choice:
     share = row["early_accuracy"] / max(row["final_accuracy"], 1e-9)
     level = "medium" if share >= WEAK else "mild"
     words = "biased early" if share >= WEAK else "weak early"
-    why = f"no validation split (data.val_fraction), so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
+    why = (
+        f"no validation split (data.val_fraction), so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
+    )
     return Choice(level, LEVELS[level], why)
 
 

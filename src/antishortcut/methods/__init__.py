@@ -19,11 +19,13 @@ from antishortcut.methods.ckptkd import CkptKD
 from antishortcut.methods.contrast import Contrast
 from antishortcut.methods.crd import CRD
 from antishortcut.methods.dfr import DFR
+from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.groupdro import GroupDRO
 from antishortcut.methods.kd import KD
 from antishortcut.methods.kdsvd import KDSVD
+from antishortcut.methods.mlld import MLLD
 from antishortcut.methods.nst import NST
 from antishortcut.methods.pkt import PKT
 from antishortcut.methods.residual import ResidualKD
@@ -40,7 +42,12 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "ce": CE,
     "kd": KD,
     "kd-repdistiller": partial(KD, weight=0.9, task_weight=0.1),
+    "kd+ls": partial(KD, standardise=True, weight=9.0, temperature=2.0, task_weight=0.1),
     "dkd": DKD,
+    "dkd+ls": partial(DKD, standardise=True, alpha=9.0, beta=72.0, temperature=2.0),
+    "dist": DIST,
+    "mlld": MLLD,
+    "mlld+ls": partial(MLLD, standardise=True, weight=9.0, temperature=2.0),
     "rkd": RKD,
     "pkt": PKT,
     "sp": SP,
@@ -68,6 +75,7 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),
+    "contrast+ls": partial(Contrast, standardise=True, weight=9.0, temperature=2.0, task_weight=0.1),
     "residual": ResidualKD,
 }
 

@@ -13,6 +13,7 @@ from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
+from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -68,11 +69,13 @@ class Contrast(nn.Module):
     log p_E. reference: "early", or "uniform", the control that only sharpens.
     hint above 0 adds FitNets' regression of the teacher's map of a stage, 0 being the stem; networks without maps go
     without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    standardise: as in KD, of the target and the student.
     """
 
     def __init__(
         self,
         sizes: Sizes,
+        standardise: bool = False,
         *,
         strength: float = 1.0,
         guard: bool = False,
@@ -92,8 +95,7 @@ class Contrast(nn.Module):
         check_settings(strength=strength, temperature=temperature, floor=floor)
         check_choice("reference", reference, ("early", "uniform"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
-        self.guard = guard
-        self.reference, self.task_weight = reference, task_weight
+        self.guard, self.reference, self.task_weight, self.standardise = guard, reference, task_weight, standardise
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
         if tc != 0:
@@ -118,7 +120,10 @@ class Contrast(nn.Module):
         if self.guard and early is not None:
             strength = guarded_strength(final.logits, early, batch.label, strength, self.floor)  # (B, 1)
         target = contrast_logits(final.logits, early, strength, self.floor)  # (B, C)
-        terms = {"contrast": self.weight * kd_loss(student.logits, target, self.temperature)}
+        rows = student.logits
+        if self.standardise:
+            rows, target = standardised(rows), standardised(target)
+        terms = {"contrast": self.weight * kd_loss(rows, target, self.temperature)}
         if self.hints is not None:
             terms |= self.hints.terms(student, teachers, batch, epoch)
         if self.features is not None:

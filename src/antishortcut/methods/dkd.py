@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_settings
 from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -43,7 +44,7 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
 class DKD(nn.Module):
     """task_weight · CE + min(t / warmup, 1) · (α TCKD + β NCKD).
 
-    β = 8 is the default of the authors' code; recipes carry what it sets for their pair.
+    β = 8 is the default of the authors' code; recipes carry what it sets for their pair. standardise: as in KD.
     """
 
     roles: tuple[str, ...] = ("final",)
@@ -53,6 +54,7 @@ class DKD(nn.Module):
     def __init__(
         self,
         sizes: Sizes,
+        standardise: bool = False,
         *,
         alpha: float = 1.0,
         beta: float = 8.0,
@@ -63,10 +65,12 @@ class DKD(nn.Module):
         super().__init__()
         check_settings(temperature=temperature, warmup=warmup)
         self.alpha, self.beta, self.temperature = alpha, beta, temperature
-        self.warmup, self.task_weight = warmup, task_weight
+        self.warmup, self.task_weight, self.standardise = warmup, task_weight, standardise
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
-        teacher = teachers["final"].logits.detach().to(student.logits)
-        tckd, nckd = dkd_terms(student.logits, teacher, batch.label, self.temperature)
+        rows, teacher = student.logits, teachers["final"].logits.detach().to(student.logits)
+        if self.standardise:
+            rows, teacher = standardised(rows), standardised(teacher)
+        tckd, nckd = dkd_terms(rows, teacher, batch.label, self.temperature)
         scale = linear_warmup(epoch, self.warmup)
         return {"tckd": scale * self.alpha * tckd, "nckd": scale * self.beta * nckd}

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_settings, check_tensors
+from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
 
 Teachers = Mapping[str, Features]  # by role
@@ -29,17 +30,31 @@ def kd_term(weight: float, student: Features, teacher: Features, temperature: fl
 
 
 class KD(nn.Module):
-    """task_weight · CE + weight · τ²KL. The defaults, 1 and 1, are the paper's total (Eq. 9 without its last terms)."""
+    """task_weight · CE + weight · τ²KL. The defaults, 1 and 1, are the paper's total (Eq. 9 without its last terms).
+
+    standardise: of the logits only the pattern counts. It is a setting of "kd+ls" alone, so that the hash of a run of
+    "kd" does not depend on it.
+    """
 
     roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ()
 
     def __init__(
-        self, sizes: Sizes, *, weight: float = 1.0, temperature: float = 4.0, task_weight: float = 1.0
+        self,
+        sizes: Sizes,
+        standardise: bool = False,
+        *,
+        weight: float = 1.0,
+        temperature: float = 4.0,
+        task_weight: float = 1.0,
     ) -> None:
         super().__init__()
         check_settings(temperature=temperature)
         self.weight, self.temperature, self.task_weight = weight, temperature, task_weight
+        self.standardise = standardise
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
-        return {"kd": self.weight * kd_loss(student.logits, teachers[self.roles[0]].logits, self.temperature)}
+        rows, targets = student.logits, teachers[self.roles[0]].logits  # (B, C)
+        if self.standardise:
+            rows, targets = standardised(rows), standardised(targets)
+        return {"kd": self.weight * kd_loss(rows, targets, self.temperature)}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from antishortcut.errors import UserError
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
 from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
 from antishortcut.teachers.trajectory import Teachers
-from antishortcut.types import Batch, DataSplits, Features, Method, Task
+from antishortcut.types import Batch, DataSplits, Features, Method, StrongView, Task
 
 CHECK_IMAGES, CHECK_SCENES = 512, 8  # images on which reduced precision must agree with float32
 CACHE_SHARE = 0.25  # of the free disk that a cache takes when it is not asked for by name
@@ -30,6 +31,7 @@ class TeacherOutputs:
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
         self.roles, self.stages, self.dense = method.roles, "stages" in method.taps, task.dense
+        self.strong_view = isinstance(method, StrongView)
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
         self._messages: list[str] = []
@@ -62,6 +64,7 @@ class TeacherOutputs:
         if compiling == "on" or (compiling == "auto" and not (resumed or self.cache or self.fabric.world_size > 1)):
             whole = next(iter(loader.epoch(0))).image
             image = whole[: math.ceil(len(whole) / micro_batches)].to(device)  # the shape of most steps
+            image = torch.cat([image, image]) if self.strong_view else image
             if compiling == "on":
                 frozen = compile_all(frozen, image, {} if resumed else networks)
             else:
@@ -89,8 +92,10 @@ class TeacherOutputs:
                 "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
             )
         drawn = loader.balanced_groups is not None  # an image is in several batches, and its last bits depend on them
-        if not requested or mixes or drawn or self.dense or self.stages:  # vectors are cached, maps are not
-            self._uncached = "images are drawn with replacement" if drawn else "feature maps are not cached"
+        if not requested or mixes or drawn or self.dense or self.stages or self.strong_view:  # vectors alone are cached
+            self._uncached = "feature maps are not cached"
+            if drawn or self.strong_view:
+                self._uncached = "images are drawn with replacement" if drawn else "strong views are new in every epoch"
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
         cache = TeacherCache(self.teachers, self.roles, key, images)

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from antishortcut.config.schema import OptimSettings
+from antishortcut.data.strong_augment import with_strong_view
 from antishortcut.distributed import all_gather_int, single_process
 from antishortcut.errors import UserError
 from antishortcut.training.optim import build_optimizer
-from antishortcut.types import Batch, Features
+from antishortcut.types import Batch, Features, StrongView
 
 LATE = 1000.0  # an epoch past any warm-up
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
@@ -85,6 +86,8 @@ def _fits(
         optimizer = build_optimizer(optim, twin)
         index = torch.arange(images) % len(batch.index)
         micro = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
+        if isinstance(twin.method, StrongView):
+            micro = with_strong_view(micro, 0, 0)
         with autocast():
             losses = twin(micro, teachers(micro), LATE)
         torch.autograd.backward(torch.stack(list(losses.values())).sum())

@@ -50,7 +50,7 @@ def gather_samples(student: Features, teachers: Mapping[str, Features], batch: B
     """The samples of all processes, so that negatives and moments are those of the whole batch. Stages stay local."""
     if world() == 1:
         return student, teachers, batch
-    fields = {name: getattr(batch, name) for name in ("label", "index", "mixed_label", "mix_ratio")}
+    fields = {name: getattr(batch, name) for name in ("label", "index", "mixed_label", "mix_ratio", "strong")}
     whole = replace(batch, **{name: gather(value) for name, value in fields.items() if value is not None})
     return _gathered(student), {role: _gathered(outputs) for role, outputs in teachers.items()}, whole
 

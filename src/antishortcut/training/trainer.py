@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
+from antishortcut.data.strong_augment import with_strong_view
 from antishortcut.distributed import (
     all_gather_int,
     broadcast_from_rank0,
@@ -49,7 +50,18 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import AnySet, BalancesGroups, Batch, DataSplits, Finishes, Method, Prepares, Shape, Task
+from antishortcut.types import (
+    AnySet,
+    BalancesGroups,
+    Batch,
+    DataSplits,
+    Finishes,
+    Method,
+    Prepares,
+    Shape,
+    StrongView,
+    Task,
+)
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -223,10 +235,12 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         batch = mix_batch(batch, self.run.optim, self.run.seed, self.done)
         micro_batches = split_microbatches(batch, self.micro_batches)
-        total, empty = sum(all_gather_int(len(batch.index))), 0
+        total, empty, epoch = sum(all_gather_int(len(batch.index))), 0, self.done // self.steps_per_epoch
         for number, micro in enumerate(micro_batches, start=1):
-            targets = self.teachers(micro, self.done // self.steps_per_epoch)
             weight = sum(all_gather_int(len(micro.index))) / total
+            if isinstance(self.method, StrongView):
+                micro = with_strong_view(micro, self.run.seed, epoch)
+            targets = self.teachers(micro, epoch)
             with self.fabric.no_backward_sync(self.module, enabled=number < len(micro_batches)):
                 losses = self.module(OpaqueBatch(micro, targets, self.done / self.unit))
                 self.fabric.backward(weight * torch.stack(list(losses.values())).sum())
