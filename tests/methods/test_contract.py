@@ -13,7 +13,8 @@ from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, Method, Sizes
+from antishortcut.training.trainer import deployed
+from antishortcut.types import Batch, Features, Method, ReusesClassifier, Sizes
 
 PAST_WARMUP = 1000.0
 PAIRS = {
@@ -25,7 +26,7 @@ PAIRS = {
 
 def float32(outputs: Features) -> Features:
     """As the loop hands teachers' features over, whatever they were computed in."""
-    return Features(outputs.logits.float(), outputs.embedding.float(), tuple(stage.float() for stage in outputs.stages))
+    return outputs.float32(("stages", "last"))
 
 
 class Setting:
@@ -42,6 +43,7 @@ class Setting:
         shapes = {role: feature_shapes(network, 32) for role, network in self.teachers.items()}
         labels = torch.arange(200) % 5
         self.method = METHODS[name](Sizes(5, 200, feature_shapes(self.student, 32), shapes, labels), **options)
+        self.student = deployed(self.method, self.student, self.teachers.get("final"), 32)
         self.step = DistillationStep(self.student, self.method, Classification())
         index = torch.randperm(200)[:rows]
         self.batch = Batch(torch.rand(rows, 3, 32, 32), labels[index], index)
@@ -78,7 +80,11 @@ def test_terms_are_finite_scalars_and_their_gradient_reaches_student_and_heads_a
         assert (value.shape, value.dtype) == ((), torch.float32), key
         assert torch.isfinite(value), key
     torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    reused = isinstance(setting.method, ReusesClassifier)
     for key, parameter in setting.step.named_parameters():
+        if reused and key.startswith("student.body.head."):
+            assert not parameter.requires_grad, key  # the teacher's classifier, which is not trained
+            continue
         assert parameter.grad is not None, key
         assert torch.isfinite(parameter.grad).all(), key
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in setting.student.parameters())
