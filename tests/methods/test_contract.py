@@ -14,7 +14,7 @@ from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
 from antishortcut.training.trainer import deployed
-from antishortcut.types import Batch, Features, Method, ReusesClassifier, Sizes
+from antishortcut.types import Batch, Features, Method, ReusesClassifier, Shape, Sizes
 
 PAST_WARMUP = 1000.0
 PAIRS = {
@@ -27,6 +27,13 @@ PAIRS = {
 def float32(outputs: Features) -> Features:
     """As the loop hands teachers' features over, whatever they were computed in."""
     return outputs.float32(("stages", "last"))
+
+
+def trained_shape(method: nn.Module, sizes: Sizes) -> Shape:
+    """Of the features that a method sees in training: of a student with its teacher's classifier they are as wide."""
+    if not isinstance(method, ReusesClassifier):
+        return sizes.student
+    return replace(sizes.student, embedding=sizes.teachers["final"].embedding)
 
 
 class Setting:

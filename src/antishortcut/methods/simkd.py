@@ -15,8 +15,11 @@ from antishortcut.types import Batch, Features, Sizes
 
 def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
     """Each row's mean squared error of maps (B, D, H, W), the teacher's first averaged to the student's size. (B,)"""
-    _, _, height, width = student.shape
+    _, channels, height, width = student.shape
     teacher = teacher.detach()
+    if teacher.shape[1] != channels:
+        problem = f"student has maps of {channels} channels, teacher of {teacher.shape[1]}"
+        raise ValueError(f"{problem}; train what `deployed` makes of the student")
     if teacher.shape[2:] != (height, width):
         teacher = F.adaptive_avg_pool2d(teacher, (height, width))  # (B, D, H, W)
     return (student - teacher).square().mean(dim=(1, 2, 3))
