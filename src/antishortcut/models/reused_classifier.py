@@ -48,6 +48,11 @@ class ReusedClassifier(nn.Module):
         return Features(self.head(embedding), embedding, features.stages, last=last)
 
 
+def reused(network: Network) -> ClassifierSettings | None:
+    """How a network leads to its teacher's classifier; None if it has its own."""
+    return network.body.settings if isinstance(network.body, ReusedClassifier) else None
+
+
 def projector(source: int, width: int, target: int, *, relu: bool) -> nn.Sequential:
     """From `source` channels over `width` to `target`; relu: end in one."""
     layers: list[nn.Module] = []

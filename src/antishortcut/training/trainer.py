@@ -18,7 +18,6 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from antishortcut.config.recipe import Execution, Recipe, Run, Value
-from antishortcut.config.schema import ClassifierSettings
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
@@ -27,7 +26,7 @@ from antishortcut.hardware import versions
 from antishortcut.methods import build_method
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
-from antishortcut.models.reused_classifier import ReusedClassifier
+from antishortcut.models.reused_classifier import reused
 from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import load_checked
 from antishortcut.progress import ProgressBar
@@ -73,7 +72,7 @@ def train(
             check_loggers(execution.log)
             trainer = Trainer(run, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
-                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code, trainer.classifier)
+                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code, reused(trainer.student))
             fabric.barrier()
             trainer.fit(quiet)
         except UserError as error:
@@ -367,12 +366,6 @@ class Trainer:
             cost = {"steps": self.total_steps, "parameters": size, "seconds": round(self._elapsed(), 3)}
             self.run_dir.finish(result | cost)
         self.checkpoints.clear()
-
-    @property
-    def classifier(self) -> ClassifierSettings | None:
-        """How the student leads to its teacher's classifier, for run.json."""
-        body = self.student.body
-        return body.settings if isinstance(body, ReusedClassifier) else None
 
     def resolved_execution(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
