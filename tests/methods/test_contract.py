@@ -1,13 +1,13 @@
 """What every method promises, checked for every member of the table: joining METHODS is enough to be tested here."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.models import build, feature_shapes
@@ -156,27 +156,32 @@ def test_a_method_resumes_bit_for_bit(name: str) -> None:
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
     """Random features in the shapes of a network."""
     shape = feature_shapes(network, 32)
-    built = [
-        torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)
-    ]
-    return Features(built[0], built[1], tuple(built[2:]))
+    sizes = ((5,), (shape.embedding,), *shape.stages, (shape.embedding, *shape.side))
+    built = [torch.randn(rows, *size, requires_grad=requires_grad) for size in sizes]
+    return rebuilt(built)
+
+
+def tensors_of(outputs: Features) -> list[Tensor]:
+    """Logits, embedding, stages, and the last map."""
+    assert outputs.last is not None
+    return [outputs.logits, outputs.embedding, *outputs.stages, outputs.last]
+
+
+def rebuilt(tensors: Sequence[Tensor]) -> Features:
+    logits, embedding, *stages, last = tensors
+    return Features(logits, embedding, tuple(stages), last=last)
 
 
 def scaled(outputs: Features, factor: float) -> Features:
     """Embedding and maps multiplied, as leaves that can hold a gradient."""
-    grown = [
-        (factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)
-    ]
-    return Features(outputs.logits, grown[0], tuple(grown[1:]))
+    logits, *rest = tensors_of(outputs)
+    return rebuilt([logits, *((factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in rest)])
 
 
 def first_row(outputs: Features) -> Features:
     """Every row as the first one."""
-    rows = [
-        x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)
-    ]
-    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
-    return Features(rows[0], rows[1], tuple(maps))
+    rows = tensors_of(outputs)
+    return rebuilt([x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in rows])
 
 
 TROUBLE = ["one row", "equal teachers", "equal rows", "zero features", "huge features", "tiny features", "one class"]
@@ -205,5 +210,5 @@ def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
             torch.autograd.backward(torch.stack(list(terms.values())).sum())
-            for tensor in (student.logits, student.embedding, *student.stages):
+            for tensor in tensors_of(student):
                 assert tensor.grad is None or torch.isfinite(tensor.grad).all()

@@ -103,7 +103,9 @@ def build_objective(
 def deployed(method: nn.Module, student: Network, teacher: nn.Module | None, image_size: int) -> Network:
     """What is trained, evaluated and saved: the student, or, if the method wants it, with its teacher's classifier."""
     head = getattr(teacher, "head", None)
-    if not isinstance(method, ReusesClassifier) or head is None:
+    if (
+        not isinstance(method, ReusesClassifier) or head is None or reused(student) is not None
+    ):  # one that rewinds has it
         return student
     network = cast(Network, method.deployed(student, head))
     try:
